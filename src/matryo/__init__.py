@@ -1,0 +1,39 @@
+"""matryo: train one embedding, deploy it at every size (Matryoshka Representation Learning).
+
+The names below load on first use, so ``import matryo`` stays light and never imports torch by itself.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matryo.embeddings import EmbeddingSet
+    from matryo.errors import MatryoError
+    from matryo.evaluation import evaluate
+    from matryo.nesting import Nesting, truncate
+    from matryo.training import load, train
+
+__version__ = "0.1.0"
+__all__ = ["EmbeddingSet", "MatryoError", "Nesting", "evaluate", "load", "train", "truncate"]
+
+_HOMES = {
+    "EmbeddingSet": "matryo.embeddings",
+    "MatryoError": "matryo.errors",
+    "Nesting": "matryo.nesting",
+    "evaluate": "matryo.evaluation",
+    "load": "matryo.training",
+    "train": "matryo.training",
+    "truncate": "matryo.nesting",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'matryo' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,50 @@
+"""The command ``matryo``: one file a verb, in the order data flows. ``--help`` imports no torch."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib import import_module
+
+from matryo import __version__
+from matryo.errors import MatryoError
+
+__all__ = ["build_parser", "main"]
+
+VERBS = ("demo", "train", "encode", "evaluate")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line; each verb's module adds its own part."""
+    parser = argparse.ArgumentParser(
+        prog="matryo",
+        description="Matryoshka representation learning: train one embedding, deploy it at every size.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"matryo {__version__}")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    for verb in VERBS:
+        module = import_module(f"matryo.cli.{verb}")
+        about = (module.__doc__ or "").strip().splitlines()[0]
+        part = verbs.add_parser(verb, help=about, description=module.__doc__, allow_abbrev=False,
+                                formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+        module.add_arguments(part)
+        part.set_defaults(run=module.run)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command. Exit code 0: done; 1: an error, told in one line; 2: bad usage; 130: interrupted."""
+    args = build_parser().parse_args(argv)
+    try:
+        args.run(args)
+    except MatryoError as error:
+        print(f"matryo: error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("matryo: interrupted; the same command goes on from where it was last saved", file=sys.stderr)
+        return 130
+    except BrokenPipeError:   # `matryo … | head` has read enough
+        sys.stderr.close()
+        return 0
+    return 0

@@ -1,0 +1,49 @@
+"""Encode the splits of a dataset with a trained model, into embeddings folders.
+
+Stopped at any moment, the same command goes on where it was. The vectors are stored as the heads read them
+(not normalised) with the heads beside them; everything that reads them normalises as it needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """RUN, and which splits to encode to where."""
+    parser.add_argument("run_folder", type=Path, metavar="RUN", help="a run folder of `matryo train`")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="folder of the dataset (the bundled emoji need none)")
+    parser.add_argument(
+        "--source", choices=["emoji", "folder", "packed", "shards"], help="what --data holds (default: as in training)"
+    )
+    parser.add_argument(
+        "--split", action="append", metavar="NAME", help="a split to encode; repeat for more (default: train and test)"
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where the folders go (default: RUN/embeddings)")
+    parser.add_argument("--dtype", choices=["float32", "float16"], default="float32", help="precision on disk")
+    parser.add_argument("--device", default="auto", metavar="DEVICE", help="auto, cpu, cuda or cuda:N")
+    parser.add_argument("--overwrite", action="store_true", help="encode again what is already there")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Encode every asked-for split."""
+    from matryo.data import open_dataset
+    from matryo.training import encode_split, load
+
+    model = load(args.run_folder, device=args.device)
+    dataset = open_dataset(args.source or model.recipe.data.source, args.data, classes=model.classes)
+    splits = args.split or [model.recipe.data.train, *model.recipe.data.test]
+    for name in splits:
+        dataset.split(name)   # a misspelt name is told before any work
+    out = args.out or args.run_folder / "embeddings"
+    for name in splits:
+        written = encode_split(
+            model, dataset, name, out / name,
+            dtype=args.dtype, overwrite=args.overwrite, progress=not args.quiet,
+        )  # fmt: skip
+        print(f"{out / name}: {len(written):,} vectors of {written.dim} dimensions")
+    print(f"next: matryo evaluate {out.parent if args.out is None else out}")

@@ -1,0 +1,71 @@
+"""Train a nested model by a recipe, into a run folder.
+
+Stopped at any moment, the same command goes on from the last checkpoint. Any recipe field is a flag:
+`matryo train demo --optim.lr 0.01 --head.dims 8,32,256`. On several GPUs: `torchrun --nproc-per-node 8 -m matryo
+train RECIPE …`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from matryo.training.recipes import bundled_recipes, load_recipe, recipe_fields
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """RECIPE, --data, --out, and a flag for every field of a recipe."""
+    names = ", ".join(bundled_recipes())
+    parser.add_argument("recipe", metavar="RECIPE", help=f"a bundled recipe ({names}) or a .toml file")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="folder of the dataset (the bundled emoji need none)")
+    parser.add_argument("--out", type=Path, metavar="RUN", help="run folder (default: runs/RECIPE)")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    group = parser.add_argument_group("recipe fields, with their defaults where a recipe does not set them")
+    for field in recipe_fields():
+        about = f"{field.help} [{_shown(field.default)}]"
+        group.add_argument(f"--{field.name}", metavar=_metavar(field.type), help=about)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Train."""
+    given = {f.name: value for f in recipe_fields() if (value := getattr(args, f.name)) is not None}
+    recipe = load_recipe(args.recipe, given)
+    out = args.out or Path("runs") / recipe.name
+
+    from matryo.data import open_dataset
+    from matryo.training import train
+
+    train(recipe, open_dataset(recipe.data.source, args.data), out, progress=not args.quiet)
+    print_run(out)
+
+
+def print_run(out: Path) -> None:
+    """What was trained, where it lies and what to type next."""
+    import json
+
+    run = json.loads((out / "run.json").read_text(encoding="utf-8"))
+    figures = run["row"]["figures"]
+    print(f"{out}: trained in {figures['seconds']:.0f} s at {figures['images_per_second']:,.0f} images/s")
+    for split, top1 in figures["top1"].items():
+        line = "  ".join(f"{dim}: {value:.1%}" for dim, value in top1.items())
+        print(f"  head top-1 on {split}  {line}")
+    print(f"next: matryo encode {out}")
+
+
+def _metavar(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return "|".join(get_args(kind))
+    if get_origin(kind) is tuple:
+        return f"{get_args(kind)[0].__name__.upper()},…"
+    return "true|false" if kind is bool else str(kind.__name__).upper()
+
+
+def _shown(default: Any) -> str:
+    if isinstance(default, tuple):
+        return ",".join(map(str, default)) or "none"
+    if isinstance(default, bool):
+        return str(default).lower()
+    return str(default).replace("%", "%%") or "none"

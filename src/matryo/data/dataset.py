@@ -1,0 +1,77 @@
+"""What a dataset is: named splits of labelled images, the class names, and optional superclasses.
+
+A split decodes one image at a time and knows nothing of torch, so the numpy side can read it too. Text and
+pairs will be further kinds of split beside :class:`ImageSplit`; a dataset does not care which kind it holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from matryo.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+
+    Labels = np.ndarray[Any, np.dtype[np.int64]]
+    Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+
+__all__ = ["UNKNOWN", "Dataset", "ImageSplit"]
+
+UNKNOWN = -1   # the label of an image whose class is not among the dataset's classes
+
+
+@runtime_checkable
+class ImageSplit(Protocol):
+    """A sequence of labelled images, decoded on demand."""
+
+    @property
+    def labels(self) -> Labels:
+        """One class index an image, int64 (never narrower: indices above 2048 must survive)."""
+
+    @property
+    def shape(self) -> tuple[int, int] | None:
+        """(height, width) when every image has the same, else None."""
+
+    def __len__(self) -> int: ...
+
+    def image(self, index: int) -> Pixels:
+        """Image ``index`` as uint8 RGB, [height, width, 3]."""
+
+    def name(self, index: int) -> str:
+        """Where image ``index`` comes from, for messages and as a stable id (no absolute paths)."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Named splits that share one list of classes."""
+
+    name: str
+    classes: tuple[str, ...]
+    splits: Mapping[str, ImageSplit]
+    superclasses: tuple[str, ...] = ()
+    superclass_of: tuple[int, ...] = ()
+    """The index into ``superclasses`` of each class; empty when there are none."""
+    roles: Mapping[str, str] = field(default_factory=dict)
+    """What a split is for, in one phrase ("shifted test: drawings by another vendor")."""
+
+    def __post_init__(self) -> None:
+        if self.superclass_of and len(self.superclass_of) != len(self.classes):
+            raise DataError(
+                "every class needs one superclass",
+                got=f"{len(self.classes)} classes, {len(self.superclass_of)} superclasses given",
+                cure="give one index a class, or none at all",
+            )
+
+    def split(self, name: str) -> ImageSplit:
+        """The split called ``name``; an unknown name is an error that lists the known ones."""
+        if name not in self.splits:
+            raise DataError(
+                f"dataset {self.name!r} has no such split",
+                got=repr(name),
+                cure=f"choose one of {', '.join(sorted(self.splits))}",
+            )
+        return self.splits[name]

@@ -1,0 +1,48 @@
+"""The small files beside a dataset: JSON, and lists of class names, read with errors that name them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from matryo.errors import DataError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["read_json", "read_lines", "strings"]
+
+_KINDS: dict[type, str] = {dict: "an object, {…}", list: "a list, […]"}
+
+
+def read_json(path: Path, kind: type, default: Any) -> Any:
+    """The JSON file at ``path``, which must hold a ``kind``; ``default`` if there is no such file."""
+    if not path.exists():
+        return default
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise DataError(f"{path.name} must be JSON", got=error, cure="correct it or remove it") from error
+    if not isinstance(value, kind):
+        raise DataError(
+            f"{path.name} must hold {_KINDS[kind]}",
+            got=type(value).__name__,
+            cure="correct it or remove it",
+        )
+    return value
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a UTF-8 text file, without blank ones and without the space around them."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (UnicodeDecodeError, OSError) as error:
+        raise DataError(f"{path.name} must be UTF-8 text", got=error, cure="save it as UTF-8") from error
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def strings(values: Any, source: str) -> tuple[str, ...]:
+    """``values`` as a tuple of names; anything but a list of texts is an error about ``source``."""
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise DataError(f"{source} must be a list of texts", got=repr(values)[:60], cure="write one a class")
+    return tuple(values)

@@ -1,0 +1,113 @@
+"""Files that grow row by row: a write says at which row it starts, so a failed one is simply written over."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from matryo.errors import EmbeddingsError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+__all__ = ["ArrayFile", "LinesFile"]
+
+
+class ArrayFile:
+    """A ``.npy`` file whose number of rows is known last; its header, with room for any, is written then."""
+
+    def __init__(self, path: Path, dtype: str, row: tuple[int, ...] = ()) -> None:
+        self.path = path
+        self.file = _open(path)
+        self._dtype, self._row = np.dtype(dtype).newbyteorder("<"), row
+        self._start = len(self._header(0))
+        self._row_bytes = self._dtype.itemsize * int(np.prod(row, dtype=int))
+
+    def write(self, values: Array, count: int) -> None:
+        """Write ``values`` after the first ``count`` rows."""
+        _write_at(self.file, self._end(count), values.data.cast("B"))
+
+    def resume(self, count: int) -> None:
+        """Cut the file back to ``count`` rows."""
+        if self.path.stat().st_size < self._end(count):
+            raise cut_short(self.path)
+        self.file.truncate(self._end(count))
+
+    def sync(self) -> None:
+        """Make what was written durable."""
+        os.fsync(self.file.fileno())
+
+    def finish(self, count: int) -> None:
+        """Make the file a whole ``.npy`` of ``count`` rows."""
+        self.file.truncate(self._end(count))
+        _write_at(self.file, 0, memoryview(self._header(count)))
+        self.sync()
+
+    def _end(self, count: int) -> int:
+        return self._start + count * self._row_bytes
+
+    def _header(self, count: int) -> bytes:
+        # numpy pads the header for the first axis to grow, so its length does not depend on the count.
+        buffer = io.BytesIO()
+        shape = (count, *self._row)
+        np.lib.format.write_array_header_1_0(
+            buffer, {"descr": self._dtype.str, "fortran_order": False, "shape": shape}
+        )
+        return buffer.getvalue()
+
+
+class LinesFile:
+    """One JSON value a line, for ids: text has no fixed width until the last one is known."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.file = _open(path)
+        self._end = 0
+
+    def write(self, values: list[Any], count: int) -> None:
+        """Write ``values`` after the first ``count`` lines, which must be all that were written."""
+        self._end = 0 if count == 0 else self._end
+        data = "".join(json.dumps(value) + "\n" for value in values).encode()
+        _write_at(self.file, self._end, memoryview(data))
+        self._end += len(data)
+
+    def resume(self, count: int) -> list[Any]:
+        """Cut the file back to ``count`` lines, and return them."""
+        with self.path.open("rb") as file:
+            lines = list(itertools.islice(file, count))
+        if len(lines) < count or not lines[-1].endswith(b"\n"):
+            raise cut_short(self.path)
+        self._end = sum(map(len, lines))
+        self.file.truncate(self._end)
+        return [json.loads(line) for line in lines]
+
+    def sync(self) -> None:
+        """Make what was written durable."""
+        os.fsync(self.file.fileno())
+
+
+def cut_short(path: Path) -> EmbeddingsError:
+    """The error of a file that holds fewer rows than were made durable."""
+    return EmbeddingsError(
+        f"{path} must hold every row its progress.json counts",
+        got=f"{path.stat().st_size} bytes",
+        cure="delete that folder and start again; something else has changed it",
+    )
+
+
+def _open(path: Path) -> io.FileIO:
+    # Unbuffered: a buffer that the disk refused would be tried again by every later call, close included.
+    return io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+")
+
+
+def _write_at(file: io.FileIO, position: int, data: memoryview) -> None:
+    file.seek(position)
+    while data:
+        data = data[file.write(data) :]

@@ -1,0 +1,164 @@
+"""A linear classifier kept beside its embeddings, so that numpy can compute logits at any dim.
+
+Its input is the raw vector, before any normalisation: that is what it was trained on.
+
+>>> head = Head.tied([[1.0, 0.0, 2.0], [0.0, 1.0, 0.0]], dims=(2, 3))
+>>> {dim: logits.tolist() for dim, logits in head.all_logits(np.array([[1.0, 2.0, 3.0]]))}
+{2: [[1.0, 2.0]], 3: [[7.0, 2.0]]}
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from matryo.errors import EmbeddingsError, NestingError
+from matryo.files import replacing
+from matryo.nesting import Nesting, truncate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import ArrayLike
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+    Floats = np.ndarray[Any, np.dtype[np.float32]]
+
+__all__ = ["HEAD", "Head"]
+
+HEAD = "head.safetensors"
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """One classifier a dim ("separate"), or one that all share ("tied"); made by the methods so named."""
+
+    kind: Literal["separate", "tied"]
+    dims: tuple[int, ...]
+    weights: Mapping[int, Floats]
+    """[classes, m] by dim; a tied head has one entry, at the largest dim."""
+    biases: Mapping[int, Floats]
+    """[classes] by dim, like ``weights``; empty when the head has none."""
+
+    @classmethod
+    def tied(cls, weight: ArrayLike, bias: ArrayLike | None = None, *, dims: Sequence[int]) -> Head:
+        """One ``weight`` [classes, d], read up to column m at dim m, and one ``bias`` for every dim."""
+        given = np.asarray(weight)
+        columns = given.shape[-1] if given.ndim else 0
+        Nesting(dims).check_fits(columns)
+        return _checked("tied", dims, {columns: given}, {} if bias is None else {columns: bias})
+
+    @classmethod
+    def separate(
+        cls, weights: Mapping[int, ArrayLike], biases: Mapping[int, ArrayLike] | None = None
+    ) -> Head:
+        """One weight [classes, m] for each dim m, with a bias [classes] each or none at all."""
+        return _checked("separate", sorted(weights), weights, biases or {})
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are logits for."""
+        return len(self.weights[max(self.weights)])
+
+    @property
+    def dim(self) -> int:
+        """The largest dim: how many columns a vector must have."""
+        return max(self.weights)
+
+    def logits(self, vectors: Array, dim: int) -> Floats:
+        """The logits [n, classes] of raw ``vectors`` at ``dim``; a separate head knows only its own dims."""
+        weight = self._weight(dim)
+        bias = self.biases.get(self._entry(dim))
+        scores = truncate(vectors, dim, normalize=False).astype(np.float32, copy=False) @ weight.T
+        return scores if bias is None else scores + bias
+
+    def all_logits(self, vectors: Array, dims: Sequence[int] | None = None) -> Iterator[tuple[int, Floats]]:
+        """Each dim with its logits, smallest first; a tied head adds only the new block at each."""
+        dims = self.dims if dims is None else Nesting(dims).dims
+        if self.kind == "separate":
+            yield from ((dim, self.logits(vectors, dim)) for dim in dims)
+            return
+        weight, bias = self._weight(dims[-1]), self.biases.get(self.dim)
+        columns = truncate(vectors, dims[-1], normalize=False).astype(np.float32, copy=False)
+        total = np.zeros((len(columns), self.classes), np.float32)
+        for low, high in Nesting(dims).blocks:
+            total = total + columns[:, low:high] @ weight[:, low:high].T   # not +=: the last was handed out
+            yield high, total if bias is None else total + bias
+
+    def check_fits(self, dim: int, classes: int) -> None:
+        """Raise unless vectors of ``dim`` columns hold what the head reads, and it knows the ``classes``."""
+        if self.dim > dim or (classes and self.classes != classes):
+            raise EmbeddingsError(
+                f"the head must read at most {dim} columns and tell {classes or 'all'} classes apart",
+                got=f"{self.dim} columns, {self.classes} classes",
+                cure="give the head of the encoder that made the vectors",
+            )
+
+    def _entry(self, dim: int) -> int:
+        return self.dim if self.kind == "tied" else dim
+
+    def _weight(self, dim: int) -> Floats:
+        if self.kind == "separate" and dim not in self.weights:
+            raise NestingError(
+                "a separate head classifies only at the dims it was trained for",
+                got=dim,
+                cure=f"choose one of {', '.join(map(str, self.dims))}, or train a tied head",
+            )
+        return cast("Floats", truncate(self.weights[self._entry(dim)], dim, normalize=False))
+
+    def save(self, path: Path) -> None:
+        """Write ``path`` (safetensors), atomically."""
+        named = {"weight": self.weights, "bias": self.biases}
+        tensors = {
+            name if self.kind == "tied" else f"{name}.{dim}": np.ascontiguousarray(value)
+            for name, by_dim in named.items()
+            for dim, value in by_dim.items()
+        }
+        # One entry: safetensors writes several in no fixed order, and equal heads must give equal bytes.
+        about = {"head": json.dumps({"kind": self.kind, "dims": self.dims})}
+        with replacing(path) as file:
+            file.write(save(tensors, metadata=about))
+
+    @classmethod
+    def load(cls, path: Path) -> Head:
+        """Read a head written by :meth:`save`."""
+        try:
+            with safe_open(path, framework="numpy") as file:
+                about = json.loads((file.metadata() or {})["head"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
+            if about["kind"] == "tied":
+                return cls.tied(tensors["weight"], tensors.get("bias"), dims=about["dims"])
+            weights = {m: tensors[f"weight.{m}"] for m in about["dims"]}
+            return cls.separate(weights, {m: tensors[f"bias.{m}"] for m in weights if f"bias.{m}" in tensors})
+        except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
+            raise EmbeddingsError(
+                f"{path} must hold a head", got=error, cure="restore the file, or encode again"
+            ) from error
+
+
+def _checked(
+    kind: Literal["separate", "tied"],
+    dims: Sequence[int],
+    weights: Mapping[int, ArrayLike],
+    biases: Mapping[int, ArrayLike],
+) -> Head:
+    w = {m: np.asarray(value, np.float32) for m, value in weights.items()}
+    b = {m: np.asarray(value, np.float32) for m, value in biases.items()}
+    rows = {len(value) if value.ndim else 0 for value in w.values()}
+    weighted = all(value.ndim == 2 and value.shape[1] == m for m, value in w.items()) and len(rows) == 1
+    biased = not b or b.keys() == w.keys()
+    if not weighted or not biased or not {v.shape for v in b.values()} <= {(r,) for r in rows}:
+        raise EmbeddingsError(
+            "a head must have a weight [classes, m] for each dim m, and a bias [classes] for each or none",
+            got=f"weights {[v.shape for v in w.values()]}, biases {[v.shape for v in b.values()]}",
+            cure="transpose the weights, or give every bias",
+        )
+    if not all(np.isfinite(value).all() for value in (*w.values(), *b.values())):
+        raise EmbeddingsError("a head must be finite", got="NaN or infinity", cure="train it again")
+    return Head(kind, Nesting(dims).dims, w, b)

@@ -1,0 +1,204 @@
+"""The manifest: what an embeddings folder holds, as readable JSON with the size and checksum of each file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+
+from matryo.errors import EmbeddingsError
+from matryo.files import write_json
+from matryo.nesting import Nesting
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    Value = TypeVar("Value")
+
+__all__ = ["DTYPES", "FILES", "FORMAT", "MANIFEST", "Description", "FileRecord", "Manifest", "describe"]
+
+FORMAT = 1
+"""The version of the folder's layout; it grows when an older matryo could no longer read it."""
+MANIFEST = "manifest.json"
+FILES = ("vectors.npy", "labels.npy", "ids.npy", "head.safetensors")
+DTYPES = ("float32", "float16")
+
+_REMAKE = "restore the folder from a copy, or write the embeddings again"
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """How many bytes a file has, and their SHA-256."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What an embeddings folder holds and where it came from."""
+
+    dim: int
+    dtype: str
+    nesting: Nesting
+    normalized: bool | None = None
+    """Whether every vector has norm 1 (or is zero); None only until the last vector is written."""
+    model: str | Mapping[str, Any] = ""
+    dataset: str = ""
+    split: str = ""
+    classes: tuple[str, ...] = ()
+    superclasses: tuple[str, ...] = ()
+    superclass_of: tuple[int, ...] = ()
+    count: int = 0
+    files: Mapping[str, FileRecord] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """The model's name for a table: the description itself, or its "name"."""
+        return self.model if isinstance(self.model, str) else str(self.model.get("name", ""))
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values, the layout's version first."""
+        return {"format": FORMAT, **asdict(self)}
+
+    def save(self, folder: Path) -> None:
+        """Write the manifest into ``folder``, atomically."""
+        write_json(folder / MANIFEST, self.to_json())
+
+    @classmethod
+    def load(cls, folder: Path) -> Manifest:
+        """Read and check the manifest of ``folder``."""
+        try:
+            data = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+            layout = _typed(data, "format", int)
+            manifest = _parse(data) if layout <= FORMAT else None
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise EmbeddingsError(
+                f"embeddings must have a {MANIFEST}", got=folder, cure="check the path, or " + _REMAKE
+            ) from error
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise EmbeddingsError(f"{folder / MANIFEST} is damaged", got=error, cure=_REMAKE) from error
+        if manifest is None:
+            raise EmbeddingsError(
+                f"{folder} has a layout newer than this matryo reads",
+                got=f"format {layout}, known up to {FORMAT}",
+                cure="pip install --upgrade matryo",
+            )
+        return manifest
+
+
+class Description(TypedDict, total=False):
+    """What anyone may say about the vectors they write; all of it is optional."""
+
+    nesting: Nesting | None
+    """The dims at which the vectors are meant to be read; by default d halved while it is even, down to 8."""
+    model: str | Mapping[str, Any] | None
+    """What made the vectors: a name, or a JSON object with a "name" and anything else worth keeping."""
+    normalized: bool | None
+    """True promises unit vectors, which is checked; False makes no promise; None has it measured."""
+    dataset: str
+    split: str
+    classes: Sequence[str] | None
+    """The name of each label, in order."""
+    superclasses: Sequence[str] | None
+    superclass_of: Sequence[int] | None
+    """The index into ``superclasses`` of each class."""
+
+
+def describe(
+    dim: int,
+    dtype: str = "float32",
+    *,
+    nesting: Nesting | None = None,
+    model: str | Mapping[str, Any] | None = None,
+    normalized: bool | None = None,
+    dataset: str = "",
+    split: str = "",
+    classes: Sequence[str] | None = None,
+    superclasses: Sequence[str] | None = None,
+    superclass_of: Sequence[int] | None = None,
+) -> Manifest:
+    """The manifest of vectors about to be written; see :class:`Description` for the fields."""
+    if isinstance(dim, bool) or dim < 1:
+        raise EmbeddingsError("vectors must have at least one column", got=dim, cure="give the encoder's dim")
+    if dtype not in DTYPES:
+        raise EmbeddingsError("dtype must be float32 or float16", got=repr(dtype), cure="float32 is safe")
+    nesting = Nesting.halving(dim, smallest=min(8, dim)) if nesting is None else nesting
+    nesting.check_fits(dim)
+    manifest = Manifest(
+        dim=int(dim),
+        dtype=dtype,
+        nesting=nesting,
+        normalized=normalized,
+        model=model if model is not None else "",
+        dataset=dataset,
+        split=split,
+        classes=tuple(map(str, classes or ())),
+        superclasses=tuple(map(str, superclasses or ())),
+        superclass_of=tuple(map(int, superclass_of or ())),
+    )
+    _check_superclasses(manifest)
+    _check_plain(manifest)
+    return manifest
+
+
+def _check_superclasses(manifest: Manifest) -> None:
+    of, known = manifest.superclass_of, len(manifest.superclasses)
+    if len(of) != (len(manifest.classes) if known else 0) or any(not 0 <= i < known for i in of):
+        raise EmbeddingsError(
+            "superclass_of must give each class the index of its superclass",
+            got=f"{len(manifest.classes)} classes, {known} superclasses, superclass_of of {len(of)}",
+            cure="give classes, superclasses and superclass_of together, or leave both of the latter out",
+        )
+
+
+def _check_plain(manifest: Manifest) -> None:
+    try:
+        same = json.loads(json.dumps(manifest.model, allow_nan=False)) == manifest.model
+    except (TypeError, ValueError):
+        same = False
+    if not same:
+        raise EmbeddingsError(
+            "model must be a string or an object of plain JSON values",
+            got=manifest.model,
+            cure="use strings as keys, and strings, finite numbers, lists, true, false or null as values",
+        )
+
+
+def _parse(data: dict[str, Any]) -> Manifest:
+    nesting = _typed(data, "nesting", dict)
+    manifest = describe(
+        _typed(data, "dim", int),
+        _typed(data, "dtype", str),
+        nesting=Nesting(nesting["dims"], nesting["weights"]),
+        model=data["model"] if isinstance(data.get("model"), str) else _typed(data, "model", dict),
+        normalized=_typed(data, "normalized", bool),
+        dataset=_typed(data, "dataset", str),
+        split=_typed(data, "split", str),
+        classes=_typed(data, "classes", list),
+        superclasses=_typed(data, "superclasses", list),
+        superclass_of=_typed(data, "superclass_of", list),
+    )
+    files = {name: _record(name, entry) for name, entry in _typed(data, "files", dict).items()}
+    count = _typed(data, "count", int)
+    if count < 1 or FILES[0] not in files:
+        raise ValueError(f"it must list {FILES[0]} and at least one vector")
+    return Manifest(**{**vars(manifest), "count": count, "files": files})
+
+
+def _record(name: str, entry: Any) -> FileRecord:
+    if name not in FILES:   # also keeps a hostile manifest from naming files elsewhere
+        raise ValueError(f"unknown file {name!r}")
+    return FileRecord(_typed(entry, "size", int), _typed(entry, "sha256", str))
+
+
+def _typed(data: Any, name: str, kind: type[Value]) -> Value:
+    if not isinstance(data, dict):
+        raise TypeError("it must be a JSON object")
+    if name not in data:
+        raise ValueError(f"{name} is missing")
+    value = data[name]
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise TypeError(f"{name} must not be {value!r:.60}")
+    return value

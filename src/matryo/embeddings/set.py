@@ -1,0 +1,196 @@
+"""An embeddings folder, opened: vectors on disk with ids, labels and a manifest, memory-mapped.
+
+>>> import tempfile
+>>> folder = tempfile.mkdtemp()
+>>> mine = EmbeddingSet.write(f"{folder}/mine", [[3, 4, 0], [0, 1, 1]], labels=[0, 1], model="by hand")
+>>> len(mine), mine.dim, mine.nesting.dims
+(2, 3, (3,))
+>>> mine.at(2)
+array([[0.6, 0.8],
+       [0. , 1. ]], dtype=float32)
+>>> EmbeddingSet.open(f"{folder}/mine").verify()      # every checksum matches
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from matryo.embeddings.head import HEAD, Head
+from matryo.embeddings.manifest import Description, Manifest
+from matryo.embeddings.place import as_place, check_place
+from matryo.embeddings.rows import as_ids, as_labels, as_vectors, check_normalized
+from matryo.embeddings.writer import EmbeddingWriter
+from matryo.errors import EmbeddingsError
+from matryo.files import sha256
+from matryo.nesting import truncate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Unpack
+
+    from matryo.nesting import Nesting
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+    Floats = np.ndarray[Any, np.dtype[np.float32]]
+    Labels = np.ndarray[Any, np.dtype[np.int64]]
+
+__all__ = ["EmbeddingSet"]
+
+_BATCH_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddingSet:
+    """Vectors on disk with ids, labels and a manifest; make one with :meth:`open` or :meth:`write`."""
+
+    path: Path
+    manifest: Manifest
+    vectors: Array
+    """[n, d], as stored: float32 or float16, normalised or not (the manifest says which)."""
+    labels: Labels | None
+    ids: Array
+    """int64 or text; 0, 1, 2, … where none were given."""
+
+    @classmethod
+    def open(cls, path: str | Path) -> EmbeddingSet:
+        """Open a folder without reading its vectors; :meth:`verify` reads every byte."""
+        folder = Path(path)
+        _check_there(folder)
+        manifest = Manifest.load(folder)
+        for name, record in manifest.files.items():
+            size = (folder / name).stat().st_size if (folder / name).is_file() else None
+            if size != record.size:
+                found = "no such file" if size is None else f"{size} bytes instead of {record.size}"
+                raise _damaged(folder / name, found)
+        labels = _column(folder, "labels.npy", manifest)
+        ids = _column(folder, "ids.npy", manifest)
+        vectors = _column(folder, "vectors.npy", manifest)
+        assert vectors is not None   # every manifest lists the vectors
+        return cls(folder, manifest, vectors, labels, np.arange(manifest.count) if ids is None else ids)
+
+    @classmethod
+    def write(
+        cls,
+        path: str | Path,
+        vectors: Any,
+        *,
+        ids: Any = None,
+        labels: Any = None,
+        dtype: str = "float32",
+        head: Head | None = None,
+        overwrite: bool = False,
+        **description: Unpack[Description],
+    ) -> EmbeddingSet:
+        """Write anyone's ``vectors`` (an array, lists) as an embeddings folder, and open it.
+
+        Everything is checked first and written beside ``path``, which then appears whole or not at all. The
+        fields of :class:`Description` (nesting, model, normalized, classes, …) may be given too.
+        """
+        place = as_place(path)
+        check_place(place, overwrite)
+        rows = as_vectors(vectors, dtype)
+        named = description.get("classes") or ()
+        labels = None if labels is None else as_labels(labels, len(rows), len(named))
+        ids = None if ids is None else as_ids(ids, len(rows))
+        if description.get("normalized"):
+            check_normalized(rows)
+        work = place.parent / f".{place.name}.{secrets.token_hex(4)}.tmp"
+        writer = EmbeddingWriter(
+            place, dim=rows.shape[1], dtype=dtype, head=head, overwrite=overwrite, work=work,
+            sync_seconds=float("inf"), **description,
+        )   # fmt: skip
+        try:
+            with writer:
+                writer.append(rows, labels, ids)
+        except BaseException:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+        return cls.open(place)
+
+    @property
+    def nesting(self) -> Nesting:
+        """The dims at which the vectors are meant to be read."""
+        return self.manifest.nesting
+
+    @property
+    def dim(self) -> int:
+        """How many columns a vector has."""
+        return self.manifest.dim
+
+    @property
+    def count(self) -> int:
+        """How many vectors there are."""
+        return self.manifest.count
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The name of each label; empty where none were given."""
+        return self.manifest.classes
+
+    @cached_property
+    def head(self) -> Head | None:
+        """The classifier that was trained with the encoder, if the folder holds it."""
+        return Head.load(self.path / HEAD) if HEAD in self.manifest.files else None
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __repr__(self) -> str:
+        about = self.manifest
+        return f"EmbeddingSet({str(self.path)!r}, {about.count} × {about.dim} {about.dtype}, {about.title!r})"
+
+    def at(self, dim: int, normalize: bool = True) -> Floats:
+        """Every vector's first ``dim`` columns as float32 in memory, on the unit sphere again by default."""
+        prefix = np.array(truncate(self.vectors, dim, normalize=False), np.float32)
+        return truncate(prefix, dim, normalize)
+
+    def batches(self, rows: int | None = None) -> Iterator[tuple[int, Floats]]:
+        """The vectors as float32, ``rows`` at a time (64 MB by default), after the number of the first."""
+        step = rows or max(1, _BATCH_BYTES // (4 * self.dim))
+        for start in range(0, self.count, step):
+            yield start, np.array(self.vectors[start : start + step], np.float32)
+
+    def verify(self) -> None:
+        """Read every byte and raise, naming the file, where a checksum differs."""
+        for name, record in self.manifest.files.items():
+            if sha256(self.path / name) != record.sha256:
+                raise _damaged(self.path / name, "other bytes than were written")
+
+
+def _check_there(folder: Path) -> None:
+    if folder.is_dir():
+        return
+    partial = folder.with_name(folder.name + ".partial") if folder.name else folder
+    if partial.is_dir():
+        raise EmbeddingsError(
+            "these embeddings are not finished", got=partial, cure="run again the command that writes them"
+        )
+    raise EmbeddingsError("there must be an embeddings folder", got=folder, cure="check the path")
+
+
+def _column(folder: Path, name: str, manifest: Manifest) -> Array | None:
+    if name not in manifest.files:
+        return None
+    try:
+        array = np.lib.format.open_memmap(folder / name, mode="r")
+    except Exception as error:   # a damaged header gets errors of every kind out of numpy's parser
+        raise _damaged(folder / name, str(error)) from error
+    shape = (manifest.count, manifest.dim) if name == "vectors.npy" else (manifest.count,)
+    dtype = manifest.dtype if name == "vectors.npy" else "int64"
+    text = name == "ids.npy" and array.dtype.kind == "U"
+    if array.shape != shape or not (text or array.dtype == dtype):
+        raise _damaged(folder / name, f"{array.dtype} {array.shape}, which the manifest contradicts")
+    return array
+
+
+def _damaged(path: Path, found: str) -> EmbeddingsError:
+    return EmbeddingsError(
+        f"{path} is damaged", got=found, cure="restore it from a copy, or write the embeddings again"
+    )

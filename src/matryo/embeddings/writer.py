@@ -1,0 +1,262 @@
+"""A streaming writer: rows become durable as they come, and a killed write continues where it was.
+
+Rows go to ``<path>.partial/``. From time to time its files are synced, and only then does ``progress.json``
+(replaced whole) say how many rows count; what lies beyond is cut off when the writer is opened again. The
+last step is one rename, so ``<path>`` is a whole embeddings folder or is not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from matryo.embeddings.columns import ArrayFile, LinesFile
+from matryo.embeddings.head import HEAD, Head
+from matryo.embeddings.manifest import FILES, Description, FileRecord, describe
+from matryo.embeddings.place import IDS, PROGRESS, as_place, check_place, clear, lock, move_in
+from matryo.embeddings.rows import (
+    as_ids,
+    as_labels,
+    as_vectors,
+    check_normalized,
+    check_unique,
+    has_unit_norms,
+)
+from matryo.errors import EmbeddingsError, MatryoError
+from matryo.files import replacing, sha256, storage, sync_folder, write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+    from typing import Self, Unpack
+
+__all__ = ["EmbeddingWriter"]
+
+_SYNC_BYTES = 64 << 20
+_STATE = ("count", "unit", "columns")   # what in progress.json moves; the rest must stay the same
+
+
+class EmbeddingWriter:
+    """Write an embeddings folder batch by batch.
+
+    A ``fingerprint`` (whatever decides the bytes: the model's checksum, the dataset, …) makes the write
+    resumable. Opened again with the same one, ``count`` says how many rows are there already, and the caller
+    goes on from that row. With another one, or none, rows left over are an error rather than lost, unless
+    ``overwrite=True``: it drops rows that cannot be continued, and replaces finished embeddings at ``path``.
+
+    The columns (labels, ids) are those of the first batch; every later one must have the same. ``work`` is the
+    folder of the unfinished rows, ``sync_seconds`` how long a row may wait until it is durable.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        dim: int,
+        dtype: str = "float32",
+        fingerprint: Mapping[str, Any] | str | None = None,
+        head: Head | None = None,
+        overwrite: bool = False,
+        work: Path | None = None,
+        sync_seconds: float = 1.0,
+        **description: Unpack[Description],
+    ) -> None:
+        self.path = as_place(path)
+        self.manifest = describe(dim, dtype, **description)
+        self.count = 0
+        if head is not None:
+            head.check_fits(dim, len(self.manifest.classes))
+        self._head = head
+        self._fingerprint = json.loads(json.dumps(fingerprint))   # as it will read back
+        self._overwrite = overwrite
+        self._folder = work or self.path.with_name(self.path.name + ".partial")
+        self._sync_seconds = sync_seconds
+        self._synced, self._unsynced = time.monotonic(), 0
+        self._unit = True
+        self._ids: dict[int | str, None] = {}   # a set that remembers the order
+        self._columns: dict[str, ArrayFile | LinesFile] = {}
+        self._lock = -1
+
+    def __enter__(self) -> Self:
+        check_place(self.path, self._overwrite)
+        with storage(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._lock = lock(self._folder)
+            try:
+                self._open()
+            except BaseException:
+                self._close()
+                raise
+        return self
+
+    def append(self, vectors: Any, labels: Any = None, ids: Any = None) -> None:
+        """Add rows; they are durable within about a second, or after :meth:`flush`."""
+        values = self._check_rows(vectors, labels, ids)
+        rows = values["vectors.npy"]
+        if len(rows) == 0:
+            return
+        with storage(self._folder):
+            for name, column in self._columns.items():   # ids come last: that file alone keeps its own end
+                column.write(values[name], self.count)
+        self._ids.update(dict.fromkeys(values.get(IDS, ())))
+        self._unit = self._unit and has_unit_norms(rows)
+        self.count += len(rows)
+        self._unsynced += rows.nbytes
+        if self._unsynced >= _SYNC_BYTES or time.monotonic() - self._synced >= self._sync_seconds:
+            self.flush()
+
+    def flush(self) -> None:
+        """Make every row appended so far durable: from here on neither a kill nor a power cut loses one."""
+        if self.count:
+            with storage(self._folder):
+                for column in self._columns.values():
+                    column.sync()
+            write_json(self._folder / PROGRESS, self._progress())
+        self._synced, self._unsynced = time.monotonic(), 0
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None and self.count:
+                with storage(self._folder):
+                    self._finish()
+                return
+            # An error in flight matters more than one of the disk here; the rows synced before are safe.
+            with contextlib.suppress(OSError, MatryoError):
+                self.flush() if self.count else self._drop()
+        finally:
+            self._close()
+        if kind is None:
+            raise EmbeddingsError("embeddings must have at least one row", got=0, cure="append some")
+
+    def _open(self) -> None:
+        for stray in self._folder.glob(".*.tmp"):   # what was being replaced when the process was killed
+            stray.unlink()
+        done = self._resumable()
+        if done is None:
+            clear(self._folder)
+            return
+        self.count, self._unit = done["count"], done["unit"]
+        for name in done["columns"]:
+            self._columns[name] = self._column(name)
+            self._ids.update(dict.fromkeys(self._columns[name].resume(self.count) or ()))
+
+    def _resumable(self) -> dict[str, Any] | None:
+        done = _read_progress(self._folder / PROGRESS)
+        if done is None:
+            return None
+        differ = _differences(done, self._progress())
+        if not differ and self._fingerprint is not None:
+            return done
+        if self._overwrite:
+            return None
+        raise EmbeddingsError(
+            f"{self._folder} holds {done['count']} rows of a write that this one cannot continue",
+            got="; ".join(differ) or "no fingerprint to know it by",
+            cure="run again what began it, delete that folder, or ask to overwrite",
+        )
+
+    def _progress(self) -> dict[str, Any]:
+        about = self.manifest.to_json()
+        settings = {**about, "head": self._head is not None, "fingerprint": self._fingerprint}
+        state = {"count": self.count, "unit": self._unit, "columns": list(self._columns)}
+        return {**json.loads(json.dumps(settings)), **state}
+
+    def _check_rows(self, vectors: Any, labels: Any, ids: Any) -> dict[str, Any]:
+        rows = as_vectors(vectors, self.manifest.dtype, self.manifest.dim)
+        if self.manifest.normalized:
+            check_normalized(rows)
+        values: dict[str, Any] = {"vectors.npy": rows}
+        if labels is not None:
+            values["labels.npy"] = as_labels(labels, len(rows), len(self.manifest.classes))
+        if ids is not None:
+            values[IDS] = as_ids(ids, len(rows))
+            check_unique(values[IDS], self._ids)
+        if self.count == 0:
+            self._close_columns()
+            self._columns = {name: self._column(name) for name in values}
+        if values.keys() != self._columns.keys():
+            raise EmbeddingsError(
+                "every batch must have the columns of the first",
+                got=f"{', '.join(values)} after {', '.join(self._columns)}",
+                cure="give labels and ids with every batch, or with none",
+            )
+        return values
+
+    def _column(self, name: str) -> ArrayFile | LinesFile:
+        if name == IDS:
+            return LinesFile(self._folder / name)
+        if name == "labels.npy":
+            return ArrayFile(self._folder / name, "int64")
+        return ArrayFile(self._folder / name, self.manifest.dtype, (self.manifest.dim,))
+
+    def _finish(self) -> None:
+        for column in self._columns.values():
+            if isinstance(column, ArrayFile):
+                column.finish(self.count)
+        if self._ids:
+            with replacing(self._folder / "ids.npy") as file:
+                np.save(file, np.array(list(self._ids)), allow_pickle=False)
+        if self._head is not None:
+            self._head.save(self._folder / HEAD)
+        there = {*self._columns, *(("ids.npy",) if self._ids else ()), *((HEAD,) if self._head else ())}
+        self.manifest = dataclasses.replace(
+            self.manifest,
+            count=self.count,
+            normalized=self._unit if self.manifest.normalized is None else self.manifest.normalized,
+            files={name: _record(self._folder / name) for name in FILES if name in there},
+        )
+        self.manifest.save(self._folder)
+        move_in(self._folder, self.path, self._overwrite)
+        for name in (PROGRESS, IDS):   # only now: until the rename, a kill must find what to continue from
+            (self.path / name).unlink(missing_ok=True)
+        sync_folder(self.path)
+
+    def _drop(self) -> None:
+        clear(self._folder)
+        self._folder.rmdir()
+
+    def _close_columns(self) -> None:
+        for column in self._columns.values():
+            column.file.close()
+
+    def _close(self) -> None:
+        self._close_columns()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _record(path: Path) -> FileRecord:
+    return FileRecord(path.stat().st_size, sha256(path))
+
+
+def _read_progress(path: Path) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    try:
+        done = dict(json.loads(path.read_text(encoding="utf-8")))
+        if not all(name in done for name in _STATE):
+            raise ValueError("a field is missing")
+    except (TypeError, ValueError) as error:
+        raise EmbeddingsError(f"{path} is damaged", got=error, cure=f"delete {path.parent}") from error
+    return done
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    before, after = _flat(old), _flat(new)
+    names = [name for name in before | after if name not in _STATE and before.get(name) != after.get(name)]
+    return [f"{name} was {before.get(name)!r:.40}, is {after.get(name)!r:.40}" for name in names]
+
+
+def _flat(progress: Mapping[str, Any]) -> dict[str, Any]:
+    # A fingerprint of several parts is compared part by part, so that the message names the one that differs.
+    mark = progress.get("fingerprint")
+    rest = {name: value for name, value in progress.items() if name != "fingerprint"}
+    parts = mark if isinstance(mark, dict) else {"": mark}
+    return rest | {f"fingerprint.{name}".rstrip("."): value for name, value in parts.items()}

@@ -1,0 +1,39 @@
+"""Layers that several encoders share: the choice of norm, and the anti-aliased strided convolution."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from matryo.errors import InputError
+
+__all__ = ["NORMS", "BlurConv2d", "make_norm"]
+
+NORMS = ("batch", "group")
+
+
+def make_norm(kind: str, channels: int) -> nn.Module:
+    """Batch norm, or group norm (which sees each image alone, so results do not depend on the batch)."""
+    if kind == "batch":
+        return nn.BatchNorm2d(channels)
+    if kind == "group":
+        return nn.GroupNorm(min(32, channels), channels)
+    raise InputError("unknown norm", got=repr(kind), cure=f"choose one of {', '.join(NORMS)}")
+
+
+class BlurConv2d(nn.Conv2d):
+    """A strided convolution that low-passes its input first (blurpool), so that small shifts matter less."""
+
+    blur: Tensor
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: int, padding: int) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, bias=False)
+        tap = torch.tensor([1.0, 2.0, 1.0])
+        kernel = torch.outer(tap, tap) / 16
+        self.register_buffer("blur", kernel.expand(in_channels, 1, 3, 3).contiguous(), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Blur, then convolve."""
+        smooth = F.conv2d(x, self.blur.to(x.dtype), padding=1, groups=self.in_channels)
+        return super().forward(smooth)

@@ -1,0 +1,86 @@
+"""Every error matryo raises on purpose, as one tree.
+
+::
+
+    MatryoError                     anything below; catch this to catch them all
+    ├── InputError (ValueError)     an argument breaks a rule
+    │   ├── NestingError            dims or weights that are no nesting, or do not fit the vectors
+    │   ├── RecipeError             an unknown recipe, field or value
+    │   ├── DataError               a dataset that is missing, empty or damaged
+    │   └── EmbeddingsError         an embeddings folder that is missing, unfinished or damaged
+    ├── RunError                    a run folder that cannot be continued or loaded
+    ├── TrainingError               training went wrong (the loss is not finite, …)
+    ├── StorageError (OSError)      the disk refused a write; nothing that was there is lost
+    └── MissingExtra (ImportError)  an optional dependency is not installed; prints the pip line
+
+Each message has one shape: the rule, the value got, the cure.
+
+>>> raise NestingError("dims must increase", got=(8, 8), cure="list each dim once, smallest first")
+Traceback (most recent call last):
+...
+matryo.errors.NestingError: dims must increase (got (8, 8)): list each dim once, smallest first
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "DataError",
+    "EmbeddingsError",
+    "InputError",
+    "MatryoError",
+    "MissingExtra",
+    "NestingError",
+    "RecipeError",
+    "RunError",
+    "StorageError",
+    "TrainingError",
+]
+
+_NOTHING = object()
+
+
+class MatryoError(Exception):
+    """The rule that was broken, the value got and the cure, in one line."""
+
+    def __init__(self, rule: str, *, got: object = _NOTHING, cure: str = "") -> None:
+        seen = "" if got is _NOTHING else f" (got {got})"
+        super().__init__(f"{rule}{seen}" + (f": {cure}" if cure else ""))
+
+
+class InputError(MatryoError, ValueError):
+    """An argument breaks a rule."""
+
+
+class NestingError(InputError):
+    """Dims or weights that are no nesting, or do not fit the vectors."""
+
+
+class RecipeError(InputError):
+    """An unknown recipe, field or value."""
+
+
+class DataError(InputError):
+    """A dataset that is missing, empty or damaged."""
+
+
+class EmbeddingsError(InputError):
+    """An embeddings folder that is missing, unfinished or damaged."""
+
+
+class RunError(MatryoError):
+    """A run folder that cannot be continued or loaded."""
+
+
+class TrainingError(MatryoError):
+    """Training went wrong."""
+
+
+class StorageError(MatryoError, OSError):
+    """The disk refused a write; nothing that was there is lost."""
+
+
+class MissingExtra(MatryoError, ImportError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"this needs {package}", cure=f"pip install 'matryo[{extra}]'")

@@ -1,0 +1,157 @@
+"""Every dim × every protocol in one pass: linear head, 1-NN, and the retrieval metrics of the paper.
+
+The protocols: **head** is the accuracy of the classifier kept with the queries; **top-k** asks whether any of
+the k nearest database vectors has the query's class (top-1 is 1-NN classification); **mAP@k** and **P@k**
+grade the k nearest by class.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from matryo.embeddings import UNKNOWN
+from matryo.errors import EmbeddingsError, InputError
+from matryo.evaluation.result import DimRow, Evaluation
+from matryo.evaluation.search import search_batches
+from matryo.metrics import hit_rate, label_ranks, mean_average_precision, mflops, precision, relevance
+from matryo.nesting import Nesting
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matryo.embeddings import EmbeddingSet
+
+    Bools = np.ndarray[Any, np.dtype[np.bool_]]
+    Integers = np.ndarray[Any, np.dtype[np.integer[Any]]]
+
+__all__ = ["evaluate"]
+
+_HEAD_BATCH = 8 << 20   # numbers, of vectors or of logits, that the head holds at a time
+
+
+def evaluate(
+    database: EmbeddingSet,
+    queries: EmbeddingSet,
+    *,
+    dims: Sequence[int] | None = None,
+    interpolated: bool = True,
+    ks: Sequence[int] = (10, 25, 50, 100),
+    progress: bool = True,
+) -> Evaluation:
+    """Search ``database`` for each of ``queries`` at every dim, and grade what is found.
+
+    The dims are those of the queries' nesting, with the ones midway between them if ``interpolated``, unless
+    ``dims`` lists others. A k beyond the size of the database is left out, and top-5 and top-10 look at the
+    whole of a smaller one. Queries of unknown class (−1), or of one that the database lacks, are left out of
+    every figure and counted; a query that is itself in the database finds itself. A head in the queries'
+    folder is graded too: at its own dims if it is separate, at all dims if it is tied.
+    """
+    known, asked = _labels(database, "database"), _labels(queries, "queries")
+    _check_pair(database, queries)
+    nesting, depths = _dims(queries, dims, interpolated), _depths(ks, database.count)
+    totals = _totals(known, asked)
+    used = np.flatnonzero(totals)
+    if len(used) == 0:
+        raise EmbeddingsError(
+            "some queries must be of a class that the database holds",
+            got=f"{queries.count} queries, none of them",
+            cure="check that both were labelled with the same list of classes",
+        )
+    relevant = _search(database, queries, used, nesting, max([10, *depths]), progress)
+    head = _head_accuracy(queries, used, nesting)
+    rows = tuple(
+        DimRow(
+            dim=dim,
+            trained=dim in queries.nesting.dims,
+            **{f"top{k}": hit_rate(hits, min(k, hits.shape[1])) for k in (1, 5, 10)},
+            map_at={k: mean_average_precision(hits, totals[used], k) for k in depths},
+            precision_at={k: precision(hits, k) for k in depths},
+            mflops=mflops(database.count, dim),
+            **head.get(dim, {}),
+        )
+        for dim, hits in relevant.items()
+    )
+    about, left_out = queries.manifest, queries.count - len(used)
+    return Evaluation(about.title, about.dataset, about.split, database.count, len(used), left_out, rows)
+
+
+def _search(
+    database: EmbeddingSet,
+    queries: EmbeddingSet,
+    used: Integers,
+    nesting: Nesting,
+    depth: int,
+    progress: bool,
+) -> dict[int, Bools]:
+    known, asked = _labels(database, "database"), _labels(queries, "queries")[used]
+    vectors = queries.vectors if len(used) == queries.count else queries.vectors[used]
+    found: dict[int, list[Bools]] = {dim: [] for dim in nesting.dims}
+    depth = min(depth, database.count)
+    for batch in search_batches(database.vectors, vectors, nesting.dims, depth, progress=progress):
+        for dim, indices in batch.indices.items():
+            found[dim].append(relevance(known[indices], asked[batch.start : batch.start + len(indices)]))
+    return {dim: np.concatenate(parts) for dim, parts in found.items()}
+
+
+def _head_accuracy(queries: EmbeddingSet, used: Integers, nesting: Nesting) -> dict[int, dict[str, float]]:
+    head = queries.head
+    if head is None:
+        return {}
+    dims = [m for m in nesting.dims if (m in head.dims if head.kind == "separate" else m <= head.dim)]
+    labels, ranks = _labels(queries, "queries"), {dim: np.empty(len(used), np.int64) for dim in dims}
+    done = 0
+    for start, vectors in queries.batches(max(1, _HEAD_BATCH // max(head.classes, queries.dim))):
+        rows = used[(used >= start) & (used < start + len(vectors))]
+        for dim, logits in head.all_logits(vectors[rows - start], dims) if dims else ():
+            ranks[dim][done : done + len(rows)] = label_ranks(logits, labels[rows])
+        done += len(rows)
+    return {dim: {f"head_top{k}": float((rank < k).mean()) for k in (1, 5)} for dim, rank in ranks.items()}
+
+
+def _labels(embeddings: EmbeddingSet, role: str) -> Integers:
+    if embeddings.labels is None:
+        raise EmbeddingsError(
+            f"the {role} must have labels to be evaluated",
+            got=embeddings.path,
+            cure="write them again with labels=…, one class index a vector",
+        )
+    return np.asarray(embeddings.labels)
+
+
+def _check_pair(database: EmbeddingSet, queries: EmbeddingSet) -> None:
+    if database.dim != queries.dim:
+        raise EmbeddingsError(
+            "database and queries must have the same number of columns",
+            got=f"{database.dim} and {queries.dim}",
+            cure="encode both with one model",
+        )
+    if database.classes and queries.classes and database.classes != queries.classes:
+        raise EmbeddingsError(
+            "database and queries must have the same list of classes, or their labels mean different things",
+            got=f"{len(database.classes)} and {len(queries.classes)} classes, not the same",
+            cure="encode both from one dataset",
+        )
+
+
+def _dims(queries: EmbeddingSet, dims: Sequence[int] | None, interpolated: bool) -> Nesting:
+    between = queries.nesting.between() if interpolated else ()
+    chosen = Nesting(sorted({*queries.nesting.dims, *between} if dims is None else {*dims}))
+    chosen.check_fits(queries.dim)
+    return chosen
+
+
+def _depths(ks: Sequence[int], count: int) -> list[int]:
+    if any(k < 1 for k in ks):
+        raise InputError("every k must be at least 1", got=tuple(ks), cure="drop the others")
+    return [k for k in sorted({*ks}) if k <= count]
+
+
+def _totals(known: Integers, asked: Integers) -> Integers:
+    # How many database vectors share each query's class. Labels may be any integers, so they are looked up.
+    classes, counts = np.unique(known[known != UNKNOWN], return_counts=True)
+    if len(classes) == 0:
+        return np.zeros_like(asked)
+    place = np.minimum(np.searchsorted(classes, asked), len(classes) - 1)
+    return np.where(classes[place] == asked, counts[place], 0)

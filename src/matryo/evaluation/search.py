@@ -1,0 +1,203 @@
+"""Exact nearest neighbours at many dims in one pass: a score at dim m is a running sum over blocks.
+
+The inner product of two prefixes is that of the shorter ones plus the inner product of the next block, so all
+dims together cost one product at the largest. Dividing by the norm of the database prefix gives the order of
+the cosine, which on unit vectors is also that of the L2 distance.
+
+>>> queries = np.array([[1.0, 0.0, 0.0]], np.float32)
+>>> database = np.array([[1.0, 0.0, 9.0], [1.0, 0.1, 0.0]], np.float32)
+>>> {dim: hits.tolist() for dim, hits in search(database, queries, dims=[2, 3], k=1).items()}
+{2: [[0]], 3: [[1]]}
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tqdm import tqdm
+
+from matryo.errors import EmbeddingsError, InputError
+from matryo.nesting import Nesting, prefix_norms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    Vectors = np.ndarray[Any, np.dtype[np.floating[Any]]]
+    Floats = np.ndarray[Any, np.dtype[np.float32]]
+    Keys = np.ndarray[Any, np.dtype[np.int64]]
+    Indices = np.ndarray[Any, np.dtype[np.int64]]
+
+__all__ = ["NeighbourBatch", "search", "search_batches"]
+
+_BUDGET = 256 << 20   # bytes for a batch of queries, its best so far at every dim, and a tile of the database
+_TILE = (1024, 2048)   # queries × database rows scored at a time: much work a product, yet near the cache
+_NOTHING = np.iinfo(np.int64).min   # the key of no neighbour at all, below that of any score
+
+
+@dataclass(frozen=True)
+class NeighbourBatch:
+    """The neighbours of the queries from ``start`` on: database rows [queries, k] by dim, nearest first."""
+
+    start: int
+    indices: dict[int, Indices]
+
+
+def search(
+    database: Vectors, queries: Vectors, dims: Sequence[int], k: int, *, progress: bool = False
+) -> dict[int, Indices]:
+    """The ``k`` nearest database rows of each query at each dim, [queries, k], nearest first.
+
+    Near means cosine at that dim, in float32; of equal scores the smaller row comes first.
+    """
+    batches = list(search_batches(database, queries, dims, k, progress=progress))
+    return {dim: np.concatenate([batch.indices[dim] for batch in batches]) for dim in dims}
+
+
+def search_batches(
+    database: Vectors, queries: Vectors, dims: Sequence[int], k: int, *, progress: bool = False
+) -> Iterator[NeighbourBatch]:
+    """:func:`search`, batch by batch of queries, for those who keep less than every index."""
+    nesting = Nesting(dims)
+    _check(database, queries, nesting, k)
+    rows = _query_rows(queries.shape[1], len(nesting), k)
+    pairs = len(queries) * len(database)
+    with tqdm(desc="search", total=pairs, unit="pair", unit_scale=True, delay=2, disable=not progress) as bar:
+        for start in range(0, len(queries), rows):
+            batch = _widen(queries[start : start + rows, : nesting.dim])
+            # By a power of two, so that no score overflows and none is rounded.
+            exponents = np.frexp(_norms(batch, [nesting.dim], "query", start))[1]
+            batch = np.ldexp(batch, -exponents)
+            best = [_Best(len(batch), k) for _ in nesting.dims]
+            _scan(database, batch, nesting, best, bar)
+            yield NeighbourBatch(start, {m: b.indices() for m, b in zip(nesting.dims, best, strict=True)})
+
+
+def _scan(database: Vectors, queries: Floats, nesting: Nesting, best: list[_Best], bar: Any) -> None:
+    height, width = _TILE
+    for first in range(0, len(database), width):
+        tile = _widen(database[first : first + width, : nesting.dim])
+        norms = _norms(tile, nesting.dims, "database", first)
+        # The same floor as truncate: a zero vector stays zero, so it scores 0 with everything.
+        inverse = np.ascontiguousarray(np.reciprocal(np.maximum(norms, np.finfo(np.float32).tiny)).T)
+        for top in range(0, len(queries), height):
+            rows = slice(top, top + height)
+            _score_tile(queries[rows], tile, inverse, nesting, best, rows, first)
+        bar.update(len(queries) * len(tile))
+
+
+def _score_tile(
+    queries: Floats,
+    tile: Floats,
+    inverse: Floats,
+    nesting: Nesting,
+    best: list[_Best],
+    rows: slice,
+    first: int,
+) -> None:
+    total = np.zeros((len(queries), len(tile)), np.float32)
+    added, scores = np.empty_like(total), np.empty_like(total)
+    for (low, high), scale, found in zip(nesting.blocks, inverse, best, strict=True):
+        np.matmul(queries[:, low:high], tile[:, low:high].T, out=added)
+        total += added
+        np.multiply(total, scale, out=scores)
+        found.merge(scores, rows, first)
+
+
+class _Best:
+    """The best k so far of each query at one dim, as 64-bit keys that sort by score, then by smaller row.
+
+    One integer holds both, so selecting is a plain partition and ties never depend on its whims.
+    """
+
+    def __init__(self, queries: int, k: int) -> None:
+        self.k = k
+        self.keys = np.full((queries, k), _NOTHING, np.int64)
+        self.worst = np.full(queries, -np.inf, np.float32)   # to be beaten; most of a tile does not
+
+    def merge(self, scores: Floats, rows: slice, first: int) -> None:
+        """Take in the scores of the database rows from ``first`` on; these must come in order."""
+        width = scores.shape[1]
+        if first == 0 and width > self.k:
+            # No score to beat yet: the k-th best of the first few columns is one, and cheap to find.
+            few = scores[:, : 8 * self.k]
+            kth = few.shape[1] - self.k
+            hopeful = scores >= np.partition(few, kth, axis=1)[:, kth, None]
+        else:
+            # Strictly better: a later row that only equals the worst kept one loses the tie anyway.
+            hopeful = scores > self.worst[rows, None]
+        flat = np.flatnonzero(hopeful)
+        if len(flat) == 0:
+            return
+        query, column = np.divmod(flat, width)
+        found = _pack(_keys(scores.ravel()[flat], column + first), query, len(scores))
+        both = np.concatenate([self.keys[rows], found], axis=1)
+        both.partition(found.shape[1], axis=1)
+        self.keys[rows] = both[:, -self.k :]
+        self.worst[rows] = _scores(self.keys[rows, 0])
+
+    def indices(self) -> Indices:
+        ordered = np.sort(self.keys, axis=1)[:, ::-1]
+        return 0xFFFFFFFF - (ordered & 0xFFFFFFFF)
+
+
+def _keys(scores: Floats, rows: Indices) -> Keys:
+    # Floats sort like sign-magnitude integers; flipping the magnitude of the negative makes these ordinary.
+    bits = (scores + np.float32(0)).view(np.int32)   # + 0 turns −0 into 0: equal scores need equal keys
+    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    return (ordered.astype(np.int64) << 32) | (0xFFFFFFFF - rows)
+
+
+def _scores(keys: Keys) -> Floats:
+    ordered = (keys >> 32).astype(np.int32)
+    scores = (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).view(np.float32)
+    return np.where(keys == _NOTHING, np.float32(-np.inf), scores)
+
+
+def _pack(keys: Keys, query: Indices, queries: int) -> Keys:
+    # Ragged to rectangular: each query's keys side by side, the rest of its row filled with nothing.
+    counts = np.bincount(query, minlength=queries)
+    starts = np.cumsum(counts) - counts
+    packed = np.full((queries, int(counts.max())), _NOTHING, np.int64)
+    packed[query, np.arange(len(keys)) - starts[query]] = keys
+    return packed
+
+
+def _query_rows(dim: int, dims: int, k: int) -> int:
+    height, width = _TILE
+    spare = _BUDGET - 4 * width * (2 * dim + 3 * height)
+    return max(height, spare // (4 * dim + 2 * 8 * k * dims))
+
+
+def _widen(vectors: Vectors) -> Floats:
+    return np.ascontiguousarray(vectors, dtype=np.float32)
+
+
+def _norms(vectors: Floats, dims: Sequence[int], which: str, first: int) -> Floats:
+    with np.errstate(over="ignore", invalid="ignore"):   # told below, with the row
+        norms = prefix_norms(vectors, dims)
+    bad = np.flatnonzero(~np.isfinite(norms).all(axis=1))
+    if len(bad):
+        raise EmbeddingsError(
+            f"every {which} vector must be finite, with a norm that float32 can hold",
+            got=f"NaN, infinity or overflow in row {first + bad[0]}",
+            cure="check the folder with EmbeddingSet.verify(), and encode such rows again",
+        )
+    return norms
+
+
+def _check(database: Vectors, queries: Vectors, nesting: Nesting, k: int) -> None:
+    if database.ndim != 2 or queries.ndim != 2 or database.shape[1] != queries.shape[1]:
+        raise EmbeddingsError(
+            "database and queries must be two-dimensional with the same number of columns",
+            got=f"{database.shape} and {queries.shape}",
+            cure="encode both with one model",
+        )
+    nesting.check_fits(database.shape[1])
+    if not 1 <= k <= len(database):
+        raise InputError(f"k must lie in 1 … {len(database)}, the database's size", got=k, cure="ask less")
+    if len(queries) == 0:
+        raise InputError("there must be at least one query", got=0, cure="give some queries")
+    if len(database) > 0xFFFFFFFF:
+        raise InputError("the database must have fewer than 2³² vectors", got=len(database), cure="split it")

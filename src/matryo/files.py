@@ -1,0 +1,88 @@
+"""Files that are whole or absent: atomic writes, checksums, and disk errors that name the cure."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from matryo.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["replacing", "sha256", "storage", "sync_folder", "write_json"]
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that takes the place of ``path`` only when the block ends well, and survives a power cut.
+
+    On any error the old file stays as it was and the new one is removed.
+    """
+    path = Path(path)
+    with storage(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).chmod(0o666 & ~_umask())   # mkstemp makes private files; these are ordinary ones
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def storage(path: Path) -> Iterator[None]:
+    """Turn what the disk says in this block into a StorageError that names ``path`` and the cure."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        cures = {
+            errno.ENOSPC: "free some space and run the same command again; what was saved before is intact",
+            errno.EDQUOT: "free some quota and run the same command again; what was saved before is intact",
+            errno.EACCES: "choose a folder you may write to",
+            errno.EROFS: "choose a folder you may write to",
+        }
+        if error.errno not in cures:
+            raise
+        raise StorageError(f"cannot write {path}", got=error.strerror, cure=cures[error.errno]) from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value`` as readable JSON, atomically."""
+    with replacing(path) as file:
+        file.write((json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file's bytes, in hexadecimal."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in ``folder`` durable (a rename is not, until its folder is synced)."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

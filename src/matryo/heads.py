@@ -1,0 +1,117 @@
+"""NestedLinear: a linear classifier at every dim of a nesting, separate (MRL) or tied (MRL-E).
+
+A *fixed* head, trained for one dim only, is the same thing over a nesting of that one dim:
+``NestedLinear(Nesting([64]), classes)`` reads the first 64 columns and ignores the rest.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from matryo.errors import InputError
+from matryo.losses.cross_entropy import cross_entropy_by_dim, prefix_logits
+from matryo.nesting import Nesting
+
+__all__ = ["NestedLinear"]
+
+
+class NestedLinear(nn.Module):
+    """One linear classifier a dim, computed together.
+
+    Args:
+        nesting: the dims and their loss weights c_m.
+        classes: how many classes.
+        tied: True shares one weight between the dims, dim m using its first m columns (MRL-E);
+            False gives every dim a weight of its own (MRL).
+        bias: a bias a head; a tied head has one bias for all dims.
+
+    >>> head = NestedLinear(Nesting([8, 16, 32]), classes=10)
+    >>> [tuple(logits.shape) for logits in head(torch.randn(4, 32))]
+    [(4, 10), (4, 10), (4, 10)]
+    >>> loss = head.loss(torch.randn(4, 32), torch.tensor([0, 1, 2, 3]))
+    """
+
+    bias: Tensor | None
+    importance: Tensor
+
+    def __init__(self, nesting: Nesting, classes: int, *, tied: bool = False, bias: bool = True) -> None:
+        super().__init__()
+        if classes < 1:
+            raise InputError("a head needs at least one class", got=classes, cure="pass how many classes there are")
+        self.nesting, self.classes, self.tied = nesting, classes, tied
+        # Separate heads lie side by side in one parameter, [classes, Σ m], so that padding them to a common
+        # width is one copy and all heads are one matrix product.
+        self.weight = nn.Parameter(torch.empty(classes, nesting.dim if tied else sum(nesting.dims)))
+        if bias:
+            self.bias = nn.Parameter(torch.empty(classes if tied else (len(nesting), classes)))
+        else:
+            self.register_parameter("bias", None)
+        # A buffer, so that the weights c_m go wherever the head goes.
+        self.register_buffer("importance", torch.tensor(nesting.weights), persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw each head as ``nn.Linear`` would: uniform in ±1/√(its own dim)."""
+        with torch.no_grad():
+            for i, dim in enumerate(self.nesting.dims if not self.tied else (self.nesting.dim,)):
+                bound = 1 / math.sqrt(dim)
+                self.weight_at(dim).uniform_(-bound, bound)
+                if self.bias is not None:
+                    (self.bias if self.tied else self.bias[i]).uniform_(-bound, bound)
+
+    def forward(self, z: Tensor) -> tuple[Tensor, ...]:
+        """One [batch, classes] tensor of logits a dim."""
+        return self.logits(z).unbind(0)
+
+    def logits(self, z: Tensor) -> Tensor:
+        """The logits at every dim, [dims, batch, classes]."""
+        self.nesting.check_fits(z.shape[-1])
+        if self.tied:
+            return prefix_logits(z, self.weight, self.nesting, self.bias)
+        count, width = len(self.nesting), self.nesting.dim
+        together = F.linear(z[:, :width], self._padded())
+        logits = together.view(len(z), self.classes, count).permute(2, 0, 1)
+        return logits if self.bias is None else logits + self.bias[:, None]
+
+    def losses(self, z: Tensor, target: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
+        """The unweighted cross-entropy at each dim, [dims]."""
+        return cross_entropy_by_dim(self.logits(z), target, label_smoothing=label_smoothing)
+
+    def loss(self, z: Tensor, target: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
+        """Σ c_m · cross_entropy at dim m: what training minimises."""
+        return self.weigh(self.losses(z, target, label_smoothing=label_smoothing))
+
+    def weigh(self, losses: Tensor) -> Tensor:
+        """Σ c_m · losses[m]."""
+        return (losses * self.importance).sum()   # not a matmul: autocast would round it to bfloat16
+
+    def weight_at(self, dim: int) -> Tensor:
+        """The [classes, dim] weight used at ``dim`` (a view: changing it changes the head)."""
+        if self.tied:
+            return self.weight[:, :dim]
+        start = sum(m for m in self.nesting.dims if m < dim)
+        return self.weight[:, start : start + dim]
+
+    def bias_at(self, dim: int) -> Tensor | None:
+        """The [classes] bias used at ``dim``."""
+        if self.bias is None or self.tied:
+            return self.bias
+        return self.bias[self.nesting.dims.index(dim)]
+
+    def _padded(self) -> Tensor:
+        """Every separate head widened with zeros to the largest dim: [classes · dims, width]."""
+        width = self.nesting.dim
+        zero = self.weight.new_zeros(1, 1)
+        parts = []
+        for dim, weight in zip(self.nesting.dims, self.weight.split(self.nesting.dims, 1), strict=True):
+            parts += [weight, zero.expand(self.classes, width - dim)]
+        return torch.cat(parts, 1).view(self.classes * len(self.nesting), width)
+
+    def extra_repr(self) -> str:
+        """What ``print(head)`` shows."""
+        kind = "tied" if self.tied else "separate"
+        return f"dims={self.nesting.dims}, classes={self.classes}, {kind}, bias={self.bias is not None}"

@@ -1,0 +1,17 @@
+"""Metrics: arrays in, numbers out. Fractions lie in 0 … 1; tables turn them into percent."""
+
+from matryo.metrics.accuracy import label_ranks, topk_accuracy
+from matryo.metrics.cost import mflops, vector_bytes
+from matryo.metrics.ranking import average_precision, hit_rate, mean_average_precision, precision, relevance
+
+__all__ = [
+    "average_precision",
+    "hit_rate",
+    "label_ranks",
+    "mean_average_precision",
+    "mflops",
+    "precision",
+    "relevance",
+    "topk_accuracy",
+    "vector_bytes",
+]

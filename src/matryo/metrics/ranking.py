@@ -1,0 +1,78 @@
+"""Retrieval metrics over ranked neighbours, as the paper defines them (appendix "Image Retrieval").
+
+``relevant`` is [queries, k] in rank order: whether the neighbour at that place has the query's class.
+``totals`` is how many such items the database holds for each query: the R of
+AP@k = Σ_{i ≤ k} P@i · rel_i / min(k, R).
+
+>>> relevant = relevance(np.array([[3, 5, 3, 5]]), np.array([3]))
+>>> relevant
+array([[ True, False,  True, False]])
+>>> hit_rate(relevant, 1), precision(relevant, 4)
+(1.0, 0.5)
+>>> average_precision(relevant, np.array([2]), 4)      # (1/1 + 2/3) / 2
+array([0.83333333])
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from matryo.errors import InputError
+
+if TYPE_CHECKING:
+    Bools = np.ndarray[Any, np.dtype[np.bool_]]
+    Doubles = np.ndarray[Any, np.dtype[np.float64]]
+    Integers = np.ndarray[Any, np.dtype[np.integer[Any]]]
+
+__all__ = ["average_precision", "hit_rate", "mean_average_precision", "precision", "relevance"]
+
+
+def relevance(retrieved: Integers, labels: Integers) -> Bools:
+    """Which of the ``retrieved`` labels [queries, k] equal the query's own of ``labels`` [queries]."""
+    if retrieved.ndim != 2 or labels.shape != retrieved.shape[:1]:
+        raise InputError(
+            "there must be one row of retrieved labels for each query",
+            got=f"retrieved {retrieved.shape}, labels {labels.shape}",
+            cure="pass labels[indices] as [queries, k]",
+        )
+    return np.asarray(retrieved == labels[:, None])
+
+
+def hit_rate(relevant: Bools, k: int) -> float:
+    """Top-k: the share of queries with at least one relevant item among the first ``k``."""
+    return float(_first(relevant, k).any(axis=1).mean())
+
+
+def precision(relevant: Bools, k: int) -> float:
+    """P@k: the share of relevant items among the first ``k``, over all queries."""
+    return float(_first(relevant, k).mean())
+
+
+def average_precision(relevant: Bools, totals: Integers, k: int) -> Doubles:
+    """AP@k of each query; one without any relevant item has none, so such queries must be left out before."""
+    found = _first(relevant, k)
+    if totals.shape != relevant.shape[:1] or (totals < 1).any() or (totals < found.sum(axis=1)).any():
+        raise InputError(
+            "each query needs its number of relevant items in the database: at least 1, and those found",
+            got=f"{totals.shape} totals from {totals.min(initial=0)}",
+            cure="leave out the queries whose class the database lacks",
+        )
+    at_rank = np.cumsum(found, axis=1, dtype=np.float64) / np.arange(1, k + 1)
+    return np.asarray((at_rank * found).sum(axis=1) / np.minimum(k, totals))
+
+
+def mean_average_precision(relevant: Bools, totals: Integers, k: int) -> float:
+    """mAP@k: the mean of :func:`average_precision` over the queries."""
+    return float(average_precision(relevant, totals, k).mean())
+
+
+def _first(relevant: Bools, k: int) -> Bools:
+    if relevant.ndim != 2 or len(relevant) == 0 or not 1 <= k <= relevant.shape[1]:
+        raise InputError(
+            "k must lie in 1 … the number of neighbours, with at least one query",
+            got=f"k={k}, relevant {relevant.shape}",
+            cure="retrieve more neighbours, or ask for a smaller k",
+        )
+    return relevant[:, :k]

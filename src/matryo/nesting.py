@@ -1,0 +1,186 @@
+"""Prefix arithmetic: a nesting is the ordered dims at which an embedding must be good, with weights.
+
+Everything that knows what "the first m dimensions" means is here; kernels and block storage may restate it
+for speed and are tested against it.
+
+>>> nesting = Nesting.halving(64, smallest=8)
+>>> nesting.dims
+(8, 16, 32, 64)
+>>> nesting.blocks                      # the columns each dim adds
+((0, 8), (8, 16), (16, 32), (32, 64))
+>>> Nesting([8, 64], weights=[2, 1]).weights
+(2.0, 1.0)
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from matryo.errors import NestingError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import torch
+
+    Array = TypeVar("Array", np.ndarray[Any, np.dtype[Any]], torch.Tensor)
+
+__all__ = ["Nesting", "prefix_norms", "truncate"]
+
+
+@dataclass(frozen=True, init=False)
+class Nesting:
+    """The dims m₁ < … < m_k at which an embedding is trained or read, each with its weight c_m."""
+
+    dims: tuple[int, ...]
+    weights: tuple[float, ...]
+
+    def __init__(self, dims: Iterable[int], weights: Iterable[float] | None = None) -> None:
+        checked = _check_dims(dims)
+        object.__setattr__(self, "dims", checked)
+        object.__setattr__(self, "weights", _check_weights(weights, len(checked)))
+
+    @classmethod
+    def halving(cls, dim: int, smallest: int = 8, weights: Iterable[float] | None = None) -> Nesting:
+        """Halve ``dim`` for as long as the result is an integer ≥ ``smallest``: the paper's usual choice.
+
+        >>> Nesting.halving(768, smallest=12).dims
+        (12, 24, 48, 96, 192, 384, 768)
+        """
+        if not 1 <= smallest <= dim:
+            raise NestingError(
+                "smallest must lie in 1 … dim", got=f"smallest={smallest}, dim={dim}", cure="pick a smaller one"
+            )
+        dims = [dim]
+        while dims[0] % 2 == 0 and dims[0] // 2 >= smallest:
+            dims.insert(0, dims[0] // 2)
+        return cls(dims, weights)
+
+    @classmethod
+    def uniform(cls, dim: int, count: int, smallest: int = 8) -> Nesting:
+        """``count`` dims spread evenly from ``smallest`` to ``dim`` (the paper's MRL-Uniform ablation).
+
+        >>> Nesting.uniform(2048, count=11).dims
+        (8, 212, 416, 620, 824, 1028, 1232, 1436, 1640, 1844, 2048)
+        """
+        if count < 1:
+            raise NestingError("count must be at least 1", got=count, cure="ask for one dim or more")
+        if count == 1:
+            return cls([dim])
+        return cls(round(float(m)) for m in np.linspace(smallest, dim, count))
+
+    @property
+    def dim(self) -> int:
+        """The largest dim: how many columns of a vector this nesting reads."""
+        return self.dims[-1]
+
+    @property
+    def blocks(self) -> tuple[tuple[int, int], ...]:
+        """The half-open column range that each dim adds to the one before."""
+        return tuple(zip((0, *self.dims[:-1]), self.dims, strict=True))
+
+    def between(self) -> tuple[int, ...]:
+        """The interpolated dims: midway between neighbours, never trained, yet expected to work.
+
+        >>> Nesting.halving(64).between()
+        (12, 24, 48)
+        """
+        middle = ((low + high) // 2 for low, high in pairwise(self.dims))
+        return tuple(m for m in middle if m not in self.dims)
+
+    def check_fits(self, dim: int) -> None:
+        """Raise unless vectors of ``dim`` columns hold every prefix of this nesting."""
+        if self.dim > dim:
+            raise NestingError(
+                f"the largest dim must not exceed the {dim} dimensions of the embedding",
+                got=self.dims,
+                cure=f"drop the dims above {dim}, or use a wider encoder",
+            )
+
+    def __len__(self) -> int:
+        return len(self.dims)
+
+
+def truncate(z: Array, dim: int, normalize: bool = True) -> Array:
+    """The first ``dim`` columns of ``z``, on the unit sphere again unless ``normalize=False``.
+
+    Takes numpy arrays and torch tensors (gradients flow) of any leading shape. A zero vector stays zero.
+
+    >>> truncate(np.array([[3.0, 4.0, 12.0]]), 2)
+    array([[0.6, 0.8]])
+    >>> truncate(np.array([[3.0, 4.0, 12.0]]), 2, normalize=False)
+    array([[3., 4.]])
+    """
+    if not 1 <= dim <= z.shape[-1]:
+        raise NestingError(
+            f"dim must lie in 1 … {z.shape[-1]}, the columns of the vectors",
+            got=dim,
+            cure="pick a dim the vectors have",
+        )
+    prefix = z[..., :dim]
+    return _unit(prefix) if normalize else prefix
+
+
+def prefix_norms(z: Array, dims: Sequence[int]) -> Array:
+    """The Euclidean norm of each prefix: ``out[..., i] = ‖z[..., :dims[i]]‖``, summed once over the blocks.
+
+    >>> prefix_norms(np.array([3.0, 4.0, 12.0]), [1, 2, 3])
+    array([ 3.,  5., 13.])
+    """
+    sums: list[Any] = [(_wide(z[..., low:high]) ** 2).sum(-1) for low, high in Nesting(dims).blocks]
+    norms: Array
+    if isinstance(z, np.ndarray):
+        norms = np.sqrt(np.cumsum(np.stack(sums, -1), -1))
+    else:
+        norms = _torch().stack(sums, -1).cumsum(-1).sqrt()
+    return norms
+
+
+def _unit(z: Array) -> Array:
+    # Half precision is widened for the sum of squares: 300² already overflows float16.
+    wide: Any = _wide(z)
+    unit: Array
+    if isinstance(z, np.ndarray):
+        norm = np.sqrt(np.square(wide).sum(-1, keepdims=True))
+        unit = (wide / np.maximum(norm, np.finfo(wide.dtype).tiny)).astype(z.dtype, copy=False)
+    else:
+        unit = _torch().nn.functional.normalize(wide, dim=-1, eps=_torch().finfo(wide.dtype).tiny).to(z.dtype)
+    return unit
+
+
+def _wide(z: Array) -> Array:
+    if isinstance(z, np.ndarray):
+        return z if z.dtype in (np.float32, np.float64) else z.astype(np.float32)
+    return z if z.dtype in (_torch().float32, _torch().float64) else z.float()
+
+
+def _torch() -> Any:
+    # Whoever hands over a tensor has imported torch; this module never does.
+    return sys.modules["torch"]
+
+
+def _check_dims(dims: Iterable[int]) -> tuple[int, ...]:
+    given = tuple(dims)
+    rule, cure = "dims must be positive integers in increasing order", "list each dim once, smallest first"
+    if not given or not all(isinstance(m, (int, np.integer)) and not isinstance(m, bool) for m in given):
+        raise NestingError(rule, got=given, cure=cure)
+    if given[0] < 1 or any(low >= high for low, high in pairwise(given)):
+        raise NestingError(rule, got=given, cure=cure)
+    return tuple(int(m) for m in given)
+
+
+def _check_weights(weights: Iterable[float] | None, count: int) -> tuple[float, ...]:
+    if weights is None:
+        return (1.0,) * count
+    given = tuple(float(w) for w in weights)
+    if len(given) != count:
+        raise NestingError(f"there must be one weight for each of the {count} dims", got=given, cure="add or drop")
+    if not all(math.isfinite(w) and w >= 0 for w in given) or sum(given) == 0:
+        raise NestingError("weights must be finite, none negative, not all zero", got=given, cure="use c_m = 1")
+    return given

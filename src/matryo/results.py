@@ -1,0 +1,128 @@
+"""One schema for every stored result: what ran, on what, with which seed, and the figures it gave.
+
+A published number is the figure of a row, and a row says enough to run it again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from matryo import __version__
+from matryo.errors import InputError
+from matryo.files import replacing
+
+__all__ = ["Row", "append_rows", "command_line", "read_rows", "stamp"]
+
+_PACKAGES = ("numpy", "torch", "triton", "timm", "pillow")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement with its provenance."""
+
+    kind: str
+    """What was measured ("evaluate", "train", "step-cost", …)."""
+    subject: str
+    """What it was measured on ("tiny-imagenet-rn18 separate")."""
+    figures: dict[str, Any]
+    seed: int | None
+    command: str
+    commit: str
+    hardware: str
+    versions: dict[str, str]
+    when: str = field(default="")
+
+
+def stamp(kind: str, subject: str, figures: dict[str, Any], *, seed: int | None, hardware: str = "") -> Row:
+    """A row of ``figures`` with the provenance of this very process."""
+    return Row(
+        kind=kind,
+        subject=subject,
+        figures=figures,
+        seed=seed,
+        command=command_line(sys.argv),
+        commit=_commit(),
+        hardware=hardware or _processor(),
+        versions=_versions(),
+        when=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def append_rows(path: Path, rows: list[Row]) -> None:
+    """Add ``rows`` to a JSON-lines file, which is replaced whole so that no reader sees half a row."""
+    path = Path(path)
+    old = path.read_bytes() if path.exists() else b""
+    with replacing(path) as file:
+        file.write(old)
+        for row in rows:
+            file.write((json.dumps(asdict(row), ensure_ascii=False) + "\n").encode())
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a JSON-lines file, in order."""
+    rows = []
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            rows.append(Row(**json.loads(line)))
+        except (ValueError, TypeError) as error:
+            known = ", ".join(f.name for f in fields(Row))
+            raise InputError(
+                f"each line must be a result row with the fields {known}",
+                got=f"{path}, line {number}: {error}",
+                cure="delete that line or restore the file",
+            ) from error
+    return rows
+
+
+def command_line(argv: list[str]) -> str:
+    """The command as others would type it: no folder outside the project appears in a stored row.
+
+    >>> command_line(["/somewhere/bin/matryo", "train", "demo", "--data", "/mnt/pictures", "--optim.lr=0.1"])
+    'matryo train demo --data DIR --optim.lr=0.1'
+    """
+    words = [Path(argv[0]).name, *argv[1:]]
+    hidden = ["DIR" if before == "--data" else word for before, word in zip(["", *words[:-1]], words, strict=True)]
+    hidden = [re.sub(r"^--data=.*", "--data=DIR", word) for word in hidden]
+    return " ".join(Path(word).name if Path(word).is_absolute() else word for word in hidden)
+
+
+def _commit() -> str:
+    # A checkout answers for itself; a copy without .git (a container, a batch job) is told by its launcher.
+    here = Path(__file__).resolve().parent
+    git = ["git", "-C", str(here)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+        changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return os.environ.get("MATRYO_COMMIT", "unknown")
+    return head.stdout.strip()[:12] + ("+changes" if changed.stdout.strip() else "")
+
+
+def _versions() -> dict[str, str]:
+    found = {"matryo": __version__, "python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _processor() -> str:
+    name = platform.processor() or platform.machine()
+    try:
+        info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        name = re.search(r"model name\s*:\s*(.+)", info).group(1)  # type: ignore[union-attr]
+    except (OSError, AttributeError):
+        pass
+    return f"{os.cpu_count()} × {name}"

@@ -1,0 +1,41 @@
+"""From a recipe to a run folder, and from a run folder to embeddings. Loads torch on first use."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from matryo.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from matryo.training.encode import encode_split
+    from matryo.training.load import TrainedModel, load
+    from matryo.training.loop import train
+    from matryo.training.recipe import Recipe
+    from matryo.training.recipes import load_recipe
+
+__all__ = ["Recipe", "TrainedModel", "encode_split", "load", "load_recipe", "train"]
+
+_HOMES = {
+    "Recipe": "recipe",
+    "TrainedModel": "load",
+    "encode_split": "encode",
+    "load": "load",
+    "load_recipe": "recipes",
+    "train": "loop",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'matryo.training' has no attribute {name!r}")
+    try:
+        module = import_module(f"matryo.training.{_HOMES[name]}")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MissingExtra("PyTorch", "train") from error
+    # Importing the submodule ``load`` has just put the module itself under this name: the function replaces it.
+    value = getattr(module, name)
+    globals()[name] = value
+    return value

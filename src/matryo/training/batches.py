@@ -1,0 +1,218 @@
+"""Training batches: a small dataset stays decoded on the device, a large one streams from worker processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+
+from matryo.data import decode_all
+from matryo.errors import DataError
+from matryo.training.augment import Normalise, augment, crop_box, draws, epoch_order
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    from matryo.data import ImageSplit
+    from matryo.training.distributed import Group
+    from matryo.training.recipe import Recipe
+
+__all__ = ["Batches", "fits_on_device", "open_batches", "size_at", "test_batches"]
+
+_RESIDENT_LIMIT = 4 * 2**30
+
+
+class Batches(Protocol):
+    """Where the loop gets its images from."""
+
+    steps: int
+    """How many batches an epoch has."""
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches of an epoch from step ``start`` on: network input and int64 labels."""
+
+
+def open_batches(split: ImageSplit, recipe: Recipe, group: Group, *, progress: bool) -> Batches:
+    """The training batches this process sees."""
+    together = recipe.loop.batch * group.world
+    if len(split) < together:
+        raise DataError(
+            "the training split must fill one batch",
+            got=f"{len(split)} images, a global batch of {together}",
+            cure=f"use --loop.batch {max(1, len(split) // group.world)} or less",
+        )
+    if (split.labels < 0).any():
+        raise DataError("every training image needs a known class", got="labels below 0", cure="leave those out")
+    if fits_on_device(split, recipe):
+        return _Resident(split, recipe, group, progress)
+    return _Streamed(split, recipe, group)
+
+
+def fits_on_device(split: ImageSplit, recipe: Recipe) -> bool:
+    """Whether the decoded split is kept in memory as it is (and augmented there)."""
+    wanted, sizes = recipe.data.resident, {recipe.data.size, recipe.data.size_end or recipe.data.size}
+    fits = split.shape is not None and {*split.shape} == sizes
+    if wanted == "yes" and not fits:
+        raise DataError(
+            f"data.resident = yes needs images that all have the training size of {recipe.data.size} px",
+            got=split.shape or "various sizes",
+            cure="pack them at that size, or use data.resident = auto",
+        )
+    return fits and wanted != "no" and len(split) * recipe.data.size**2 * 3 <= _RESIDENT_LIMIT
+
+
+def size_at(recipe: Recipe, epoch: int) -> int:
+    """Pixels a side in ``epoch``: from size to size_end over size_ramp, in steps of 32."""
+    data = recipe.data
+    if not data.size_end:
+        return data.size
+    share = np.interp(epoch, data.size_ramp, (data.size, data.size_end))
+    return round(float(share) / 32) * 32
+
+
+@dataclass(frozen=True)
+class _Slice:
+    """Which images of the shuffled epoch go to this process at each step."""
+
+    count: int
+    seed: int
+    batch: int
+    group: Group
+
+    @property
+    def steps(self) -> int:
+        return self.count // (self.batch * self.group.world)
+
+    def epoch(self, epoch: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        order = epoch_order(self.seed, epoch, self.count)[: self.steps * self.batch * self.group.world]
+        return order.reshape(self.steps, self.group.world, self.batch)[:, self.group.rank]
+
+
+class _Resident:
+    def __init__(self, split: ImageSplit, recipe: Recipe, group: Group, progress: bool) -> None:
+        self.recipe, self.device = recipe, group.device
+        self.normalise = Normalise(recipe.data.mean, recipe.data.std, group.device)
+        self.images = torch.from_numpy(decode_all(split, progress=progress)).to(group.device)
+        self.labels = torch.from_numpy(split.labels).to(group.device)
+        self.slices = _Slice(len(split), recipe.loop.seed, recipe.loop.batch, group)
+        self.steps = self.slices.steps
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        # The whole epoch's order and draws go over in two copies, so a step waits for none.
+        order = self.slices.epoch(epoch)
+        chosen = torch.from_numpy(order).to(self.device)
+        u = draws(self.recipe.loop.seed, epoch, order.reshape(-1)).reshape(*order.shape, -1)
+        numbers = torch.from_numpy(u).to(self.device)
+        for step in range(start, self.steps):
+            images = augment(self.images[chosen[step]], numbers[step], self.recipe.augment, cropped=False)
+            yield self.normalise(images), self.labels[chosen[step]]
+
+
+class _Streamed:
+    def __init__(self, split: ImageSplit, recipe: Recipe, group: Group) -> None:
+        self.recipe, self.device = recipe, group.device
+        self.normalise = Normalise(recipe.data.mean, recipe.data.std, group.device)
+        self.slices = _Slice(len(split), recipe.loop.seed, recipe.loop.batch, group)
+        self.steps = self.slices.steps
+        self.wanted: list[list[tuple[int, int, int]]] = []   # the sampler: refilled for every epoch
+        self.loader = _loader(_CroppedImages(split, recipe), self.wanted, recipe, group.device, persistent=True)
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        size = size_at(self.recipe, epoch)
+        self.wanted[:] = [[(epoch, int(i), size) for i in rows] for rows in self.slices.epoch(epoch)[start:]]
+        for pixels, numbers, target in self.loader:
+            images, u, labels = (part.to(self.device, non_blocking=True) for part in (pixels, numbers, target))
+            images = augment(images, u, self.recipe.augment, cropped=True)
+            yield self.normalise(images), labels
+
+
+class _CroppedImages(TorchDataset[Any]):
+    """What a worker process does for one image: decode it and take its crop at the wanted size."""
+
+    def __init__(self, split: ImageSplit, recipe: Recipe) -> None:
+        self.split, self.recipe = split, recipe
+
+    def __getitem__(self, wanted: tuple[int, int, int]) -> tuple[Any, Any, int]:
+        epoch, index, size = wanted
+        u = draws(self.recipe.loop.seed, epoch, np.array([index]))[0]
+        pixels = self.split.image(index)
+        height, width = pixels.shape[:2]
+        if self.recipe.augment.crop in ("resized", "affine"):
+            box = crop_box(u, height, width, self.recipe.augment)
+        elif self.recipe.augment.crop == "pad":
+            box = _shifted_square(u, height, width, self.recipe.augment.pad / size)
+        else:
+            box = _central_square(height, width, 1.0)
+        return _resize(pixels, box, size), u, int(self.split.labels[index])
+
+
+def test_batches(
+    split: ImageSplit, recipe: Recipe, device: torch.device, *, start: int = 0, batch: int = 512
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The split in order from image ``start`` on, as the network sees it when encoding (no augmentation)."""
+    size = recipe.data.test_size or recipe.data.size_end or recipe.data.size
+    rows = [list(range(low, min(low + batch, len(split)))) for low in range(start, len(split), batch)]
+    reader = _CentredImages(split, size, recipe.data.test_crop)
+    normalise = Normalise(recipe.data.mean, recipe.data.std, device)
+    small = split.shape == (size, size) or len(split) <= batch   # not worth starting processes for
+    for pixels, target in _loader(reader, rows, recipe, device, workers=0 if small else None):
+        yield normalise(pixels.to(device)), target
+
+
+class _CentredImages(TorchDataset[Any]):
+    def __init__(self, split: ImageSplit, size: int, crop: float) -> None:
+        self.split, self.size, self.crop = split, size, crop
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        pixels = self.split.image(index)
+        box = _central_square(pixels.shape[0], pixels.shape[1], self.crop)
+        return _resize(pixels, box, self.size), int(self.split.labels[index])
+
+
+def _loader(
+    reader: TorchDataset[Any],
+    rows: list[Any],
+    recipe: Recipe,
+    device: torch.device,
+    *,
+    workers: int | None = None,
+    persistent: bool = False,
+) -> DataLoader[Any]:
+    count = recipe.data.workers if workers is None else workers
+    return DataLoader(
+        reader,
+        batch_sampler=rows,
+        num_workers=count,
+        persistent_workers=persistent and count > 0,
+        pin_memory=device.type == "cuda",
+        # Forking a process that holds threads and a GPU is asking for trouble; workers live for the whole run.
+        multiprocessing_context="spawn" if count else None,
+    )
+
+
+def _central_square(height: int, width: int, share: float) -> tuple[float, float, float, float]:
+    side = min(height, width) * share
+    left, top = (width - side) / 2, (height - side) / 2
+    return left, top, left + side, top + side
+
+
+def _shifted_square(u: Any, height: int, width: int, share: float) -> tuple[float, float, float, float]:
+    """A crop of one minus ``share`` of the side, at a random place: padding has no meaning for large images."""
+    side = min(height, width) * (1 - share)
+    left, top = float(u[0]) * (width - side), float(u[1]) * (height - side)
+    return left, top, left + side, top + side
+
+
+def _resize(pixels: Any, box: tuple[float, float, float, float], size: int) -> Any:
+    if pixels.shape[0] == pixels.shape[1] == size and box == (0.0, 0.0, float(size), float(size)):
+        return pixels
+    from PIL import Image
+
+    chosen = Image.fromarray(pixels).resize((size, size), Image.Resampling.BILINEAR, box=box)
+    return np.array(chosen)   # a copy: torch wants to own what it is given

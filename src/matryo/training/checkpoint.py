@@ -1,0 +1,106 @@
+"""Checkpoints: one safetensors file with everything a run needs to go on, replaced atomically.
+
+Killed at any moment, a run finds either the previous checkpoint or the new one, whole.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+
+from matryo.errors import RunError
+from matryo.files import replacing
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor, nn
+
+    from matryo.training.optim import Average
+
+__all__ = ["load_checkpoint", "load_weights", "read_step", "save_checkpoint", "save_weights"]
+
+
+def save_checkpoint(
+    path: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    average: Average | None,
+    facts: dict[str, Any],
+) -> None:
+    """Store the model, optimiser, average and random state; ``facts`` is JSON (step, recipe, …)."""
+    tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
+    if average is not None:
+        tensors |= {f"average.{name}": value for name, value in average.state.items()}
+    for index, state in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{index}.{key}": value for key, value in state.items() if value is not None}
+    tensors["random.cpu"] = torch.get_rng_state()
+    if torch.cuda.is_available():
+        tensors["random.cuda"] = torch.cuda.get_rng_state()
+    _write(path, tensors, facts)
+
+
+def read_step(path: Path) -> dict[str, Any]:
+    """The facts of a checkpoint, without its tensors."""
+    with _open(path) as file:
+        facts: dict[str, Any] = json.loads(file.metadata()["facts"])
+    return facts
+
+
+def load_checkpoint(
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, average: Average | None, device: torch.device
+) -> None:
+    """Put everything :func:`save_checkpoint` stored back where it was."""
+    with _open(path) as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}   # noqa: SIM118 - no mapping
+    model.load_state_dict(_under(tensors, "model."))
+    if average is not None:
+        average.state = {name: value.to(device) for name, value in _under(tensors, "average.").items()}
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in _under(tensors, "optimizer.").items():
+        index, key = name.split(".", 1)
+        state.setdefault(int(index), {})[key] = value
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+    torch.set_rng_state(tensors["random.cpu"])
+    if torch.cuda.is_available() and "random.cuda" in tensors:
+        torch.cuda.set_rng_state(tensors["random.cuda"])
+
+
+def save_weights(path: Path, state: dict[str, Tensor]) -> None:
+    """The finished model's weights alone."""
+    _write(path, state, {})
+
+
+def load_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, on the CPU."""
+    with _open(path) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}   # noqa: SIM118 - no mapping
+
+
+def _write(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    # Tied or expanded tensors may share memory, which safetensors refuses: give each its own.
+    seen: set[int] = set()
+    for name, value in plain.items():
+        if value.data_ptr() in seen and value.numel():
+            plain[name] = value.clone()
+        seen.add(value.data_ptr())
+    with replacing(path) as file:
+        file.write(to_bytes(plain, metadata={"facts": json.dumps(facts)}))
+
+
+def _open(path: Path) -> Any:
+    try:
+        return safe_open(path, framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise RunError(
+            f"{path.name} cannot be read", got=error, cure="restore the file, or delete it to start over"
+        ) from error
+
+
+def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,79 @@
+"""One process or many: who am I, where do I compute, and the mean over everyone. ``torchrun`` starts many."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import distributed
+
+from matryo.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+__all__ = ["Group", "choose_device", "process_group"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """This process among those that train together."""
+
+    rank: int
+    world: int
+    device: torch.device
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that writes files and shows progress."""
+        return self.rank == 0
+
+    def mean(self, value: Tensor) -> Tensor:
+        """The mean of ``value`` over all processes."""
+        if self.world > 1:
+            value = value.clone()
+            distributed.all_reduce(value)
+            value /= self.world
+        return value
+
+    def wait(self) -> None:
+        """Until every process is here."""
+        if self.world > 1:
+            distributed.barrier()
+
+
+@contextlib.contextmanager
+def process_group(device: str) -> Iterator[Group]:
+    """The group that torchrun started (or this process alone), for as long as the block lasts."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1:
+        yield Group(0, 1, choose_device(device))
+        return
+    chosen = choose_device(device, int(os.environ["LOCAL_RANK"]))
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    distributed.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+    try:
+        yield Group(int(os.environ["RANK"]), world, chosen)
+    finally:
+        distributed.destroy_process_group()
+
+
+def choose_device(name: str, local_rank: int = 0) -> torch.device:
+    """``auto`` is this process's GPU if there is one, else the CPU."""
+    if name in ("auto", "cuda") and torch.cuda.is_available():
+        return torch.device("cuda", local_rank)
+    if name == "auto":
+        return torch.device("cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError("that device cannot be used", got=f"{name!r}: {reason}", cure="use cpu or auto") from error
+    return device

@@ -1,0 +1,92 @@
+"""Encode a split into an embeddings folder: streaming, resumable, with the head beside the vectors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
+
+from matryo.embeddings import EmbeddingSet, EmbeddingWriter, Head
+from matryo.errors import EmbeddingsError
+
+if TYPE_CHECKING:
+    from matryo.data import Dataset
+    from matryo.heads import NestedLinear
+    from matryo.training.load import TrainedModel
+
+__all__ = ["encode_split", "head_arrays"]
+
+
+def encode_split(
+    model: TrainedModel,
+    dataset: Dataset,
+    split: str,
+    out: str | Path,
+    *,
+    dtype: str = "float32",
+    batch: int = 512,
+    overwrite: bool = False,
+    progress: bool = True,
+) -> EmbeddingSet:
+    """Write the embeddings of ``dataset``'s ``split`` to the folder ``out``; a finished one is left as it is.
+
+    The vectors are stored as the head reads them, not normalised. The head goes along when the dataset has the
+    model's classes.
+    """
+    images, out = dataset.split(split), Path(out)
+    about = {
+        "weights": model.weights,
+        "dataset": dataset.name,
+        "split": split,
+        "count": len(images),
+        "batch": batch,   # rounding depends on it, and a continued file must equal an uninterrupted one
+        "device": model.device.type,
+    }
+    if (out / "manifest.json").exists() and not overwrite:
+        there = EmbeddingSet.open(out)
+        if (there.manifest.model, len(there)) != (model.description, len(images)):
+            raise EmbeddingsError(
+                f"{out} holds other embeddings",
+                got=f"{len(there)} vectors of {there.manifest.title or 'another model'}",
+                cure="choose another --out, or pass --overwrite",
+            )
+        return there
+    same_classes = dataset.classes == model.classes
+    writer = EmbeddingWriter(
+        out,
+        dim=model.nesting.dim,
+        dtype=dtype,
+        fingerprint=about,
+        head=head_arrays(model.network.head) if same_classes else None,
+        overwrite=overwrite,
+        nesting=model.nesting,
+        model=model.description,
+        dataset=dataset.name,
+        split=split,
+        classes=dataset.classes,
+        superclasses=dataset.superclasses,
+        superclass_of=dataset.superclass_of,
+    )
+    with (
+        writer,
+        tqdm(total=len(images), initial=writer.count, desc=f"encode {split}", unit="image", delay=2,
+             disable=not progress) as bar,
+    ):  # fmt: skip
+        for vectors, labels in model.embed(images, start=writer.count, batch=batch):
+            writer.append(vectors, labels)
+            bar.update(len(vectors))
+    return EmbeddingSet.open(out)
+
+
+def head_arrays(head: NestedLinear) -> Head:
+    """The head as the numpy side reads it."""
+    dims = head.nesting.dims
+    if head.tied:
+        return Head.tied(_numpy(head.weight), None if head.bias is None else _numpy(head.bias), dims=dims)
+    biases = None if head.bias is None else {dim: _numpy(head.bias_at(dim)) for dim in dims}
+    return Head.separate({dim: _numpy(head.weight_at(dim)) for dim in dims}, biases)
+
+
+def _numpy(tensor: Any) -> Any:
+    return tensor.detach().float().cpu().numpy()

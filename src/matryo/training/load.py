@@ -1,0 +1,145 @@
+"""A trained model, loaded from its run folder: images in, vectors out."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from matryo.data.decode import decode
+from matryo.errors import InputError, RunError
+from matryo.files import sha256
+from matryo.nesting import truncate
+from matryo.training.batches import test_batches
+from matryo.training.checkpoint import load_weights
+from matryo.training.distributed import choose_device
+from matryo.training.model import NestedModel, build_model
+from matryo.training.recipes import recipe_from_dict
+from matryo.training.step import autocast
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from matryo.data import ImageSplit
+    from matryo.nesting import Nesting
+    from matryo.training.recipe import Recipe
+
+    Vectors = np.ndarray[Any, np.dtype[np.float32]]
+
+__all__ = ["TrainedModel", "load"]
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model with the recipe it was trained by and the classes it knows."""
+
+    network: NestedModel
+    recipe: Recipe
+    classes: tuple[str, ...]
+    device: torch.device
+    weights: str
+    """The SHA-256 of the weights: two models that differ in it differ."""
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What an embeddings folder says of the model that made it."""
+        return {
+            "name": f"{self.recipe.name} {self.recipe.head.kind}",
+            "encoder": self.recipe.encoder.name,
+            "head": self.recipe.head.kind,
+            "seed": self.recipe.loop.seed,
+            "weights": self.weights,
+        }
+
+    @property
+    def nesting(self) -> Nesting:
+        """The dims this model was trained at."""
+        return self.network.head.nesting
+
+    def encode(self, images: Any, dim: int | None = None, *, normalize: bool = True) -> Vectors:
+        """Images → float32 vectors [n, dim], of unit norm unless ``normalize=False``.
+
+        Args:
+            images: a uint8 array [n, height, width, 3], or a list of such images, file paths or Pillow images,
+                of any sizes.
+            dim: any prefix length up to the model's own, which is the default.
+        """
+        given = _Given(images)
+        if not len(given):
+            return np.zeros((0, dim or self.nesting.dim), np.float32)
+        vectors = np.concatenate([part for part, _ in self.embed(given)])
+        return truncate(vectors, self.nesting.dim if dim is None else dim, normalize)
+
+    def embed(self, split: ImageSplit, *, start: int = 0, batch: int = 512) -> Iterator[tuple[Vectors, Any]]:
+        """(vectors, labels) of a split in order, un-normalised, batch by batch from image ``start`` on."""
+        self.network.eval()
+        with torch.inference_mode():
+            for images, labels in test_batches(split, self.recipe, self.device, start=start, batch=batch):
+                with autocast(self.recipe, self.device):
+                    z = self.network.embed(images, flip=self.recipe.data.test_flip)
+                yield z.cpu().numpy(), labels.numpy()
+
+
+def load(run: str | Path, *, device: str = "auto") -> TrainedModel:
+    """The model of a complete run folder.
+
+    >>> model = load("runs/demo")                    # doctest: +SKIP
+    >>> model.encode(["cat.png"], dim=64).shape      # doctest: +SKIP
+    (1, 64)
+    """
+    path = Path(run)
+    if not (path / "run.json").is_file():
+        begun = (path / "checkpoint.safetensors").exists()
+        raise RunError(
+            "a run folder must hold a complete run",
+            got=f"{path}, {'which is unfinished' if begun else 'which holds none'}",
+            cure="run its `matryo train` command again to finish it" if begun else "give the --out of a `matryo train`",
+        )
+    facts = json.loads((path / "run.json").read_text(encoding="utf-8"))
+    recipe = recipe_from_dict(facts["recipe"])
+    # The weights come from the run, never from a hub.
+    bare = dataclasses.replace(recipe, encoder=dataclasses.replace(recipe.encoder, pretrained=False))
+    network = build_model(bare, len(facts["classes"]))
+    network.load_state_dict(load_weights(path / "model.safetensors"))
+    where = choose_device(device)
+    network.to(where, memory_format=torch.channels_last).eval()   # type: ignore[call-overload]
+    weights = sha256(path / "model.safetensors")
+    return TrainedModel(network, recipe, tuple(facts["classes"]), where, weights)
+
+
+class _Given:
+    """What a caller passed to ``encode``, as a split without labels."""
+
+    shape = None
+
+    def __init__(self, images: Any) -> None:
+        if isinstance(images, (str, Path)) or hasattr(images, "convert"):
+            images = [images]
+        if isinstance(images, np.ndarray) and images.ndim == 3 and images.shape[-1] == 3:
+            images = images[None]
+        self.images = images
+        self.labels = np.full(len(images), -1, np.int64)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def name(self, index: int) -> str:
+        return f"image {index}"
+
+    def image(self, index: int) -> Any:
+        item = self.images[index]
+        if isinstance(item, (str, Path)):
+            return decode(Path(item).read_bytes(), str(item))
+        pixels = np.asarray(item.convert("RGB") if hasattr(item, "convert") else item)
+        if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[-1] != 3:
+            raise InputError(
+                "images must be uint8 [height, width, 3]",
+                got=f"{pixels.dtype} {list(pixels.shape)} at position {index}",
+                cure="pass RGB values of 0…255",
+            )
+        return pixels

@@ -1,0 +1,81 @@
+"""What a run says while it trains: the progress bar, metrics.jsonl and TensorBoard."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
+
+from matryo.files import replacing, storage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["Log"]
+
+
+class Log:
+    """One line of metrics at a time, to three places; silent in all processes but the first.
+
+    Lines written after the checkpoint a run continues from are dropped, so that each step appears once.
+    """
+
+    def __init__(self, folder: Path, *, done: int, total: int, enabled: bool, progress: bool) -> None:
+        self.enabled = enabled
+        self.bar = tqdm(
+            total=total, initial=done, desc=folder.name, unit="step", disable=not (enabled and progress),
+            dynamic_ncols=True, smoothing=0.05,
+        )  # fmt: skip
+        self.path = folder / "metrics.jsonl"
+        self.board: Any = None
+        if enabled:
+            self._drop_after(done)
+            self.board = _tensorboard(folder / "tensorboard", done)
+
+    def step(self) -> None:
+        """One more step is done."""
+        self.bar.update()
+
+    def line(self, step: int, kind: str, **figures: Any) -> None:
+        """Record ``figures`` of ``step``; dicts go by dim: ``loss={8: 1.2, 16: 0.9}``."""
+        if not self.enabled:
+            return
+        with storage(self.path), self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, "kind": kind, **figures}) + "\n")
+        for name, value in figures.items():
+            parts = value.items() if isinstance(value, dict) else [("", value)]
+            for part, number in parts:
+                if self.board is not None and isinstance(number, (int, float)):
+                    self.board.add_scalar(f"{kind}/{name}{f'/{part}' if part != '' else ''}", number, step)
+
+    def show(self, **shown: str) -> None:
+        """What stands behind the bar."""
+        self.bar.set_postfix(shown, refresh=False)
+
+    def close(self) -> None:
+        """Finish the bar and flush TensorBoard."""
+        self.bar.close()
+        if self.board is not None:
+            self.board.close()
+
+    def _drop_after(self, done: int) -> None:
+        if not self.path.exists():
+            return
+        kept = []
+        for line in self.path.read_text(encoding="utf-8").splitlines():
+            try:
+                if json.loads(line)["step"] <= done:
+                    kept.append(line + "\n")
+            except ValueError:   # a line cut short by a kill
+                continue
+        with replacing(self.path) as file:
+            file.write("".join(kept).encode())
+
+
+def _tensorboard(folder: Path, done: int) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:   # metrics.jsonl has everything; TensorBoard is a view of it
+        return None
+    return SummaryWriter(str(folder), purge_step=done + 1)

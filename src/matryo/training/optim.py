@@ -1,0 +1,66 @@
+"""How the weights move: parameter groups, the learning rate at each step, and the average of the weights."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from matryo.training.recipe import Recipe
+
+__all__ = ["Average", "learning_rate", "make_optimizer"]
+
+_NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
+
+
+def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    """The recipe's optimiser; normalisation layers get no weight decay."""
+    norms = {id(p) for m in model.modules() if isinstance(m, _NORMS) for p in m.parameters(recurse=False)}
+    trained = [p for p in model.parameters() if p.requires_grad]
+    options = recipe.optim
+    groups = [
+        {"params": [p for p in trained if id(p) not in norms], "weight_decay": options.weight_decay},
+        {"params": [p for p in trained if id(p) in norms], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    if options.name == "adamw":
+        return torch.optim.AdamW(groups, lr=options.lr, betas=(options.momentum, 0.999), fused=True)
+    return torch.optim.SGD(groups, lr=options.lr, momentum=options.momentum, nesterov=options.nesterov, fused=True)
+
+
+def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int, batch: int) -> float:
+    """The learning rate of global step ``step``: up to the peak in a line, then down to zero."""
+    options = recipe.optim
+    top = options.lr * (batch / options.lr_batch if options.lr_batch else 1)
+    total, peak = recipe.loop.epochs * steps_per_epoch, options.peak * steps_per_epoch
+    if step < peak:
+        return top * (step + 1) / (peak + 1)
+    left = (total - step) / max(1, total - peak)
+    return top * (left if options.schedule == "triangular" else 0.5 - 0.5 * math.cos(math.pi * left))
+
+
+class Average:
+    """An exponential moving average of a model's weights and statistics, kept beside it."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.state = {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, step: int) -> None:
+        """Move a little towards ``model``; young averages move faster, so that they forget the start."""
+        decay = min(self.decay, (1 + step) / (10 + step))
+        kept: list[Tensor] = []
+        fresh: list[Tensor] = []
+        for name, value in model.state_dict().items():
+            if value.is_floating_point():
+                kept.append(self.state[name])
+                fresh.append(value)
+            else:
+                self.state[name].copy_(value)
+        torch._foreach_lerp_(kept, fresh, 1 - decay)

@@ -1,0 +1,105 @@
+"""One training step: forward, backward, update. On a GPU it is recorded once and replayed as a CUDA graph.
+
+A small network has hundreds of kernels a step, and launching them one by one from Python takes longer than
+running them. A replay launches them all at once, and the heads of a nesting then cost next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from matryo.training.distributed import Group
+    from matryo.training.model import NestedModel
+    from matryo.training.recipe import Recipe
+
+__all__ = ["Step", "autocast", "make_step"]
+
+_WARM_UP = 3   # steps before recording: cuDNN picks kernels, compilation and buffers settle
+
+
+def make_step(model: NestedModel, optimizer: torch.optim.Optimizer, recipe: Recipe, group: Group) -> Step:
+    """The step for this model: compiled, spread over processes and recorded, as far as the recipe asks."""
+    if recipe.loop.compile:
+        model.encoder.compile()   # the encoder alone: runs that differ in their heads share the compiled code
+    if recipe.loop.graph and group.device.type == "cuda" and group.world == 1:
+        return _RecordedStep(model, model, optimizer, recipe, group.device)
+    spread = nn.parallel.DistributedDataParallel(model) if group.world > 1 else model
+    return Step(model, spread, optimizer, recipe, group.device)
+
+
+def autocast(recipe: Recipe, device: torch.device) -> Any:
+    """bfloat16 where it is safe, if the recipe says so."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=recipe.loop.precision == "bf16")
+
+
+class Step:
+    """Called with a batch and a learning rate, it improves the model and returns (embeddings, loss at each dim)."""
+
+    def __init__(
+        self,
+        model: NestedModel,
+        spread: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        recipe: Recipe,
+        device: torch.device,
+    ) -> None:
+        self.model, self.spread, self.optimizer = model, spread, optimizer
+        self.recipe, self.device = recipe, device
+
+    def __call__(self, images: Tensor, target: Tensor, rate: float) -> tuple[Tensor, Tensor]:
+        """Take the step."""
+        for part in self.optimizer.param_groups:
+            part["lr"] = rate
+        return self._step(images, target)
+
+    def _step(self, images: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        self.optimizer.zero_grad(set_to_none=True)
+        with autocast(self.recipe, self.device):
+            z, losses = self.spread(images, target)
+        self.model.head.weigh(losses).backward()
+        if self.recipe.optim.clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.optim.clip)
+        self.optimizer.step()
+        return z.detach(), losses.detach()
+
+
+class _RecordedStep(Step):
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.stream = torch.cuda.Stream()
+        self.shape: torch.Size | None = None
+        for part in self.optimizer.param_groups:   # a number would be recorded as a constant
+            part["lr"] = torch.zeros((), device=self.device)
+
+    def __call__(self, images: Tensor, target: Tensor, rate: float) -> tuple[Tensor, Tensor]:
+        """Take the step: as it is at first, then as a replay. The results are overwritten by the next call."""
+        if images.shape != self.shape:   # the first batch, or larger images from this epoch on
+            self.shape, self.calls = images.shape, 0
+            self.images, self.target = images.clone(), target.clone()
+        self.images.copy_(images)
+        self.target.copy_(target)
+        for part in self.optimizer.param_groups:
+            part["lr"].fill_(rate)
+        self.calls += 1
+        if self.calls <= _WARM_UP:
+            return self._on_own_stream()
+        if self.calls == _WARM_UP + 1:
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph, stream=self.stream):
+                self.results = self._step(self.images, self.target)
+        self.graph.replay()
+        return self.results
+
+    def _on_own_stream(self) -> tuple[Tensor, Tensor]:
+        """Memory that a recording uses must have been used off the main stream."""
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            results = self._step(self.images, self.target)
+        torch.cuda.current_stream().wait_stream(self.stream)
+        return results

@@ -1,0 +1,150 @@
+"""Retrieval metrics: examples worked by hand, plain loops in float64, and what must hold for any ranking."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from matryo.errors import InputError
+from matryo.metrics import average_precision, hit_rate, mean_average_precision, precision, relevance
+
+quick = settings(deadline=None, max_examples=80)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
+    shape = draw(st.tuples(st.integers(1, 5), st.integers(1, 8)))
+    relevant = draw(hnp.arrays(np.bool_, shape))
+    more = draw(hnp.arrays(np.int64, shape[0], elements=st.integers(0, 9)))
+    return relevant, np.maximum(relevant.sum(1) + more, 1), draw(st.integers(1, shape[1]))
+
+
+def naive_ap(row: list[bool], total: int, k: int) -> Fraction:
+    score = Fraction(0)
+    for i in range(1, k + 1):
+        if row[i - 1]:
+            score += Fraction(sum(row[:i]), i)
+    return score / min(k, total)
+
+
+@pytest.mark.parametrize(
+    ("row", "total", "k", "expected"),
+    [
+        ([1, 1, 1], 3, 3, 1),
+        ([1, 1, 1], 50, 3, 1),                                # more relevant items than k: still perfect
+        ([1, 0, 1, 0], 2, 4, (1 + 2 / 3) / 2),
+        ([0, 1, 0, 1], 2, 4, (1 / 2 + 2 / 4) / 2),
+        ([0, 0, 0, 1], 1, 4, 1 / 4),
+        ([0, 0, 0, 1], 1, 3, 0),
+        ([1, 0, 0, 0], 4, 4, 1 / 4),
+        ([1, 0, 1, 1, 0], 3, 5, (1 + 2 / 3 + 3 / 4) / 3),
+        ([1, 0, 0, 0, 0], 1, 5, 1),                           # the one item there is, found first
+        ([0, 0], 5, 2, 0),
+    ],
+)
+def test_average_precision_by_hand(row: list[int], total: int, k: int, expected: float) -> None:
+    found = average_precision(np.array([row], bool), np.array([total]), k)
+    assert found.tolist() == pytest.approx([expected])
+
+
+@quick
+@given(case=cases())
+def test_against_plain_loops(case: tuple[np.ndarray, np.ndarray, int]) -> None:
+    relevant, totals, k = case
+    rows = relevant.tolist()
+    exact = [naive_ap(row, total, k) for row, total in zip(rows, totals.tolist(), strict=True)]
+    assert average_precision(relevant, totals, k).tolist() == pytest.approx([float(ap) for ap in exact])
+    assert mean_average_precision(relevant, totals, k) == pytest.approx(float(sum(exact) / len(exact)))
+    assert hit_rate(relevant, k) == pytest.approx(sum(any(row[:k]) for row in rows) / len(rows))
+    assert precision(relevant, k) == pytest.approx(sum(sum(row[:k]) for row in rows) / (k * len(rows)))
+
+
+@quick
+@given(case=cases(), data=st.data())
+def test_the_order_of_the_queries_does_not_matter(
+    case: tuple[np.ndarray, np.ndarray, int], data: st.DataObject
+) -> None:
+    relevant, totals, k = case
+    order = data.draw(st.permutations(range(len(totals))))
+    again = relevant[order], totals[order]
+    assert mean_average_precision(*again, k) == pytest.approx(mean_average_precision(relevant, totals, k))
+    assert (hit_rate(again[0], k), precision(again[0], k)) == pytest.approx(
+        (hit_rate(relevant, k), precision(relevant, k))
+    )
+
+
+@quick
+@given(case=cases(), names=st.permutations(range(10)), data=st.data())
+def test_the_names_of_the_classes_do_not_matter(
+    case: tuple[np.ndarray, np.ndarray, int], names: list[int], data: st.DataObject
+) -> None:
+    shape = case[0].shape
+    retrieved = data.draw(hnp.arrays(np.int64, shape, elements=st.integers(0, 9)))
+    labels = data.draw(hnp.arrays(np.int64, shape[0], elements=st.integers(0, 9)))
+    renamed = np.array(names)
+    again = relevance(renamed[retrieved], renamed[labels])
+    np.testing.assert_array_equal(relevance(retrieved, labels), again)
+
+
+@quick
+@given(case=cases())
+def test_bounds(case: tuple[np.ndarray, np.ndarray, int]) -> None:
+    relevant, totals, k = case
+    ap = average_precision(relevant, totals, k)
+    assert ((ap >= 0) & (ap <= 1)).all()
+    assert hit_rate(relevant, k) >= precision(relevant, k)
+    assert hit_rate(relevant, 1) == precision(relevant, 1)
+    # All that can be found, first: the best there is.
+    best = np.arange(relevant.shape[1]) < totals[:, None]
+    np.testing.assert_allclose(average_precision(best, totals, k), 1)
+
+
+@quick
+@given(case=cases(), data=st.data())
+def test_moving_a_hit_forward_never_hurts(
+    case: tuple[np.ndarray, np.ndarray, int], data: st.DataObject
+) -> None:
+    relevant, totals, k = case
+    place = data.draw(st.integers(0, relevant.shape[1] - 1))
+    better = relevant.copy()
+    better[:, [0, place]] = better[:, [place, 0]]
+    moved = relevant[:, place] & ~relevant[:, 0]
+    before, after = (average_precision(r, totals, k) for r in (relevant, better))
+    assert (after[moved] >= before[moved] - 1e-12).all()
+
+
+def test_queries_without_anything_relevant_are_refused() -> None:
+    relevant = np.zeros((2, 3), bool)
+    with pytest.raises(InputError, match=r"number of relevant items .*leave out the queries whose class"):
+        average_precision(relevant, np.array([1, 0]), 3)
+    with pytest.raises(InputError, match="number of relevant items"):   # fewer than were found
+        average_precision(np.ones((1, 3), bool), np.array([2]), 3)
+    with pytest.raises(InputError, match="number of relevant items"):
+        average_precision(relevant, np.array([1]), 3)
+
+
+@pytest.mark.parametrize("k", [0, 4])
+def test_k_must_lie_within_what_was_retrieved(k: int) -> None:
+    relevant = np.ones((2, 3), bool)
+    for call in (hit_rate, precision, lambda r, k: average_precision(r, np.array([3, 3]), k)):
+        with pytest.raises(InputError, match="k must lie in 1 … the number of neighbours"):
+            call(relevant, k)
+
+
+def test_no_queries_is_an_error_not_a_nan() -> None:
+    with pytest.raises(InputError, match="at least one query"):
+        hit_rate(np.ones((0, 3), bool), 1)
+
+
+def test_relevance_needs_a_row_a_query() -> None:
+    with pytest.raises(InputError, match="one row of retrieved labels for each query"):
+        relevance(np.zeros((2, 3), int), np.zeros(3, int))
+
+
+def test_labels_above_2048_are_told_apart() -> None:
+    assert relevance(np.array([[2048, 2049]]), np.array([2049])).tolist() == [[False, True]]

@@ -1,0 +1,85 @@
+"""Stored results: rows round-trip, say where they come from, and tell no folder of the machine."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from matryo.errors import InputError
+from matryo.results import Row, append_rows, command_line, read_rows, stamp
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def row(**changes: object) -> Row:
+    fields: dict[str, object] = {
+        "kind": "evaluate",
+        "subject": "emoji separate",
+        "figures": {"dims": {"8": {"top1": 0.25}}},
+        "seed": 3,
+        "command": "matryo evaluate",
+        "commit": "0123456789ab",
+        "hardware": "2 × CPU",
+        "versions": {"numpy": "2"},
+        "when": "2024-01-01T00:00:00+00:00",
+    }
+    return Row(**{**fields, **changes})   # type: ignore[arg-type]
+
+
+def test_rows_round_trip_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "sub" / "rows.jsonl"
+    first, second, third = row(), row(seed=None, subject="β"), row(figures={})
+    append_rows(path, [first, second])
+    append_rows(path, [third])
+    assert read_rows(path) == [first, second, third]
+    assert len(path.read_text(encoding="utf-8").splitlines()) == 3
+
+
+def test_a_row_that_is_no_json_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    append_rows(path, [row()])
+    before = path.read_bytes()
+    with pytest.raises(TypeError):
+        append_rows(path, [row(), row(figures={"bad": object()})])
+    assert path.read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"kind": "x"}', '{"unheard": 1}', "3"])
+def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    append_rows(path, [row()])
+    path.write_bytes(path.read_bytes() + line.encode() + b"\n")
+    with pytest.raises(InputError, match=r"each line must be a result row .*line 2.*delete that line"):
+        read_rows(path)
+
+
+def test_a_stamped_row_says_what_ran(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/a/b/matryo", "evaluate", "emb"])
+    made = stamp("evaluate", "emoji", {"n": 1}, seed=7)
+    assert (made.kind, made.subject, made.figures, made.seed) == ("evaluate", "emoji", {"n": 1}, 7)
+    assert made.command == "matryo evaluate emb"
+    assert re.fullmatch(r"unknown|[0-9a-f]{12}(\+changes)?", made.commit)
+    assert {"python", "numpy"} <= made.versions.keys()
+    assert re.fullmatch(r"\d+ × .+", made.hardware)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", made.when)
+    assert json.loads(json.dumps(made.__dict__)) == made.__dict__
+    assert stamp("x", "y", {}, seed=None, hardware="a GPU").hardware == "a GPU"
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["/home/me/bin/matryo", "train", "demo"], "matryo train demo"),
+        (["matryo", "train", "--data", "/mnt/pictures", "--seed", "1"], "matryo train --data DIR --seed 1"),
+        (["matryo", "train", "--data=/mnt/pictures"], "matryo train --data=DIR"),
+        (["matryo", "train", "--data", "pictures"], "matryo train --data DIR"),
+        (["matryo", "evaluate", "/srv/emb/test", "emb/train"], "matryo evaluate test emb/train"),
+    ],
+)
+def test_a_command_tells_no_folder_of_the_machine(argv: list[str], told: str) -> None:
+    assert command_line(argv) == told
