@@ -40,6 +40,13 @@ def test_logits_equal_one_head_at_a_time(dims, tied, bias):
         torch.testing.assert_close(got, oracle_logits(head, z, dim))
 
 
+@pytest.mark.parametrize("dims", DIMS)
+def test_both_ways_of_computing_separate_heads_agree(dims):
+    head = make(dims)
+    z = torch.randn(3, dims[-1] + 2, dtype=torch.float64)
+    torch.testing.assert_close(head._in_one_product(z), head._one_by_one(z))
+
+
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_loss_and_gradients_equal_the_plain_loop(tied, smoothing):

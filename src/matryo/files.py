@@ -16,7 +16,7 @@ from matryo.errors import StorageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["replacing", "sha256", "storage", "sync_folder", "write_json"]
+__all__ = ["lock", "replacing", "sha256", "storage", "sync_folder", "write_json"]
 
 
 @contextlib.contextmanager
@@ -52,6 +52,7 @@ def storage(path: Path) -> Iterator[None]:
     except OSError as error:
         cures = {
             errno.ENOSPC: "free some space and run the same command again; what was saved before is intact",
+            errno.EFBIG: "raise the file-size limit and run the same command again; what was saved before is intact",
             errno.EDQUOT: "free some quota and run the same command again; what was saved before is intact",
             errno.EACCES: "choose a folder you may write to",
             errno.EROFS: "choose a folder you may write to",
@@ -59,6 +60,27 @@ def storage(path: Path) -> Iterator[None]:
         if error.errno not in cures:
             raise
         raise StorageError(f"cannot write {path}", got=error.strerror, cure=cures[error.errno]) from error
+
+
+def lock(folder: Path) -> int:
+    """Keep other writers out of ``folder`` until the returned handle is closed or this process ends.
+
+    What `replacing` was writing there when an earlier process was killed is removed.
+    """
+    import fcntl  # not on every system, and reading needs none of it
+
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(handle)
+        raise StorageError(
+            "one process at a time may write to a folder", got=folder, cure="wait for the other to end"
+        ) from error
+    for stray in Path(folder).glob(".*.tmp"):
+        if stray.is_file():
+            stray.unlink()
+    return handle
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -72,9 +72,7 @@ class NestedLinear(nn.Module):
         self.nesting.check_fits(z.shape[-1])
         if self.tied:
             return prefix_logits(z, self.weight, self.nesting, self.bias)
-        count, width = len(self.nesting), self.nesting.dim
-        together = F.linear(z[:, :width], self._padded())
-        logits = together.view(len(z), self.classes, count).permute(2, 0, 1)
+        logits = self._in_one_product(z) if z.is_cuda else self._one_by_one(z)
         return logits if self.bias is None else logits + self.bias[:, None]
 
     def losses(self, z: Tensor, target: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
@@ -102,14 +100,18 @@ class NestedLinear(nn.Module):
             return self.bias
         return self.bias[self.nesting.dims.index(dim)]
 
-    def _padded(self) -> Tensor:
-        """Every separate head widened with zeros to the largest dim: [classes · dims, width]."""
-        width = self.nesting.dim
-        zero = self.weight.new_zeros(1, 1)
-        parts = []
-        for dim, weight in zip(self.nesting.dims, self.weight.split(self.nesting.dims, 1), strict=True):
-            parts += [weight, zero.expand(self.classes, width - dim)]
-        return torch.cat(parts, 1).view(self.classes * len(self.nesting), width)
+    def _one_by_one(self, z: Tensor) -> Tensor:
+        """As few operations as possible: what a CPU is short of."""
+        weights = self.weight.split(self.nesting.dims, 1)
+        return torch.stack([F.linear(z[:, : weight.shape[1]], weight) for weight in weights])
+
+    def _in_one_product(self, z: Tensor) -> Tensor:
+        """As few launches as possible, which is what a GPU waits for: every head padded to the largest dim."""
+        width, zero, parts = self.nesting.dim, self.weight.new_zeros(1, 1), []
+        for weight in self.weight.split(self.nesting.dims, 1):
+            parts += [weight, zero.expand(self.classes, width - weight.shape[1])]
+        padded = torch.cat(parts, 1).view(self.classes * len(self.nesting), width)
+        return F.linear(z[:, :width], padded).view(len(z), self.classes, len(self.nesting)).permute(2, 0, 1)
 
     def extra_repr(self) -> str:
         """What ``print(head)`` shows."""

@@ -90,10 +90,12 @@ def command_line(argv: list[str]) -> str:
     >>> command_line(["/somewhere/bin/matryo", "train", "demo", "--data", "/mnt/pictures", "--optim.lr=0.1"])
     'matryo train demo --data DIR --optim.lr=0.1'
     """
-    words = [Path(argv[0]).name, *argv[1:]]
+    program = Path(argv[0])
+    name = f"python {program}" if program.suffix == ".py" and not program.is_absolute() else program.name
+    words = [name, *argv[1:]]
     hidden = ["DIR" if before == "--data" else word for before, word in zip(["", *words[:-1]], words, strict=True)]
     hidden = [re.sub(r"^--data=.*", "--data=DIR", word) for word in hidden]
-    return " ".join(Path(word).name if Path(word).is_absolute() else word for word in hidden)
+    return " ".join(re.sub(r"(^|=)/\S*/([^/]+)/?$", r"\1\2", word) for word in hidden)
 
 
 def _commit() -> str:

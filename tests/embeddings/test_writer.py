@@ -151,7 +151,7 @@ def test_overwrite_continues_its_own_rows_and_drops_others(tmp_path: Path) -> No
         assert writer.count == 0
         fill(writer, 15)
         writer.flush()
-        with pytest.raises(EmbeddingsError, match="one process at a time"):
+        with pytest.raises(StorageError, match="one process at a time"):
             EmbeddingWriter(tmp_path / "set", dim=8, fingerprint="two", overwrite=True).__enter__()
     assert len(EmbeddingSet.open(tmp_path / "set")) == 15
 

@@ -35,10 +35,12 @@ def run(args: argparse.Namespace) -> None:
     from matryo.training import encode_split, load
 
     model = load(args.run_folder, device=args.device)
-    dataset = open_dataset(args.source or model.recipe.data.source, args.data, classes=model.classes)
+    source = args.source or model.recipe.data.source
+    dataset = open_dataset(source, args.data, classes=model.classes)
     splits = args.split or [model.recipe.data.train, *model.recipe.data.test]
-    for name in splits:
-        dataset.split(name)   # a misspelt name is told before any work
+    if not any((dataset.split(name).labels >= 0).any() for name in splits):   # a misspelt name is told here
+        print("no class of the dataset is one of the model's: it keeps its own")
+        dataset = open_dataset(source, args.data)
     out = args.out or args.run_folder / "embeddings"
     for name in splits:
         written = encode_split(

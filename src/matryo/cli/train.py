@@ -52,7 +52,8 @@ def print_run(out: Path) -> None:
     for split, top1 in figures["top1"].items():
         line = "  ".join(f"{dim}: {value:.1%}" for dim, value in top1.items())
         print(f"  head top-1 on {split}  {line}")
-    print(f"next: matryo encode {out}")
+    data = "" if run["recipe"]["data"]["source"] == "emoji" else " --data DIR"
+    print(f"next: matryo encode {out}{data}")
 
 
 def _metavar(kind: Any) -> str:

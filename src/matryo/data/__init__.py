@@ -7,7 +7,8 @@ Four sources, one shape. Each gives a :class:`Dataset` whose splits decode one i
 - :func:`shard_dataset`: WebDataset tar shards, with exact random access;
 - :func:`array_dataset`: arrays in memory;
 
-and :func:`emoji`, which comes with the package. :func:`open_dataset` picks one by name, as recipes do;
+and :func:`emoji`, which comes with the package (:func:`emoji_names` tells their names and tags).
+:func:`open_dataset` picks one by name, as recipes do;
 :func:`decode_all` turns a split of small images into one array. Labels are int64 class indices, or
 :data:`UNKNOWN`. Nothing here imports torch, and Pillow waits for the first image to decode.
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 from matryo.data.arrays import array_dataset
 from matryo.data.dataset import UNKNOWN, Dataset, ImageSplit
 from matryo.data.decode import decode_all
-from matryo.data.emoji import emoji
+from matryo.data.emoji import emoji, emoji_names
 from matryo.data.folder import image_folder
 from matryo.data.open import open_dataset
 from matryo.data.packed import packed_dataset
@@ -31,6 +32,7 @@ __all__ = [
     "array_dataset",
     "decode_all",
     "emoji",
+    "emoji_names",
     "image_folder",
     "open_dataset",
     "pack",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -11,7 +10,7 @@ from matryo.embeddings.manifest import FILES, MANIFEST
 from matryo.errors import EmbeddingsError
 from matryo.files import sync_folder
 
-__all__ = ["IDS", "PROGRESS", "as_place", "check_place", "clear", "lock", "move_in"]
+__all__ = ["IDS", "PROGRESS", "as_place", "check_place", "clear", "move_in"]
 
 PROGRESS = "progress.json"
 IDS = "ids.jsonl"
@@ -74,18 +73,3 @@ def clear(folder: Path) -> None:
         )
     for entry in folder.iterdir():
         entry.unlink()
-
-
-def lock(folder: Path) -> int:
-    """Keep other writers out of ``folder`` until the returned handle is closed or this process ends."""
-    import fcntl  # not on every system, and reading embeddings needs none of it
-
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(handle)
-        raise EmbeddingsError(
-            "one process at a time may write embeddings", got=folder, cure="wait for the other to end"
-        ) from error
-    return handle

@@ -19,7 +19,7 @@ import numpy as np
 from matryo.embeddings.columns import ArrayFile, LinesFile
 from matryo.embeddings.head import HEAD, Head
 from matryo.embeddings.manifest import FILES, Description, FileRecord, describe
-from matryo.embeddings.place import IDS, PROGRESS, as_place, check_place, clear, lock, move_in
+from matryo.embeddings.place import IDS, PROGRESS, as_place, check_place, clear, move_in
 from matryo.embeddings.rows import (
     as_ids,
     as_labels,
@@ -29,7 +29,7 @@ from matryo.embeddings.rows import (
     has_unit_norms,
 )
 from matryo.errors import EmbeddingsError, MatryoError
-from matryo.files import replacing, sha256, storage, sync_folder, write_json
+from matryo.files import lock, replacing, sha256, storage, sync_folder, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -135,8 +135,6 @@ class EmbeddingWriter:
             raise EmbeddingsError("embeddings must have at least one row", got=0, cure="append some")
 
     def _open(self) -> None:
-        for stray in self._folder.glob(".*.tmp"):   # what was being replaced when the process was killed
-            stray.unlink()
         done = self._resumable()
         if done is None:
             clear(self._folder)

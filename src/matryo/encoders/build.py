@@ -58,6 +58,8 @@ def build_encoder(
     ``dim=0`` keeps the width the network has by itself (512 for ResNet18, 2048 for ResNet50); another value
     adds a linear projection, except for ``convnet``, which is built for any.
     """
+    if pretrained and not name.startswith("timm:"):
+        raise InputError("published weights come with timm models only", got=repr(name), cure=f"use timm:{name}")
     if name == "convnet":
         return ConvNet(dim or 256, norm=norm)
     encoder: nn.Module

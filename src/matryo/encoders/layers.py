@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -18,7 +20,7 @@ def make_norm(kind: str, channels: int) -> nn.Module:
     if kind == "batch":
         return nn.BatchNorm2d(channels)
     if kind == "group":
-        return nn.GroupNorm(min(32, channels), channels)
+        return nn.GroupNorm(math.gcd(32, channels), channels)
     raise InputError("unknown norm", got=repr(kind), cure=f"choose one of {', '.join(NORMS)}")
 
 

@@ -45,14 +45,14 @@ def table(
 ) -> str:
     """One evaluation with every metric, or named ones side by side: a part for each split, a column a model.
 
-    ``show`` picks metrics by their titles ("head", "1-NN", "mAP@10", …). Text wider than ``width`` goes on
-    below. A dim with a star is interpolated: no model in the table was trained at it.
+    ``show`` picks metrics by their titles ("head", "1-NN", "mAP@10", …), an empty one shows all. Text wider than
+    ``width`` goes on below. A dim with a star is interpolated: no model in the table was trained at it.
     """
     alone = isinstance(results, Evaluation)
     named = [(results.model, results)] if isinstance(results, Evaluation) else list(results)
     if not named:
         raise InputError("there must be an evaluation to show", got=0, cure="evaluate something first")
-    wanted = show if show is not None or alone else _SHOWN_BESIDE
+    wanted = (None if alone else _SHOWN_BESIDE) if show is None else show or None
     splits = dict.fromkeys((one.dataset, one.split) for _, one in named)
     parts = []
     for split in splits:

@@ -9,18 +9,18 @@ from matryo.errors import MissingExtra
 
 if TYPE_CHECKING:
     from matryo.training.encode import encode_split
-    from matryo.training.load import TrainedModel, load
     from matryo.training.loop import train
     from matryo.training.recipe import Recipe
     from matryo.training.recipes import load_recipe
+    from matryo.training.trained import TrainedModel, load
 
 __all__ = ["Recipe", "TrainedModel", "encode_split", "load", "load_recipe", "train"]
 
 _HOMES = {
     "Recipe": "recipe",
-    "TrainedModel": "load",
+    "TrainedModel": "trained",
     "encode_split": "encode",
-    "load": "load",
+    "load": "trained",
     "load_recipe": "recipes",
     "train": "loop",
 }
@@ -35,7 +35,4 @@ def __getattr__(name: str) -> Any:
         if error.name != "torch":
             raise
         raise MissingExtra("PyTorch", "train") from error
-    # Importing the submodule ``load`` has just put the module itself under this name: the function replaces it.
-    value = getattr(module, name)
-    globals()[name] = value
-    return value
+    return getattr(module, name)

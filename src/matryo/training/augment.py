@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["DRAWS", "Normalise", "augment", "crop_box", "draws", "epoch_order"]
 
 # The columns of `draws`, one for each random choice.
-X, Y, FLIP, ZOOM, STRETCH, TURN, BRIGHT, CONTRAST, GREY, MIX = range(10)
-DRAWS = 16   # MIX … MIX+5 are six channel-mixing numbers
+X, Y, FLIP, ZOOM, STRETCH, TURN, BRIGHT, CONTRAST, GREY, INVERT, OUTLINE, MIX = range(12)
+DRAWS = MIX + 9   # the last nine are a matrix that mixes the channels
 
 
 def epoch_order(seed: int, epoch: int, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -48,7 +48,7 @@ def _mix(x: np.ndarray[Any, np.dtype[np.uint64]]) -> np.ndarray[Any, np.dtype[np
 
 
 def augment(images: Tensor, u: Tensor, how: Augment, *, cropped: bool) -> Tensor:
-    """Vary uint8 images [batch, height, width, 3] by the draws ``u``, still as 0…255 numbers.
+    """Vary uint8 images [batch, height, width, 3] by the draws ``u``, still on the scale of 0…255.
 
     ``cropped`` says that the crop was already taken while decoding (streamed images).
     """
@@ -59,7 +59,7 @@ def augment(images: Tensor, u: Tensor, how: Augment, *, cropped: bool) -> Tensor
     if how.flip:
         mirrored = images.flip(2)
         images = torch.where((u[:, FLIP] < 0.5)[:, None, None, None], mirrored, images)
-    if how.colour or how.grey:
+    if how.colour or how.grey or how.invert or how.outline:
         images = _recolour(images.float(), u, how)
     return images
 
@@ -104,19 +104,18 @@ def _reflect(index: Tensor, size: int) -> Tensor:
 
 def _affine(images: Tensor, u: Tensor, how: Augment) -> Tensor:
     """Zoom, turn, shift (affine) or a resized crop, in one resampling; the border is repeated outwards."""
+    low, high = how.scale
     if how.crop == "resized":
-        low, high = how.scale
         area = low + (high - low) * u[:, ZOOM]
-        aspect = torch.exp((u[:, STRETCH] - 0.5) * 2 * math.log(4 / 3))
+        aspect = torch.exp(_signed(u[:, STRETCH]) * math.log(4 / 3))
         sx, sy = (area * aspect).sqrt().clamp(max=1), (area / aspect).sqrt().clamp(max=1)
-        angle, dx, dy = torch.zeros_like(sx), (2 * u[:, X] - 1) * (1 - sx), (2 * u[:, Y] - 1) * (1 - sy)
+        angle, dx, dy = torch.zeros_like(sx), _signed(u[:, X]) * (1 - sx), _signed(u[:, Y]) * (1 - sy)
     else:
-        low, high = how.scale
-        sx = 1 / (low * (high / low) ** u[:, ZOOM])
-        stretch = torch.exp((u[:, STRETCH] - 0.5) * 0.3)
-        sx, sy = sx * stretch, sx / stretch
-        angle = (2 * u[:, TURN] - 1) * math.radians(how.rotate)
-        dx, dy = (2 * u[:, X] - 1) * 2 * how.shift, (2 * u[:, Y] - 1) * 2 * how.shift
+        size = 1 / (low * (high / low) ** u[:, ZOOM])   # a zoom of 2 reads half of the image
+        stretch = torch.exp(_signed(u[:, STRETCH]) * 0.05)   # proportions change by a tenth at most
+        sx, sy = size * stretch, size / stretch
+        angle = _signed(u[:, TURN]) * math.radians(how.rotate)
+        dx, dy = _signed(u[:, X]) * 2 * how.shift, _signed(u[:, Y]) * 2 * how.shift
     cos, sin = angle.cos(), angle.sin()
     theta = torch.stack([sx * cos, -sy * sin, dx, sx * sin, sy * cos, dy], 1).view(-1, 2, 3)
     pixels = images.permute(0, 3, 1, 2).float()
@@ -125,23 +124,39 @@ def _affine(images: Tensor, u: Tensor, how: Augment) -> Tensor:
 
 
 def _recolour(pixels: Tensor, u: Tensor, how: Augment) -> Tensor:
-    """Brightness, contrast, a random mix of the channels, and grey for some images."""
-    weights = torch.tensor([0.299, 0.587, 0.114], device=u.device)
-    grey = (pixels @ weights)[..., None].expand_as(pixels)
-    if how.colour:
-        contrast, bright = (1 + how.colour * (2 * u[:, [CONTRAST, BRIGHT]] - 1)).T[:, :, None, None, None]
-        mix = torch.eye(3, device=u.device) + how.colour * _mixing(u)
-        pixels = torch.bmm(pixels.flatten(1, 2), mix).view_as(pixels)
-        middle = pixels.mean((1, 2, 3), keepdim=True)
-        pixels = ((pixels - middle) * contrast + middle) * bright
-    if how.grey:
-        pixels = torch.where((u[:, GREY] < how.grey)[:, None, None, None], grey, pixels)
-    return pixels.clamp(0, 255)
+    """Colours, contrast and brightness for all; grey, negative and outline for some."""
+    batch = len(pixels)
+    mix = torch.eye(3, device=u.device) + 0.6 * how.colour * _signed(u[:, MIX : MIX + 9]).view(-1, 3, 3)
+    mix = mix / mix.sum(1, keepdim=True).clamp(min=0.3)   # columns sum to one: white and grey keep their place
+    grey = mix.new_full((1, 3, 3), 1 / 3)
+    mix = torch.where((u[:, GREY] < how.grey)[:, None, None], grey, mix)
+    contrast = torch.exp(how.colour * _signed(u[:, CONTRAST]))[:, None, None]
+    bright = 255 * 0.4 * how.colour * _signed(u[:, BRIGHT])[:, None, None]
+    middle = 0.8 * 255   # nearer to white than to black: backgrounds are light
+    flat = torch.bmm(pixels.reshape(batch, -1, 3) - middle, mix * contrast) + (middle + bright)
+    changed = torch.where((u[:, INVERT] < how.invert)[:, None, None], 255 - flat, flat).view_as(pixels)
+    if how.outline:
+        lines = (u[:, OUTLINE] < how.outline)[:, None, None, None]
+        changed = torch.where(lines, _outline(changed), changed)
+    return changed
 
 
-def _mixing(u: Tensor) -> Tensor:
-    """Random off-diagonal channel weights whose columns sum to zero, so white and grey stay as they are."""
-    off = 2 * u[:, MIX : MIX + 6] - 1
-    a, b, c, d, e, f = off.unbind(1)
-    columns = [-(a + b), c, e, a, -(c + d), f, b, d, -(e + f)]
-    return torch.stack(columns, 1).view(-1, 3, 3)
+def _outline(pixels: Tensor) -> Tensor:
+    """Dark lines on white where neighbouring pixels differ."""
+    grey = pixels.mean(-1)
+    edges = _largest_near(grey) + _largest_near(-grey)
+    return (255 - 2.5 * edges).clamp(0, 255)[..., None].expand_as(pixels)
+
+
+def _largest_near(x: Tensor) -> Tensor:
+    """The largest value of each pixel's 3 × 3 neighbourhood (several times faster than a max-pool on a CPU)."""
+    for axis in (1, 2):
+        first, last = x.narrow(axis, 0, 1), x.narrow(axis, x.shape[axis] - 1, 1)
+        before = torch.cat([first, x.narrow(axis, 0, x.shape[axis] - 1)], axis)
+        after = torch.cat([x.narrow(axis, 1, x.shape[axis] - 1), last], axis)
+        x = torch.maximum(torch.maximum(before, after), x)
+    return x
+
+
+def _signed(u: Tensor) -> Tensor:
+    return 2 * u - 1

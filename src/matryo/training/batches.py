@@ -12,7 +12,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from matryo.data import decode_all
 from matryo.errors import DataError
-from matryo.training.augment import Normalise, augment, crop_box, draws, epoch_order
+from matryo.training.augment import Normalise, X, Y, augment, crop_box, draws, epoch_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,20 +51,27 @@ def open_batches(split: ImageSplit, recipe: Recipe, group: Group, *, progress: b
         raise DataError("every training image needs a known class", got="labels below 0", cure="leave those out")
     if fits_on_device(split, recipe):
         return _Resident(split, recipe, group, progress)
+    if recipe.augment.crop == "affine":
+        raise DataError(
+            "augment.crop = affine works on images kept on the device",
+            got=f"images of {split.shape or 'various sizes'}, trained at {recipe.data.size} px",
+            cure="pack them at that size (matryo.data.pack), or use --augment.crop resized",
+        )
     return _Streamed(split, recipe, group)
 
 
 def fits_on_device(split: ImageSplit, recipe: Recipe) -> bool:
     """Whether the decoded split is kept in memory as it is (and augmented there)."""
-    wanted, sizes = recipe.data.resident, {recipe.data.size, recipe.data.size_end or recipe.data.size}
-    fits = split.shape is not None and {*split.shape} == sizes
+    wanted, size, end = recipe.data.resident, recipe.data.size, recipe.data.size_end or recipe.data.size
+    fits = split.shape == (size, size) == (end, end)
     if wanted == "yes" and not fits:
+        trained = f"{size} px" if size == end else f"{size} to {end} px"
         raise DataError(
-            f"data.resident = yes needs images that all have the training size of {recipe.data.size} px",
-            got=split.shape or "various sizes",
+            "data.resident = yes needs images that all have the one training size",
+            got=f"images of {split.shape or 'various sizes'}, trained at {trained}",
             cure="pack them at that size, or use data.resident = auto",
         )
-    return fits and wanted != "no" and len(split) * recipe.data.size**2 * 3 <= _RESIDENT_LIMIT
+    return fits and (wanted == "yes" or (wanted == "auto" and len(split) * size**2 * 3 <= _RESIDENT_LIMIT))
 
 
 def size_at(recipe: Recipe, epoch: int) -> int:
@@ -143,7 +150,7 @@ class _CroppedImages(TorchDataset[Any]):
         u = draws(self.recipe.loop.seed, epoch, np.array([index]))[0]
         pixels = self.split.image(index)
         height, width = pixels.shape[:2]
-        if self.recipe.augment.crop in ("resized", "affine"):
+        if self.recipe.augment.crop == "resized":
             box = crop_box(u, height, width, self.recipe.augment)
         elif self.recipe.augment.crop == "pad":
             box = _shifted_square(u, height, width, self.recipe.augment.pad / size)
@@ -153,7 +160,13 @@ class _CroppedImages(TorchDataset[Any]):
 
 
 def test_batches(
-    split: ImageSplit, recipe: Recipe, device: torch.device, *, start: int = 0, batch: int = 512
+    split: ImageSplit,
+    recipe: Recipe,
+    device: torch.device,
+    *,
+    start: int = 0,
+    batch: int = 512,
+    workers: int | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """The split in order from image ``start`` on, as the network sees it when encoding (no augmentation)."""
     size = recipe.data.test_size or recipe.data.size_end or recipe.data.size
@@ -161,7 +174,7 @@ def test_batches(
     reader = _CentredImages(split, size, recipe.data.test_crop)
     normalise = Normalise(recipe.data.mean, recipe.data.std, device)
     small = split.shape == (size, size) or len(split) <= batch   # not worth starting processes for
-    for pixels, target in _loader(reader, rows, recipe, device, workers=0 if small else None):
+    for pixels, target in _loader(reader, rows, recipe, device, workers=0 if small else workers):
         yield normalise(pixels.to(device)), target
 
 
@@ -205,7 +218,7 @@ def _central_square(height: int, width: int, share: float) -> tuple[float, float
 def _shifted_square(u: Any, height: int, width: int, share: float) -> tuple[float, float, float, float]:
     """A crop of one minus ``share`` of the side, at a random place: padding has no meaning for large images."""
     side = min(height, width) * (1 - share)
-    left, top = float(u[0]) * (width - side), float(u[1]) * (height - side)
+    left, top = float(u[X]) * (width - side), float(u[Y]) * (height - side)
     return left, top, left + side, top + side
 
 

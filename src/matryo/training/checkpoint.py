@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from matryo.training.optim import Average
 
-__all__ = ["load_checkpoint", "load_weights", "read_step", "save_checkpoint", "save_weights"]
+__all__ = ["load_checkpoint", "load_weights", "read_facts", "save_checkpoint", "save_weights"]
 
 
 def save_checkpoint(
@@ -44,10 +44,13 @@ def save_checkpoint(
     _write(path, tensors, facts)
 
 
-def read_step(path: Path) -> dict[str, Any]:
+def read_facts(path: Path) -> dict[str, Any]:
     """The facts of a checkpoint, without its tensors."""
     with _open(path) as file:
-        facts: dict[str, Any] = json.loads(file.metadata()["facts"])
+        stored = file.metadata() or {}
+    if "facts" not in stored:
+        raise RunError(f"{path.name} is no checkpoint", got="no facts in it", cure="delete it to start over")
+    facts: dict[str, Any] = json.loads(stored["facts"])
     return facts
 
 
@@ -61,8 +64,13 @@ def load_checkpoint(
     if average is not None:
         average.state = {name: value.to(device) for name, value in _under(tensors, "average.").items()}
     state: dict[int, dict[str, Tensor]] = {}
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for name, value in _under(tensors, "optimizer.").items():
         index, key = name.split(".", 1)
+        like = parameters[int(index)]
+        if value.shape == like.shape:
+            # Fused updates walk parameter and state side by side in memory, so both need the same layout.
+            value = torch.empty_like(like, dtype=value.dtype).copy_(value)
         state.setdefault(int(index), {})[key] = value
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
     torch.set_rng_state(tensors["random.cpu"])
@@ -86,9 +94,10 @@ def _write(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> Non
     # Tied or expanded tensors may share memory, which safetensors refuses: give each its own.
     seen: set[int] = set()
     for name, value in plain.items():
-        if value.data_ptr() in seen and value.numel():
+        memory = value.untyped_storage().data_ptr()
+        if memory in seen:
             plain[name] = value.clone()
-        seen.add(value.data_ptr())
+        seen.add(memory)
     with replacing(path) as file:
         file.write(to_bytes(plain, metadata={"facts": json.dumps(facts)}))
 

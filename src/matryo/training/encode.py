@@ -13,7 +13,7 @@ from matryo.errors import EmbeddingsError
 if TYPE_CHECKING:
     from matryo.data import Dataset
     from matryo.heads import NestedLinear
-    from matryo.training.load import TrainedModel
+    from matryo.training.trained import TrainedModel
 
 __all__ = ["encode_split", "head_arrays"]
 
@@ -35,30 +35,17 @@ def encode_split(
     model's classes.
     """
     images, out = dataset.split(split), Path(out)
-    about = {
-        "weights": model.weights,
-        "dataset": dataset.name,
-        "split": split,
-        "count": len(images),
-        "batch": batch,   # rounding depends on it, and a continued file must equal an uninterrupted one
-        "device": model.device.type,
-    }
     if (out / "manifest.json").exists() and not overwrite:
-        there = EmbeddingSet.open(out)
-        if (there.manifest.model, len(there)) != (model.description, len(images)):
-            raise EmbeddingsError(
-                f"{out} holds other embeddings",
-                got=f"{len(there)} vectors of {there.manifest.title or 'another model'}",
-                cure="choose another --out, or pass --overwrite",
-            )
-        return there
-    same_classes = dataset.classes == model.classes
+        return _already_there(out, (model.description, dataset.name, split, dtype, len(images)))
+    names = [images.name(i) for i in range(len(images))]
+    unique = len(set(names)) == len(names)   # they may repeat in a split that was put together by hand
     writer = EmbeddingWriter(
         out,
         dim=model.nesting.dim,
         dtype=dtype,
-        fingerprint=about,
-        head=head_arrays(model.network.head) if same_classes else None,
+        # Rounding depends on the batch and the device, and a continued file must equal an uninterrupted one.
+        fingerprint={"count": len(images), "batch": batch, "device": model.device.type},
+        head=head_arrays(model.network.head) if dataset.classes == model.classes else None,
         overwrite=overwrite,
         nesting=model.nesting,
         model=model.description,
@@ -68,15 +55,27 @@ def encode_split(
         superclasses=dataset.superclasses,
         superclass_of=dataset.superclass_of,
     )
-    with (
-        writer,
-        tqdm(total=len(images), initial=writer.count, desc=f"encode {split}", unit="image", delay=2,
-             disable=not progress) as bar,
-    ):  # fmt: skip
-        for vectors, labels in model.embed(images, start=writer.count, batch=batch):
-            writer.append(vectors, labels)
-            bar.update(len(vectors))
+    with writer:
+        done = writer.count
+        bar = tqdm(total=len(images), initial=done, desc=f"encode {split}", unit="image", delay=2, disable=not progress)
+        with bar:
+            for vectors, labels in model.embed(images, start=done, batch=batch):
+                ids = names[writer.count : writer.count + len(vectors)] if unique else None
+                writer.append(vectors, labels, ids)
+                bar.update(len(vectors))
     return EmbeddingSet.open(out)
+
+
+def _already_there(out: Path, wanted: tuple[object, ...]) -> EmbeddingSet:
+    there = EmbeddingSet.open(out)
+    stored = there.manifest
+    if (stored.model, stored.dataset, stored.split, stored.dtype, len(there)) != wanted:
+        raise EmbeddingsError(
+            f"{out} holds other embeddings",
+            got=f"{len(there)} {stored.dtype} vectors of {stored.dataset} {stored.split} by {stored.title or '?'}",
+            cure="choose another --out, or pass --overwrite",
+        )
+    return there
 
 
 def head_arrays(head: NestedLinear) -> Head:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from matryo.encoders import build_encoder
-from matryo.errors import RecipeError
+from matryo.errors import RecipeError, RunError
 from matryo.heads import NestedLinear
+from matryo.training.checkpoint import load_weights
 
 if TYPE_CHECKING:
     from matryo.training.recipe import Recipe
 
-__all__ = ["NestedModel", "build_model", "freeze_before"]
+__all__ = ["NestedModel", "build_model", "freeze_before", "start_from"]
 
 
 class NestedModel(nn.Module):
@@ -44,7 +46,7 @@ def build_model(recipe: Recipe, classes: int) -> NestedModel:
     """A freshly initialised model; the seed decides the weights and nothing else is disturbed."""
     options = recipe.encoder
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.loop.seed)
+        torch.default_generator.manual_seed(recipe.loop.seed)   # torch.manual_seed would seed every GPU too
         encoder = build_encoder(
             options.name,
             dim=options.dim,
@@ -59,7 +61,7 @@ def build_model(recipe: Recipe, classes: int) -> NestedModel:
 
 
 def freeze_before(encoder: nn.Module, name: str) -> list[nn.Module]:
-    """Freeze what comes before the module ``name`` in the encoder; returns the modules to keep in eval mode.
+    """Freeze what comes before the module ``name`` in the encoder; returns the layers to keep in eval mode.
 
     An empty name freezes nothing, ``none`` freezes the whole encoder.
     """
@@ -73,17 +75,31 @@ def freeze_before(encoder: nn.Module, name: str) -> list[nn.Module]:
             got=repr(name),
             cure=f"use none, or one such as {', '.join(layers[-4:])}",
         )
-    # Registration order is the order of computation in every encoder here.
-    thawed = set() if name == "none" else {id(p) for p in modules[name].parameters()}
-    seen, trained = False, set()
-    for parameter in encoder.parameters():
-        seen = seen or id(parameter) in thawed
-        parameter.requires_grad_(seen)
-        if seen:
-            trained.add(id(parameter))
-    # Frozen normalisation layers must not drift either: they stay in eval mode.
-    return [
-        module
-        for module in modules.values()
-        if (own := list(module.parameters(recurse=False))) and not any(id(p) in trained for p in own)
-    ]
+    frozen, reached = [], False
+    for key, module in modules.items():   # registration order is the order of computation in every encoder here
+        reached = reached or key == name
+        for parameter in module.parameters(recurse=False):
+            parameter.requires_grad_(reached)
+        if not reached and not list(module.children()):
+            frozen.append(module)   # a layer: the running statistics of a frozen norm must not drift either
+    return frozen
+
+
+def start_from(encoder: nn.Module, path: Path) -> None:
+    """Load the encoder's weights from an earlier run folder or a safetensors file."""
+    file = path / "model.safetensors" if path.is_dir() else path
+    if not file.is_file():
+        raise RunError("finetune.start must be a run folder or a .safetensors file", got=path, cure="check the path")
+    stored = load_weights(file)
+    inside = {name.removeprefix("encoder."): value for name, value in stored.items() if name.startswith("encoder.")}
+    wanted = encoder.state_dict()
+    given = {name: value for name, value in (inside or stored).items() if name in wanted}
+    wrong = [name for name, value in wanted.items() if name in given and given[name].shape != value.shape]
+    missing = [name for name in wanted if name not in given and not name.endswith("num_batches_tracked")]
+    if missing or wrong:
+        raise RunError(
+            "finetune.start must hold every weight of the encoder",
+            got=f"{len(missing)} missing and {len(wrong)} of another shape, the first is {[*missing, *wrong][0]}",
+            cure="use the encoder settings of the run it came from",
+        )
+    encoder.load_state_dict(given, strict=False)

@@ -29,7 +29,7 @@ def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     ]
     groups = [group for group in groups if group["params"]]
     if options.name == "adamw":
-        return torch.optim.AdamW(groups, lr=options.lr, betas=(options.momentum, 0.999), fused=True)
+        return torch.optim.AdamW(groups, lr=options.lr, betas=(options.momentum, options.beta2), fused=True)
     return torch.optim.SGD(groups, lr=options.lr, momentum=options.momentum, nesterov=options.nesterov, fused=True)
 
 

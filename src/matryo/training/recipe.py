@@ -83,6 +83,8 @@ class Augment:
     flip: Annotated[bool, "mirror half of the images"] = True
     colour: Annotated[float, "strength of the random brightness, contrast and channel mixing"] = 0.0
     grey: Annotated[float, "share of the images turned grey"] = 0.0
+    invert: Annotated[float, "share of the images turned into their negative"] = 0.0
+    outline: Annotated[float, "share of the images reduced to their outlines"] = 0.0
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ class Optim:
     )
     peak: Annotated[float, "epochs of linear warm-up to the peak"] = 2.0
     momentum: Annotated[float, "momentum of sgd, or beta1 of adamw"] = 0.9
+    beta2: Annotated[float, "beta2 of adamw"] = 0.999
     nesterov: Annotated[bool, "Nesterov momentum"] = False
     weight_decay: Annotated[float, "weight decay; the normalisation layers have none"] = 1e-4
     clip: Annotated[float, "largest gradient norm; 0 does not clip"] = 0.0
@@ -114,7 +117,7 @@ class Loop:
     device: Annotated[str, "auto, cpu, cuda or cuda:N"] = "auto"
     precision: Annotated[Literal["bf16", "fp32"], "autocast to bfloat16, or plain float32"] = "bf16"
     compile: Annotated[bool, "torch.compile the encoder"] = False
-    graph: Annotated[bool, "on one GPU, record the step once and replay it (a CUDA graph)"] = True
+    graph: Annotated[bool, "on one GPU and with sgd, record the step once and replay it (a CUDA graph)"] = True
     test_every: Annotated[int, "measure the test splits every so many epochs; 0: at the end only"] = 0
     log_every: Annotated[int, "steps between two lines of metrics"] = 20
     checkpoint_seconds: Annotated[float, "seconds between two checkpoints"] = 60.0
@@ -167,16 +170,24 @@ def _check(recipe: Recipe) -> None:
         (loop.epochs >= 1, "loop.epochs must be at least 1", loop.epochs, "train for one epoch or more"),
         (loop.batch >= 1, "loop.batch must be at least 1", loop.batch, "use one image a step or more"),
         (loop.log_every >= 1, "loop.log_every must be at least 1", loop.log_every, "log at every step or less often"),
+        (0 <= loop.seed < 2**32, "loop.seed must lie in [0, 2³²)", loop.seed, "use a small integer"),
         (data.size >= 8, "data.size must be at least 8 pixels", data.size, "use larger images"),
+        (data.workers >= 0, "data.workers must not be negative", data.workers, "0 decodes in the training process"),
         (optim.lr > 0, "optim.lr must be positive", optim.lr, "use a positive learning rate"),
+        (optim.lr_batch >= 0, "optim.lr_batch must not be negative", optim.lr_batch, "use 0 to take optim.lr as it is"),
+        (optim.peak >= 0, "optim.peak must not be negative", optim.peak, "use 0 for no warm-up"),
+        (optim.weight_decay >= 0, "optim.weight_decay must not be negative", optim.weight_decay, "use 0 for none"),
         (0 <= optim.ema < 1, "optim.ema must lie in [0, 1)", optim.ema, "use 0 for none, or say 0.999"),
         (0 <= optim.label_smoothing < 1, "optim.label_smoothing must lie in [0, 1)", optim.label_smoothing, "use 0.1"),
         (0 < data.test_crop <= 1, "data.test_crop must lie in (0, 1]", data.test_crop, "1 keeps the whole image"),
         (len(data.mean) == 3 == len(data.std), "data.mean and data.std need one number a channel",
          (data.mean, data.std), "give three each"),
-        (len(augment.scale) == 2, "augment.scale needs a smallest and a largest value", augment.scale, "give two"),
-        (not data.size_end or len(data.size_ramp) == 2, "data.size_end needs data.size_ramp", data.size_ramp,
-         "give the first and last epoch of the growth"),
+        (min(data.std, default=0) > 0, "data.std must be positive", data.std, "measure it on 0…1 images"),
+        (len(augment.scale) == 2 and 0 < augment.scale[0] <= augment.scale[1],
+         "augment.scale needs a smallest and a largest value", augment.scale, "give two positive numbers, in order"),
+        (0 <= augment.pad < data.size, "augment.pad must lie in [0, data.size)", augment.pad, "reflect fewer pixels"),
+        (not data.size_end or (len(data.size_ramp) == 2 and data.size_ramp[0] < data.size_ramp[1]),
+         "data.size_end needs data.size_ramp", data.size_ramp, "give the first and last epoch of the growth"),
         (head.kind != "fixed" or len(head.dims) <= 1, "a fixed head has one dim", head.dims, "name one dim"),
     ]  # fmt: skip
     for holds, rule, got, cure in rules:

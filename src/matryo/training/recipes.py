@@ -85,8 +85,10 @@ def recipe_from_dict(table: dict[str, Any]) -> Recipe:
     values: dict[str, Any] = {"name": str(table.pop("name", "custom"))}
     known = [item.name for item in recipe_fields()]
     for name, given in table.items():
-        if name not in sections or not isinstance(given, dict):
+        if name not in sections:
             raise _unknown(name, [*sections, *known])
+        if not isinstance(given, dict):
+            raise RecipeError(f"{name} must be a table of fields", got=repr(given), cure=f"write [{name}] above them")
         hints = typing.get_type_hints(sections[name], include_extras=True)
         typed = {}
         for key, value in given.items():

@@ -27,7 +27,8 @@ def make_step(model: NestedModel, optimizer: torch.optim.Optimizer, recipe: Reci
     """The step for this model: compiled, spread over processes and recorded, as far as the recipe asks."""
     if recipe.loop.compile:
         model.encoder.compile()   # the encoder alone: runs that differ in their heads share the compiled code
-    if recipe.loop.graph and group.device.type == "cuda" and group.world == 1:
+    alone = group.device.type == "cuda" and group.world == 1
+    if recipe.loop.graph and alone and recipe.optim.name == "sgd":   # adamw counts its steps in a way of its own
         return _RecordedStep(model, model, optimizer, recipe, group.device)
     spread = nn.parallel.DistributedDataParallel(model) if group.world > 1 else model
     return Step(model, spread, optimizer, recipe, group.device)

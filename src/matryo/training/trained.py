@@ -20,6 +20,7 @@ from matryo.training.checkpoint import load_weights
 from matryo.training.distributed import choose_device
 from matryo.training.model import NestedModel, build_model
 from matryo.training.recipes import recipe_from_dict
+from matryo.training.run import CHECKPOINT, RUN, WEIGHTS
 from matryo.training.step import autocast
 
 if TYPE_CHECKING:
@@ -72,14 +73,22 @@ class TrainedModel:
         given = _Given(images)
         if not len(given):
             return np.zeros((0, dim or self.nesting.dim), np.float32)
-        vectors = np.concatenate([part for part, _ in self.embed(given)])
+        # No worker processes: they would run the caller's script once more, and be sent all its images.
+        vectors = np.concatenate([part for part, _ in self.embed(given, workers=0)])
         return truncate(vectors, self.nesting.dim if dim is None else dim, normalize)
 
-    def embed(self, split: ImageSplit, *, start: int = 0, batch: int = 512) -> Iterator[tuple[Vectors, Any]]:
-        """(vectors, labels) of a split in order, un-normalised, batch by batch from image ``start`` on."""
+    def embed(
+        self, split: ImageSplit, *, start: int = 0, batch: int = 512, workers: int | None = None
+    ) -> Iterator[tuple[Vectors, Any]]:
+        """(vectors, labels) of a split in order, un-normalised, batch by batch from image ``start`` on.
+
+        ``workers`` processes decode large splits; None takes the recipe's number.
+        """
         self.network.eval()
         with torch.inference_mode():
-            for images, labels in test_batches(split, self.recipe, self.device, start=start, batch=batch):
+            for images, labels in test_batches(
+                split, self.recipe, self.device, start=start, batch=batch, workers=workers
+            ):
                 with autocast(self.recipe, self.device):
                     z = self.network.embed(images, flip=self.recipe.data.test_flip)
                 yield z.cpu().numpy(), labels.numpy()
@@ -93,22 +102,22 @@ def load(run: str | Path, *, device: str = "auto") -> TrainedModel:
     (1, 64)
     """
     path = Path(run)
-    if not (path / "run.json").is_file():
-        begun = (path / "checkpoint.safetensors").exists()
+    if not (path / RUN).is_file():
+        begun = (path / CHECKPOINT).exists()
         raise RunError(
             "a run folder must hold a complete run",
             got=f"{path}, {'which is unfinished' if begun else 'which holds none'}",
             cure="run its `matryo train` command again to finish it" if begun else "give the --out of a `matryo train`",
         )
-    facts = json.loads((path / "run.json").read_text(encoding="utf-8"))
+    facts = json.loads((path / RUN).read_text(encoding="utf-8"))
     recipe = recipe_from_dict(facts["recipe"])
     # The weights come from the run, never from a hub.
     bare = dataclasses.replace(recipe, encoder=dataclasses.replace(recipe.encoder, pretrained=False))
     network = build_model(bare, len(facts["classes"]))
-    network.load_state_dict(load_weights(path / "model.safetensors"))
+    network.load_state_dict(load_weights(path / WEIGHTS))
     where = choose_device(device)
     network.to(where, memory_format=torch.channels_last).eval()   # type: ignore[call-overload]
-    weights = sha256(path / "model.safetensors")
+    weights = sha256(path / WEIGHTS)
     return TrainedModel(network, recipe, tuple(facts["classes"]), where, weights)
 
 
@@ -134,7 +143,7 @@ class _Given:
     def image(self, index: int) -> Any:
         item = self.images[index]
         if isinstance(item, (str, Path)):
-            return decode(Path(item).read_bytes(), str(item))
+            return decode(_read(Path(item)), str(item))
         pixels = np.asarray(item.convert("RGB") if hasattr(item, "convert") else item)
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[-1] != 3:
             raise InputError(
@@ -143,3 +152,10 @@ class _Given:
                 cure="pass RGB values of 0…255",
             )
         return pixels
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError("cannot read an image", got=f"{path}: {error.strerror}", cure="check the path") from error

@@ -1,0 +1,169 @@
+"""The run folder: what a training owns, how it is saved, continued and finished.
+
+::
+
+    runs/demo/
+      recipe.toml              the resolved recipe: `matryo train runs/demo/recipe.toml` repeats the run
+      checkpoint.safetensors   everything needed to go on after a kill
+      metrics.jsonl            loss and accuracy at every dim; also under tensorboard/
+      model.safetensors        the trained weights (their average, when the recipe asks for one)
+      run.json                 classes, nesting, figures and provenance; written last, so present when complete
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from matryo import results
+from matryo.errors import RunError
+from matryo.files import lock, replacing, storage, write_json
+from matryo.training.checkpoint import load_checkpoint, read_facts, save_checkpoint, save_weights
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from matryo.data import Dataset
+    from matryo.training.distributed import Group
+    from matryo.training.model import NestedModel
+    from matryo.training.optim import Average
+    from matryo.training.recipe import Recipe
+
+__all__ = ["CHECKPOINT", "RUN", "WEIGHTS", "Run", "describe", "is_complete", "writing"]
+
+CHECKPOINT, WEIGHTS, RUN = "checkpoint.safetensors", "model.safetensors", "run.json"
+_FREE = {"log_every", "checkpoint_seconds", "workers", "device"}   # recipe fields that change no result
+
+
+@dataclasses.dataclass
+class Run:
+    """A training under way: its parts, and how far it has come."""
+
+    recipe: Recipe
+    folder: Path
+    facts: dict[str, Any]
+    group: Group
+    model: NestedModel
+    optimizer: torch.optim.Optimizer
+    average: Average | None
+    done: int = 0
+    """Steps taken, over all restarts."""
+    spent: float = 0.0
+    """Seconds trained before this start."""
+
+    def __post_init__(self) -> None:
+        self.started = self.saved = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """How long it has trained, over all restarts."""
+        return self.spent + time.monotonic() - self.started
+
+    @property
+    def speed(self) -> float:
+        """Images a second, over all processes and restarts."""
+        return self.done * self.recipe.loop.batch * self.group.world / max(self.seconds, 1e-9)
+
+    def restore(self) -> None:
+        """Go on from the checkpoint, if there is one; else write down what is being trained."""
+        path = self.folder / CHECKPOINT
+        if path.exists():
+            stored = read_facts(path)
+            check_same(stored, self.facts, self.folder)
+            load_checkpoint(path, self.model, self.optimizer, self.average, self.group.device)
+            self.done, self.spent = stored["step"], stored["seconds"]
+        elif self.group.first:
+            with replacing(self.folder / "recipe.toml") as file:
+                file.write(self.recipe.to_toml().encode())
+
+    def save(self, *, every: float = 0.0) -> None:
+        """Write a checkpoint, unless the last one is younger than ``every`` seconds."""
+        if self.group.first and time.monotonic() - self.saved >= every:
+            facts = {**self.facts, "step": self.done, "seconds": round(self.seconds, 3)}
+            save_checkpoint(self.folder / CHECKPOINT, self.model, self.optimizer, self.average, facts)
+            self.saved = time.monotonic()
+
+    def weights(self) -> dict[str, Tensor]:
+        """What the trained model is: the weights, or their average."""
+        return self.average.state if self.average is not None else self.model.state_dict()
+
+    def finish(self, dataset: Dataset, accuracy: dict[str, dict[int, float]]) -> None:
+        """Write the weights, and last of all run.json: a folder that has it is complete."""
+        if not self.group.first:
+            return
+        save_weights(self.folder / WEIGHTS, self.weights())
+        figures = {"top1": accuracy, "seconds": round(self.seconds, 1), "images_per_second": round(self.speed, 1)}
+        subject = f"{self.recipe.name} {self.recipe.head.kind}"
+        row = results.stamp("train", subject, figures, seed=self.recipe.loop.seed, hardware=self._hardware())
+        about = {
+            "format": 1,
+            "classes": dataset.classes,
+            "superclasses": dataset.superclasses,
+            "superclass_of": dataset.superclass_of,
+            "dims": self.model.head.nesting.dims,
+            "row": dataclasses.asdict(row),
+        }
+        write_json(self.folder / RUN, {**self.facts, **about})
+
+    def _hardware(self) -> str:
+        device = self.group.device
+        return f"{self.group.world} × {torch.cuda.get_device_name(device)}" if device.type == "cuda" else ""
+
+
+@contextlib.contextmanager
+def writing(folder: Path, group: Group) -> Iterator[None]:
+    """Two trainings in one folder would spoil each other: the second is told to wait."""
+    if not group.first:
+        yield
+        return
+    with storage(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = lock(folder)
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+def describe(recipe: Recipe, dataset: Dataset, group: Group) -> dict[str, Any]:
+    """What a run is of: it goes on only with the same."""
+    split = dataset.split(recipe.data.train)
+    for name in recipe.data.test:
+        dataset.split(name)   # a misspelt test split must not wait until training is over
+    size = {"name": dataset.name, "classes": len(dataset.classes), "train": len(split)}
+    return {"recipe": dataclasses.asdict(recipe), "dataset": size, "world": group.world}
+
+
+def is_complete(folder: Path, facts: dict[str, Any]) -> bool:
+    """Whether ``folder`` holds a finished run of this recipe; one of another recipe is an error."""
+    if not (folder / RUN).exists():
+        return False
+    check_same(json.loads((folder / RUN).read_text(encoding="utf-8")), facts, folder)
+    return True
+
+
+def check_same(stored: dict[str, Any], facts: dict[str, Any], folder: Path) -> None:
+    """Raise unless ``stored`` and ``facts`` describe the same training."""
+    now = json.loads(json.dumps(facts))
+    there = {"dataset": stored.get("dataset"), "world": stored.get("world"), **_fields(stored["recipe"])}
+    for name, value in {"dataset": now["dataset"], "world": now["world"], **_fields(now["recipe"])}.items():
+        if there.get(name) != value:
+            raise RunError(
+                f"{folder} holds a run of another recipe",
+                got=f"{name}: {there.get(name)} there, {value} now",
+                cure="choose another --out, or delete that folder",
+            )
+
+
+def _fields(recipe: dict[str, Any]) -> dict[str, Any]:
+    sections = {name: fields for name, fields in recipe.items() if isinstance(fields, dict)}
+    return {f"{s}.{key}": value for s, fields in sections.items() for key, value in fields.items() if key not in _FREE}

@@ -1,0 +1,100 @@
+"""The command line without torch: help, usage, errors in one line, evaluate on vectors from anywhere."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from matryo import EmbeddingSet, Nesting
+from matryo.cli import VERBS, build_parser, main
+from matryo.results import read_rows
+
+
+def matryo(*words):
+    command = [sys.executable, "-m", "matryo", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def refused(*words):
+    """The one line on stderr of a command that must fail."""
+    done = matryo(*words)
+    assert done.returncode == 1, done
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("matryo: error: ")
+    return lines[0]
+
+
+def vectors(folder, *, classes=5, dim=32, seed=0, labels=True):
+    """Class means with noise: a database split and one that asks."""
+    rng = np.random.default_rng(seed)
+    means = rng.normal(size=(classes, dim))
+    for name, count in (("train", 60), ("test", 20)):
+        y = np.arange(count) % classes
+        z = means[y] + 0.5 * rng.normal(size=(count, dim))
+        EmbeddingSet.write(folder / name, z, labels=y if labels else None, nesting=Nesting.halving(dim), model="mine")
+    return folder
+
+
+def test_every_verb_has_help_and_a_word_for_each_option(capsys):
+    for verb in VERBS:
+        with pytest.raises(SystemExit) as stop:
+            main([verb, "--help"])
+        assert stop.value.code == 0
+        assert verb in capsys.readouterr().out
+    for action in build_parser()._subparsers._group_actions[0].choices.values():
+        assert all(option.help for option in action._actions)
+
+
+def test_bad_usage_exits_2():
+    assert matryo("fly").returncode == 2
+    assert matryo("train").returncode == 2
+    assert matryo("train", "demo", "--optim.lrr", "3").returncode == 2
+    assert matryo("--version").stdout.startswith("matryo ")
+
+
+def test_evaluate_prints_a_table_and_stores_rows(tmp_path):
+    folder = vectors(tmp_path / "mine")
+    done = matryo("evaluate", folder, "--json", tmp_path / "rows.jsonl", "--quiet")
+    assert done.returncode == 0, done.stderr
+    assert "1-NN" in done.stdout
+    [row] = read_rows(tmp_path / "rows.jsonl")
+    assert row.kind == "evaluate"
+    assert set(row.figures["dims"]) == {"8", "12", "16", "24", "32"}
+    assert row.figures["dims"]["32"]["top1"] > 0.9
+    assert str(tmp_path) not in json.dumps(row.command)
+    printed = matryo("evaluate", folder, "--json", "-", "--dims", "4,32")
+    assert set(json.loads(printed.stdout)["figures"]["dims"]) == {"4", "32"}
+
+
+def test_folders_stand_side_by_side(tmp_path):
+    both = [vectors(tmp_path / "a"), vectors(tmp_path / "b", seed=1)]
+    done = matryo("evaluate", *both, "--show", "1-NN,mAP@10", "--quiet")
+    assert done.returncode == 0, done.stderr
+    names, titles = done.stdout.splitlines()[1:3]
+    assert names.split() == ["a", "b"]
+    assert titles.split() == ["dim", "1-NN", "mAP@10", "1-NN", "mAP@10"]
+    assert matryo("evaluate", both[0], "--show", "all", "--quiet").stdout.count("P@50") == 2
+
+
+def test_a_split_of_other_classes_is_left_out_unless_asked_for(tmp_path):
+    folder = vectors(tmp_path / "mine")
+    EmbeddingSet.write(folder / "unseen", np.eye(4, 32), labels=[90, 91, 92, 93])
+    done = matryo("evaluate", folder, "--quiet")
+    assert done.returncode == 0, done.stderr
+    assert "left out unseen" in done.stderr
+    assert "of a class that the database holds" in refused("evaluate", folder, "--queries", "unseen")
+
+
+def test_bad_folders_are_named_with_their_cure(tmp_path):
+    assert "name others with --database" in refused("evaluate", tmp_path / "nothing")
+    folder = vectors(tmp_path / "mine")
+    assert "splits nope" not in refused("evaluate", folder, "--queries", "nope")
+    assert "split nope" in refused("evaluate", folder, "--queries", "nope")
+    assert "--dims must list dims" in refused("evaluate", folder, "--dims", "8,x")
+    assert "must have labels" in refused("evaluate", vectors(tmp_path / "bare", labels=False))
+    damaged = vectors(tmp_path / "damaged") / "test" / "vectors.npy"
+    damaged.write_bytes(damaged.read_bytes()[:-40])
+    assert "vectors.npy" in refused("evaluate", tmp_path / "damaged")

@@ -1,0 +1,132 @@
+"""train and encode through the command line: flags, several sources, and mistakes told in one line."""
+
+import io
+import json
+import re
+import shutil
+import tarfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from matryo import EmbeddingSet
+from matryo.cli import main
+from matryo.data import emoji, pack_dataset
+from matryo.data.dataset import Dataset
+
+FAST = ["--loop.epochs", "1", "--loop.batch", "16", "--data.size", "32", "--encoder.dim", "16", "--data.workers", "0",
+        "--loop.device", "cpu", "--augment.crop", "resized", "--data.test", "val", "--quiet"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def few():
+    """Three emoji classes of real images, as a dataset with train and val."""
+    whole = emoji()
+    chosen = np.array([0, 1, 2])
+    splits = {}
+    for name, source in (("train", "train"), ("val", "flat")):
+        split = whole.split(source)
+        part = split.subset(np.isin(split.labels, chosen))
+        splits[name] = part
+    many = splits["train"].subset(np.resize(np.arange(len(splits["train"])), 24))
+    return Dataset("few", whole.classes[:3], {"train": many, "val": splits["val"]})
+
+
+@pytest.fixture
+def folder(few, tmp_path):
+    root = tmp_path / "pictures"
+    for name, split in few.splits.items():
+        for i in range(len(split)):
+            path = root / name / few.classes[split.labels[i]] / f"{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(split.image(i)).save(path)
+    return root
+
+
+def shards(few, root):
+    root.mkdir()
+    for name, split in few.splits.items():
+        with tarfile.open(root / f"{name}-0000.tar", "w") as tar:
+            for i in range(len(split)):
+                picture = io.BytesIO()
+                Image.fromarray(split.image(i)).save(picture, "PNG")
+                for ending, data in (("png", picture.getvalue()), ("cls", str(split.labels[i]).encode())):
+                    entry = tarfile.TarInfo(f"{i:04d}.{ending}")
+                    entry.size = len(data)
+                    tar.addfile(entry, io.BytesIO(data))
+    return root
+
+
+def test_a_folder_of_images_from_training_to_a_table(folder, tmp_path, capsys):
+    run = tmp_path / "run"
+    assert main(["train", "tiny-imagenet-rn18", "--data", str(folder), "--data.source", "folder", "--out", str(run),
+                 "--encoder.name", "convnet", "--loop.compile", "false", *FAST]) == 0  # fmt: skip
+    assert "next: matryo encode" in capsys.readouterr().out
+    assert main(["encode", str(run), "--data", str(folder), "--quiet"]) == 0
+    stored = EmbeddingSet.open(run / "embeddings" / "val")
+    stored.verify()
+    assert stored.classes == ("beaming face with smiling eyes",) or len(stored.classes) == 3
+    assert stored.labels.dtype == np.int64
+    assert main(["evaluate", str(run), "--quiet"]) == 0
+    assert "mAP@10" in capsys.readouterr().out
+    facts = json.loads((run / "run.json").read_text())
+    assert facts["recipe"]["optim"]["lr"] == 0.5   # the recipe's
+    assert facts["recipe"]["loop"]["epochs"] == 1   # the flag's
+    assert str(tmp_path) not in facts["row"]["command"]
+
+
+@pytest.mark.parametrize("source", ["packed", "shards"])
+def test_other_sources_train_too(few, tmp_path, source):
+    root = shards(few, tmp_path / "data") if source == "shards" else tmp_path / "data"
+    if source == "packed":
+        pack_dataset(few, root, progress=False)
+    words = ["train", "demo", "--data", str(root), "--data.source", source, "--out", str(tmp_path / "run"), *FAST]
+    assert main(words) == 0
+
+
+def error(capsys, *words):
+    assert main([str(word) for word in words]) == 1
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+def test_mistakes_are_one_line_with_a_cure(folder, tmp_path, capsys):
+    base = ["train", "demo", "--data.source", "folder", "--out", tmp_path / "run", *FAST]
+    assert "did you mean demo?" in error(capsys, "train", "demoo")
+    assert "--data DIR" in error(capsys, *base)
+    assert "missing" in error(capsys, *base, "--data", tmp_path / "missing")
+    assert "true or false" in error(capsys, *base, "--data", folder, "--head.bias", "maybe")
+    assert "must not exceed the 16" in error(capsys, *base, "--data", folder, "--head.dims", "8,64")
+    assert "unknown encoder" in error(capsys, *base, "--data", folder, "--encoder.name", "resnet51")
+    assert "complete run" in error(capsys, "encode", tmp_path / "missing")
+
+    (folder / "train" / "empty").mkdir()
+    assert "empty" in error(capsys, *base, "--data", folder)
+    (folder / "train" / "empty").rmdir()
+
+    for picture in (folder / "train").rglob("*.png"):
+        picture.write_bytes(picture.read_bytes()[:50])
+    assert re.search(r"train/\S+.*/\d+\.png", error(capsys, *base, "--data", folder))
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text("[optim]\nlearning_rate = 1\n")
+    assert "unknown recipe field" in error(capsys, "train", recipe)
+
+
+def test_encode_tells_what_is_wrong_and_overwrites_only_when_asked(few, tmp_path, capsys):
+    root, run = tmp_path / "data", tmp_path / "run"
+    pack_dataset(few, root, progress=False)
+    assert main(["train", "demo", "--data", str(root), "--data.source", "packed", "--out", str(run), *FAST]) == 0
+    encode = ["encode", run, "--data", root, "--quiet"]
+    assert "no such split" in error(capsys, *encode, "--split", "nope")
+    assert main([str(word) for word in encode]) == 0
+    before = (run / "embeddings" / "val" / "vectors.npy").read_bytes()
+    other = tmp_path / "other"
+    words = ["train", "demo", "--data", str(root), "--data.source", "packed", "--out", str(other), *FAST]
+    assert main([*words, "--loop.seed", "1"]) == 0
+    shutil.copytree(run / "embeddings", other / "embeddings")
+    assert "holds other embeddings" in error(capsys, "encode", other, "--data", root, "--quiet")
+    assert (other / "embeddings" / "val" / "vectors.npy").read_bytes() == before
+    assert main(["encode", str(other), "--data", str(root), "--quiet", "--overwrite"]) == 0
+    assert (other / "embeddings" / "val" / "vectors.npy").read_bytes() != before

@@ -1,0 +1,136 @@
+"""The map of the design, executable: who may import whom, what `import matryo` loads, and what is public."""
+
+import ast
+import importlib
+import importlib.util
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import matryo
+
+SRC = Path(matryo.__file__).parent
+
+# Each room may import from the rooms listed; nothing else of matryo.
+BASE = {"errors", "files", "nesting", "results"}
+SEAM = BASE | {"data", "embeddings", "metrics"}
+ALLOWED = {
+    "errors": set(),
+    "files": {"errors"},
+    "nesting": {"errors"},
+    "results": {"errors", "files"},
+    "data": BASE,
+    "embeddings": BASE,
+    "metrics": BASE,
+    "losses": BASE,
+    "heads": BASE | {"losses"},
+    "encoders": BASE | {"losses", "heads"},
+    "training": SEAM | {"losses", "heads", "encoders"},
+    "evaluation": SEAM,
+    "cli": SEAM | {"training", "evaluation"},
+    "__main__": {"cli"},
+}
+TORCH_SIDE = {"heads", "losses", "encoders", "training"}
+TORCH_FREE_INSIDE = {"training/__init__.py", "training/recipe.py", "training/recipes.py"}
+FILES = sorted(path for path in SRC.rglob("*.py") if path != SRC / "__init__.py")
+
+
+def room(path):
+    return path.relative_to(SRC).parts[0].removesuffix(".py")
+
+
+def imports(path, *, at_runtime):
+    """The dotted names a file imports; with ``at_runtime``, without those for type checkers only."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    skipped = set()
+    for node in ast.walk(tree):
+        if at_runtime and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            skipped |= {id(inner) for inner in ast.walk(node)}
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path}: relative imports hide where things come from"
+            yield node.module
+            if node.module == "matryo":
+                yield from (f"matryo.{alias.name}" for alias in node.names if (SRC / f"{alias.name}.py").exists())
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SRC)))
+def test_imports_go_leftward(path):
+    here = room(path)
+    assert here in ALLOWED, f"{here} is a new room: give it a place in the map"
+    for name in imports(path, at_runtime=False):
+        parts = name.split(".")
+        if parts[0] == "matryo" and len(parts) > 1 and parts[1] != here:
+            assert parts[1] in ALLOWED[here], f"{path.name} imports {name}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SRC)))
+def test_the_numpy_side_never_imports_torch(path):
+    inside = str(path.relative_to(SRC))
+    if room(path) in TORCH_SIDE and inside not in TORCH_FREE_INSIDE:
+        return
+    names = {name.split(".")[0] for name in imports(path, at_runtime=True)}
+    assert not names & {"torch", "timm", "tensorboard"}, path
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SRC)))
+def test_a_file_states_its_idea_and_stays_readable(path):
+    text = path.read_text(encoding="utf-8")
+    assert ast.get_docstring(ast.parse(text)), "the first line of a file states its one idea"
+    assert len(text.splitlines()) <= 400, "more than one idea?"
+
+
+def test_nothing_is_pickled():
+    for path in FILES:
+        names = set(imports(path, at_runtime=False))
+        assert not names & {"pickle", "joblib", "dill"}, path
+        assert "torch.load(" not in path.read_text(encoding="utf-8"), path
+
+
+def run(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_the_import_is_light():
+    heavy = "{'torch', 'PIL', 'safetensors', 'tqdm', 'numpy'}"
+    assert run(f"import sys, matryo; print({heavy} & set(sys.modules))").strip() == "set()"
+    numpy_side = "import sys, matryo.data, matryo.embeddings, matryo.evaluation, matryo.training.recipes, matryo.cli"
+    assert run(f"{numpy_side}; print({{'torch', 'PIL'}} & set(sys.modules))").strip() == "set()"
+
+
+def test_help_loads_no_torch():
+    for words in (["--help"], ["train", "--help"], ["demo", "--help"]):
+        code = f"import sys, matryo.cli\ntry: matryo.cli.main({words})\nexcept SystemExit: pass\n"
+        assert run(code + "print('torch' in sys.modules)").splitlines()[-1] == "False"
+
+
+def test_public_names_exist_and_are_few():
+    assert len(matryo.__all__) <= 15
+    assert sorted(matryo.__all__) == list(matryo.__all__)
+    for name in set(matryo.__all__) - {"load", "train"}:
+        assert getattr(matryo, name) is not None
+    assert set(matryo.__all__) <= set(dir(matryo))
+    with pytest.raises(AttributeError, match="no attribute 'nope'"):
+        _ = matryo.nope
+
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+PACKAGES = [info.name for info in pkgutil.iter_modules([str(SRC)]) if info.ispkg]
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_all_lists_what_a_package_exports(name):
+    if name in TORCH_SIDE and not HAS_TORCH:
+        pytest.skip("needs torch")
+    package = importlib.import_module(f"matryo.{name}")
+    for public in package.__all__:
+        assert getattr(package, public) is not None, f"{name}.{public}"
+    defined = {key for key, value in vars(package).items() if getattr(value, "__module__", "") == package.__name__}
+    assert {key for key in defined if not key.startswith("_")} <= set(package.__all__), "public, but not in __all__"

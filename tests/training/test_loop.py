@@ -1,0 +1,232 @@
+"""Training for real, on a tiny dataset: it learns, survives kill -9 bit for bit, and many processes equal one."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from matryo.data import array_dataset
+from matryo.errors import DataError, NestingError, RunError, TrainingError
+from matryo.training import load, load_recipe, train
+from matryo.training.checkpoint import load_weights
+from matryo.training.recipe import Recipe
+from matryo.training.recipes import override
+
+SMALL = {
+    "data.test": "test", "data.size": "16", "encoder.dim": "16", "loop.batch": "16", "loop.epochs": "3",
+    "optim.lr": "0.05", "optim.peak": "0.5", "loop.log_every": "1", "loop.device": "cpu", "augment.pad": "2",
+}  # fmt: skip
+
+
+def recipe(**changes):
+    fields = {name.replace("__", "."): str(value) for name, value in changes.items()}
+    return override(Recipe(name="small"), {**SMALL, **fields})
+
+
+def dataset(count=96, classes=4, seed=0):
+    """Coloured squares: the class is the colour, the place is chance."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(classes, size=count)
+    labels[:classes] = np.arange(classes)
+    images = rng.integers(0, 60, size=(count, 16, 16, 3), dtype=np.uint8)
+    for image, label in zip(images, labels, strict=True):
+        x, y = rng.integers(0, 8, size=2)
+        image[y : y + 8, x : x + 8, label % 3] += 150
+        image[y : y + 8, x : x + 8] //= np.uint8(1 + label // 3)
+    return array_dataset({"train": (images, labels), "test": (images[: count // 2], labels[: count // 2])})
+
+
+def metrics(run, kind="train"):
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["kind"] == kind]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("kind", ["separate", "tied", "fixed"])
+def test_it_learns_at_every_dim(tmp_path, kind):
+    run = train(recipe(head__kind=kind, loop__epochs=12), dataset(), tmp_path / "run", progress=False)
+    facts = json.loads((run / "run.json").read_text())
+    top1 = facts["row"]["figures"]["top1"]["test"]
+    assert list(top1) == (["16"] if kind == "fixed" else ["8", "16"])
+    assert all(value > 0.8 for value in top1.values()), top1
+    first, last = metrics(run)[0], metrics(run)[-1]
+    assert all(last["loss"][dim] < 0.5 * first["loss"][dim] for dim in top1)
+    assert (run / "recipe.toml").exists()
+    assert load_recipe(run / "recipe.toml") == dataclasses.replace(recipe(head__kind=kind, loop__epochs=12))
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_does_not(tmp_path):
+    a, b, c = (
+        load_weights(train(recipe(loop__seed=s, optim__ema=0.9), dataset(), tmp_path / n, progress=False)
+                     / "model.safetensors")
+        for n, s in (("a", 0), ("b", 0), ("c", 1))
+    )  # fmt: skip
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert not all(torch.equal(a[name], c[name]) for name in a)
+
+
+SCRIPT = """
+import sys, torch
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from test_loop import dataset, recipe
+from matryo.training import train
+torch.set_num_threads(1)
+changes = dict(item.split("=", 1) for item in sys.argv[3:])
+train(recipe(**changes), dataset(), Path(sys.argv[2]), progress=False)
+"""
+
+
+def start(out, *changes, launcher=(sys.executable, "-c", SCRIPT)):
+    command = [*launcher, str(Path(__file__).parent), str(out), *changes]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(process):
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+
+
+def test_killed_at_any_moment_it_ends_with_the_same_bits(tmp_path):
+    changes = ["loop__epochs=30", "optim__ema=0.99", "loop__checkpoint_seconds=0"]
+    plain, killed = tmp_path / "plain", tmp_path / "killed"
+    finish(start(plain, *changes))
+    rng, kills = np.random.default_rng(0), 0
+    while not (killed / "run.json").exists():
+        process = start(killed, *changes)
+        before = _modified(killed / "checkpoint.safetensors")
+        while process.poll() is None and _modified(killed / "checkpoint.safetensors") == before:
+            time.sleep(0.002)   # until it has started up and gone on by a step
+        time.sleep(float(rng.uniform(0, 0.4)) * (kills < 4))
+        if kills < 4 and process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+            process.communicate()
+        else:
+            finish(process)
+    assert kills >= 3
+    wanted, got = (load_weights(run / "model.safetensors") for run in (plain, killed))
+    assert wanted.keys() == got.keys()
+    assert all(torch.equal(wanted[name], got[name]) for name in wanted)
+    assert [m["step"] for m in metrics(killed)] == [m["step"] for m in metrics(plain)]
+    assert [m["loss"] for m in metrics(killed)] == [m["loss"] for m in metrics(plain)]
+    assert not list(killed.glob(".*.tmp*")), "leftovers of a kill are swept"
+
+
+def _modified(path):
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+def test_two_processes_equal_one_on_the_same_global_batch(tmp_path):
+    changes = ["encoder__norm=group", "loop__precision=fp32", "optim__lr_batch=32", "loop__epochs=2"]
+    finish(start(tmp_path / "one", *changes, "loop__batch=32"))
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [*torchrun, str(Path(__file__).parent), str(tmp_path / "two"), *changes, "loop__batch=16"]
+    subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=180)
+    one, two = metrics(tmp_path / "one"), metrics(tmp_path / "two")
+    assert len(one) == len(two) == 6
+    for a, b in zip(one, two, strict=True):
+        for dim in a["loss"]:
+            assert a["loss"][dim] == pytest.approx(b["loss"][dim], abs=1e-5)
+            assert a["top1"][dim] == pytest.approx(b["top1"][dim], abs=1e-6)
+    wanted, got = (load_weights(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    for name in wanted:
+        torch.testing.assert_close(wanted[name], got[name], atol=1e-5, rtol=1e-4)
+
+
+def test_a_complete_run_is_left_as_it_is(tmp_path):
+    run = train(recipe(), dataset(), tmp_path / "run", progress=False)
+    before = (run / "model.safetensors").stat().st_mtime_ns
+    train(recipe(loop__log_every=2), dataset(), run, progress=False)   # a field that changes no result may differ
+    assert (run / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_another_recipe_or_dataset_in_the_folder_is_an_error_and_loses_nothing(tmp_path):
+    run = train(recipe(), dataset(), tmp_path / "run", progress=False)
+    before = {path: path.read_bytes() for path in run.glob("*.*") if path.is_file()}
+    with pytest.raises(RunError, match=r"another recipe.*optim.lr: 0.05 there, 0.1 now.*choose another --out"):
+        train(recipe(optim__lr=0.1), dataset(), run, progress=False)
+    (run / "run.json").unlink()   # now as if it were unfinished: the checkpoint says the same
+    with pytest.raises(RunError, match="another recipe"):
+        train(recipe(optim__lr=0.1), dataset(), run, progress=False)
+    with pytest.raises(RunError, match="dataset"):
+        train(recipe(), dataset(count=80), run, progress=False)
+    for path, content in before.items():
+        assert path.name == "run.json" or path.read_bytes() == content
+
+
+def test_a_loss_that_is_not_finite_stops_with_a_cure(tmp_path):
+    with pytest.raises(TrainingError, match=r"must stay finite.*lower --optim.lr"):
+        train(recipe(optim__lr=1e30, loop__precision="fp32"), dataset(), tmp_path / "run", progress=False)
+
+
+def test_mistakes_are_told_before_any_work(tmp_path):
+    cases = [
+        (recipe(data__test="nope"), DataError, "has no such split.*test, train"),
+        (recipe(data__train="nope"), DataError, "has no such split"),
+        (recipe(head__dims="8,32"), NestingError, "must not exceed the 16 dimensions"),
+        (recipe(loop__batch=1000), DataError, r"fill one batch.*--loop.batch 96"),
+        (recipe(finetune__start=tmp_path / "none"), RunError, "run folder or a .safetensors"),
+    ]
+    for number, (made, error, message) in enumerate(cases):
+        with pytest.raises(error, match=message):
+            train(made, dataset(), tmp_path / f"run{number}", progress=False)
+        assert not (tmp_path / f"run{number}" / "checkpoint.safetensors").exists()
+
+
+@pytest.mark.parametrize("unfreeze", ["none", "blocks.2", ""])
+def test_finetuning_trains_from_the_named_layer_on(tmp_path, unfreeze):
+    first = train(recipe(head__kind="fixed"), dataset(), tmp_path / "first", progress=False)
+    second = train(
+        recipe(finetune__start=first, finetune__unfreeze=unfreeze), dataset(), tmp_path / "second", progress=False
+    )
+    before, after = load_weights(first / "model.safetensors"), load_weights(second / "model.safetensors")
+    changed = {name.split(".body")[0].split(".shortcut")[0] for name in before if name.startswith("encoder.")
+               and not torch.equal(before[name], after[name])}  # fmt: skip
+    early = ["stem", "blocks.0", "blocks.1"]
+    frozen = {"none": [*early, "blocks.2"], "blocks.2": early, "": []}
+    for part in frozen[unfreeze]:   # batch-norm statistics included
+        assert not any(name.startswith(f"encoder.{part}") for name in changed), changed
+    assert any(name.startswith("encoder.blocks.2") for name in changed) == (unfreeze != "none")
+
+
+def test_a_full_disk_keeps_the_last_checkpoint(tmp_path):
+    """A file-size limit stands in for the full disk: the kernel refuses the write in the same way."""
+    run = tmp_path / "run"
+    process = start(run, "loop__epochs=30", "loop__checkpoint_seconds=0")
+    while not (run / "checkpoint.safetensors").exists():
+        time.sleep(0.01)
+        assert process.poll() is None
+    process.kill()
+    process.communicate()
+    size = (run / "checkpoint.safetensors").stat().st_size
+    limited = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); " \
+              f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size // 2}, {size // 2}))\n" + SCRIPT  # fmt: skip
+    refused = start(run, "loop__epochs=30", "loop__checkpoint_seconds=0", launcher=(sys.executable, "-c", limited))
+    output, _ = refused.communicate(timeout=60)
+    assert refused.returncode != 0
+    assert "StorageError" in output
+    assert "what was saved before is intact" in output
+    finish(start(run, "loop__epochs=30", "loop__checkpoint_seconds=0"))
+    assert load(run).nesting.dims == (8, 16)

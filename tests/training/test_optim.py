@@ -1,0 +1,190 @@
+"""The schedule against numpy's interpolation, the parameter groups against the modules, the average against a loop."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from matryo.encoders import build_encoder
+from matryo.training.model import build_model, freeze_before
+from matryo.training.optim import Average, learning_rate, make_optimizer
+from matryo.training.recipe import Recipe
+from matryo.training.recipes import load_recipe, override
+
+
+def recipe(**changes):
+    return override(Recipe(), {name.replace("__", "."): str(value) for name, value in changes.items()})
+
+
+def rates(made, steps, batch=256):
+    return np.array([learning_rate(made, step, steps, batch) for step in range(made.loop.epochs * steps)])
+
+
+# --- the learning rate ---
+
+
+@pytest.mark.parametrize("peak", [0, 1, 2.5, 4, 9.99])
+@pytest.mark.parametrize("steps", [1, 7, 100])
+def test_the_triangle_is_two_straight_lines(peak, steps):
+    made = recipe(optim__lr=0.3, optim__peak=peak, loop__epochs=10)
+    total = 10 * steps
+    # Zero one step before the first, the top at the peak, zero one step after the last.
+    wanted = np.interp(np.arange(total), [-1, peak * steps, total], [0, 0.3, 0])
+    if total - peak * steps >= 1:
+        np.testing.assert_allclose(rates(made, steps), wanted, rtol=1e-12)
+    assert (rates(made, steps) > 0).all()
+    assert (rates(made, steps) <= 0.3).all()
+
+
+@pytest.mark.parametrize("schedule", ["triangular", "cosine"])
+@pytest.mark.parametrize(("epochs", "peak"), [(1, 0.5), (3, 3), (2, 5), (30, 2)])
+def test_the_rate_is_never_negative_and_the_last_step_counts(schedule, epochs, peak):
+    made = recipe(optim__lr=0.3, optim__schedule=schedule, optim__peak=peak, loop__epochs=epochs)
+    found = rates(made, 9)
+    assert (found > 0).all()
+    assert (found <= 0.3).all()
+    if peak < epochs:
+        assert found[-1] == found[int(9 * peak) :].min() < 0.25 * found.max()
+
+
+def test_the_cosine_falls_from_the_peak_to_zero_in_half_a_wave():
+    made = recipe(optim__lr=0.2, optim__schedule="cosine", optim__peak=2, loop__epochs=12)
+    found, total, peak = rates(made, 10), 120, 20
+    np.testing.assert_allclose(found[:peak], np.interp(np.arange(peak), [-1, peak], [0, 0.2]))
+    for step in range(peak, total):
+        angle = math.pi * (step - peak) / (total - peak)
+        assert found[step] == pytest.approx(0.2 * (1 + math.cos(angle)) / 2)
+    assert found[peak] == pytest.approx(0.2)
+    assert found[70] == pytest.approx(0.1)   # half way
+
+
+def test_the_rate_scales_with_the_global_batch():
+    made = load_recipe("imagenet-rn50-mrl")
+    steps = 1_281_167 // 512
+    top = max(learning_rate(made, step, steps, 512) for step in (2 * steps - 1, 2 * steps))
+    assert top == pytest.approx(0.475)
+    for step in (0, 1000, 2 * steps, 30 * steps):
+        one = learning_rate(made, step, steps, 512)
+        assert learning_rate(made, step, steps, 2048) == pytest.approx(4 * one)   # the eight GPUs of FFCV: 1.9
+        assert learning_rate(made, step, steps, 256) == pytest.approx(one / 2)
+    unscaled = recipe(optim__lr=0.3)
+    assert learning_rate(unscaled, 5, 10, 64) == learning_rate(unscaled, 5, 10, 4096)
+
+
+# --- parameter groups ---
+
+NORMS = ("BatchNorm", "GroupNorm", "LayerNorm")
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+@pytest.mark.parametrize("norm", ["batch", "group"])
+@pytest.mark.parametrize("encoder", ["convnet", "resnet18"])
+def test_norm_layers_do_not_decay_and_everything_else_does(encoder, norm, name):
+    made = recipe(encoder__name=encoder, encoder__norm=norm, optim__weight_decay=0.02, optim__name=name)
+    model = build_model(made, classes=3)
+    decay = {}
+    for group in make_optimizer(model, made).param_groups:
+        for parameter in group["params"]:
+            assert id(parameter) not in decay
+            decay[id(parameter)] = group["weight_decay"]
+    count = 0
+    for path, module in model.named_modules():
+        is_norm = type(module).__name__.startswith(NORMS)
+        for key, parameter in module.named_parameters(recurse=False):
+            assert decay[id(parameter)] == (0.0 if is_norm else 0.02), f"{path}.{key}"
+            count += 1
+    assert count == len(decay) == len(list(model.parameters()))
+    assert set(decay.values()) == {0.0, 0.02}
+
+
+def test_layer_norms_do_not_decay():
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+    groups = make_optimizer(model, recipe()).param_groups
+    for part, group in zip(model, groups, strict=True):
+        assert [id(p) for p in group["params"]] == [id(p) for p in part.parameters()]
+    assert groups[1]["weight_decay"] == 0
+
+
+def test_frozen_parameters_are_left_out():
+    model = build_model(recipe(encoder__name="resnet18"), classes=3)
+    freeze_before(model.encoder, "layer4.1.conv2")
+    given = {id(p) for group in make_optimizer(model, recipe()).param_groups for p in group["params"]}
+    wanted = [model.encoder.layer4[1].conv2, model.encoder.layer4[1].bn2, model.head]
+    assert given == {id(p) for module in wanted for p in module.parameters()}
+
+
+def test_the_options_of_the_recipe_arrive():
+    model = build_encoder("convnet")
+    sgd = make_optimizer(model, recipe(optim__momentum=0.8, optim__nesterov="true"))
+    assert isinstance(sgd, torch.optim.SGD)
+    assert all(group["momentum"] == 0.8 and group["nesterov"] for group in sgd.param_groups)
+    adam = make_optimizer(model, recipe(optim__name="adamw", optim__momentum=0.85, optim__beta2=0.98))
+    assert isinstance(adam, torch.optim.AdamW)
+    assert all(group["betas"] == (0.85, 0.98) for group in adam.param_groups)
+
+
+def test_a_step_of_sgd_is_the_formula():
+    """v ← 0.9 v + (g + w λ); w ← w − lr v, where norms have λ = 0."""
+    model = nn.Sequential(nn.Linear(3, 4, bias=False), nn.BatchNorm1d(4)).double()
+    optimizer = make_optimizer(model, recipe(optim__lr=0.1, optim__momentum=0.9, optim__weight_decay=0.5))
+    weights = [p.detach().clone() for p in model.parameters()]
+    speeds = [torch.zeros_like(w) for w in weights]
+    rng = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        for i, (parameter, decay) in enumerate(zip(model.parameters(), (0.5, 0.0, 0.0), strict=True)):
+            parameter.grad = torch.randn(parameter.shape, generator=rng, dtype=torch.float64)
+            speeds[i] = 0.9 * speeds[i] + parameter.grad + decay * weights[i]
+            weights[i] = weights[i] - 0.1 * speeds[i]
+        optimizer.step()
+    for parameter, wanted in zip(model.parameters(), weights, strict=True):
+        torch.testing.assert_close(parameter.detach(), wanted)
+
+
+# --- the average of the weights ---
+
+
+def test_the_average_equals_a_plain_loop_and_integers_are_copied():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).double()
+    average = Average(model, decay=0.7)
+    plain = {name: value.clone() for name, value in model.state_dict().items()}
+    for step in range(40):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter))
+        model(torch.randn(2, 3, 5, 5, dtype=torch.float64))   # moves the running statistics
+        average.update(model, step)
+        decay = min(0.7, (1 + step) / (10 + step))
+        for name, value in model.state_dict().items():
+            if name.endswith("num_batches_tracked"):
+                plain[name] = value.clone()
+            else:
+                plain[name] = decay * plain[name] + (1 - decay) * value
+    assert average.state.keys() == model.state_dict().keys()
+    assert int(average.state["1.num_batches_tracked"]) == 40
+    assert average.state["1.num_batches_tracked"].dtype == torch.int64
+    for name, value in plain.items():
+        torch.testing.assert_close(average.state[name], value)
+    assert not torch.equal(average.state["1.running_mean"], model[1].running_mean)
+
+
+def test_the_average_lives_apart_from_the_model():
+    model = nn.Linear(3, 3)
+    average = Average(model, decay=0.9)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with torch.no_grad():
+        model.weight.zero_()
+    assert torch.equal(average.state["weight"], before["weight"])
+    average.update(model, 0)
+    assert torch.equal(model.weight, torch.zeros(3, 3)), "updating the average leaves the model alone"
+    assert not any(value.requires_grad for value in average.state.values())
+
+
+def test_a_constant_model_is_its_own_average():
+    model = nn.Linear(3, 3)
+    average = Average(model, decay=0.99)
+    for step in range(5):
+        average.update(model, step)
+    assert torch.equal(average.state["weight"], model.weight)
