@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import tempfile
 from pathlib import Path
 
+from matryo.cli.train import read_run
 from matryo.data import Dataset, decode_all, open_dataset
 from matryo.data.arrays import ArrayImages
-from matryo.results import Row, append_rows
+from matryo.results import append_rows
 from matryo.training import load_recipe, train
 
 
@@ -36,7 +36,7 @@ def main() -> None:
             fields = {"head.kind": kind, "head.dims": dim, "loop.seed": str(seed), **changes}
             recipe = load_recipe(args.recipe, {name: value for name, value in fields.items() if value})
             with tempfile.TemporaryDirectory() as folder:
-                row = trained_row(train(recipe, dataset, Path(folder) / model.replace(":", "-"), progress=False))
+                row = read_run(train(recipe, dataset, Path(folder) / model.replace(":", "-"), progress=False))
             append_rows(args.rows, [row])
             top1 = row.figures["top1"]["val"]
             shown = " ".join(f"{dim}:{100 * value:.2f}" for dim, value in top1.items())
@@ -47,11 +47,6 @@ def decoded(dataset: Dataset) -> Dataset:
     """The same dataset with its images decoded once, for all runs."""
     splits = {name: ArrayImages(decode_all(split), split.labels) for name, split in dataset.splits.items()}
     return dataclasses.replace(dataset, splits=splits)
-
-
-def trained_row(run: Path) -> Row:
-    """The row a finished run stored."""
-    return Row(**json.loads((run / "run.json").read_text(encoding="utf-8"))["row"])
 
 
 if __name__ == "__main__":

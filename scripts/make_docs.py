@@ -23,7 +23,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from matryo.cli import build_parser
 from matryo.cli import main as matryo_main
-from matryo.evaluation import Evaluation, table
+from matryo.evaluation import Evaluation
 from matryo.results import Row, read_rows
 from matryo.training.recipe import Recipe
 from matryo.training.recipes import bundled_recipes, recipe_fields
@@ -244,26 +244,48 @@ def step_tables(rows: list[Row]) -> list[str]:
 
 
 def evaluate_tables(rows: list[Row]) -> list[str]:
-    """Every evaluation, models side by side."""
+    """Every evaluated split: models side by side, over their seeds."""
     kept = latest(rows, lambda row: (row.subject, row.seed))
-    seeds = {row.subject: len({one.seed for one in kept if one.subject == row.subject}) for row in kept}
-    named = []
-    for row in kept:
-        one = Evaluation.from_figures(row.figures)
-        named.append((folder_of(row) + (f" seed {row.seed}" if seeds[row.subject] > 1 else ""), one))
-    return [EVALUATED, table(named, markdown=True)]
+    models = dict.fromkeys(map(folder_of, kept))
+    parts = [EVALUATED]
+    for split in dict.fromkeys(row.figures["split"] for row in kept):
+        columns = [(split, model, metric) for model in models for metric in ("1-NN", "mAP@10")]
+        parts += [f"Split `{split}`:", seeds_table(kept, columns, [f"{m} {metric}" for _, m, metric in columns])]
+    return parts
 
 
 def demo_table(rows: list[Row]) -> str:
     """What README shows: 1-NN of the nested model beside the truncated fixed one, at each trained dim."""
-    kept = latest([row for row in rows if row.kind == "evaluate"], lambda row: row.subject)
-    found = {(folder_of(row), row.figures["split"]): Evaluation.from_figures(row.figures) for row in kept}
+    kept = latest([row for row in rows if row.kind == "evaluate"], lambda row: (row.subject, row.seed))
     models, splits = {"demo-nested": "nested", "demo-fixed": "fixed, truncated"}, ("flat", "twemoji")
-    dims = [row.dim for row in found["demo-nested", splits[0]].rows if row.trained]
-    lines = [[f"{dim}", *(f"{100 * found[m, s].at(dim).top1:.1f}" for s in splits for m in models)] for dim in dims]
-    heads = ["dim", *(f"{split}: {title}" for split in splits for title in models.values())]
-    about = "1-NN accuracy in percent, on two splits of drawings that training did not see:"
-    return "\n\n".join([about, grid(heads, lines), "\n".join(origin(group) for group in origins(kept))])
+    columns = [(split, model, "1-NN") for split in splits for model in models]
+    heads = [f"{split}: {title}" for split in splits for title in models.values()]
+    about = (
+        "1-NN accuracy in percent on two splits of drawings by vendors that training did not see, mean ± standard "
+        "deviation over (so many) seeds:"
+    )
+    whole = seeds_table(kept, columns, heads, trained_only=True)
+    return "\n\n".join([about, whole, "\n".join(origin(group) for group in origins(kept))])
+
+
+def seeds_table(
+    rows: list[Row], columns: list[tuple[str, str, str]], heads: list[str], trained_only: bool = False
+) -> str:
+    """A line a dim, a column for each (split, model, metric): mean ± deviation over the seeds."""
+    found: dict[tuple[str, str], list[Evaluation]] = {}
+    for row in rows:
+        found.setdefault((folder_of(row), row.figures["split"]), []).append(Evaluation.from_figures(row.figures))
+    trained = {line.dim for many in found.values() for one in many for line in one.rows if line.trained}
+    dims = sorted({dim for many in found.values() for one in many for dim in one.dims})
+    lines = []
+    for dim in [dim for dim in dims if dim in trained or not trained_only]:
+        cells = []
+        for split, model, metric in columns:
+            points = [one.at(dim) for one in found.get((model, split), []) if dim in one.dims]
+            values = [100 * (point.top1 if metric == "1-NN" else point.map_at[10]) for point in points]
+            cells.append(spread(values, 1))
+        lines.append([f"{dim}" if dim in trained else f"{dim}\\*", *cells])
+    return grid(["dim", *heads], lines)
 
 
 def between_marks(text: str, filling: str) -> str:

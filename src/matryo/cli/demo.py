@@ -18,20 +18,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where to put the runs."""
     parser.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="folder for both runs [runs]")
     parser.add_argument("--epochs", type=int, metavar="N", help="train shorter or longer than the recipe says")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="another seed, another pair of models [0]")
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
 
 
 def run(args: argparse.Namespace) -> None:
     """The spine in one go: train, encode, evaluate."""
     from matryo.cli.evaluate import evaluate_folders, to_rows
-    from matryo.cli.train import print_run
+    from matryo.cli.train import print_run, read_run
     from matryo.data import open_dataset
     from matryo.evaluation import table
     from matryo.results import append_rows
     from matryo.training import encode_split, load, load_recipe, train
 
     dataset, progress = open_dataset("emoji"), not args.quiet
-    changes = {"loop.epochs": str(args.epochs)} if args.epochs else {}
+    changes = {"loop.seed": str(args.seed)} | ({"loop.epochs": str(args.epochs)} if args.epochs else {})
     recipes = {
         NESTED: load_recipe("demo", changes),
         FIXED: load_recipe("demo", {**changes, "head.kind": "fixed"}),
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> None:
     print("\n" + table([(one.name, one.evaluation) for one in found], show=("1-NN", "mAP@10")) + "\n")
     rows = args.out / "demo.jsonl"
     rows.unlink(missing_ok=True)
-    append_rows(rows, to_rows(found))
+    append_rows(rows, [*(read_run(args.out / name) for name in recipes), *to_rows(found)])
     nested, fixed = (next(o.evaluation for o in found if (o.name, o.evaluation.split) == (n, "flat")) for n in recipes)
     full = nested.rows[-1]
     print(f"""On drawings by a vendor never seen ("flat"), 1-NN accuracy:

@@ -8,12 +8,14 @@ train RECIPE …`.
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from matryo.results import Row
 from matryo.training.recipes import bundled_recipes, load_recipe, recipe_fields
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["add_arguments", "print_run", "read_run", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,20 +42,21 @@ def run(args: argparse.Namespace) -> None:
 
     train(recipe, open_dataset(recipe.data.source, args.data), out, progress=not args.quiet)
     print_run(out)
+    print(f"next: matryo encode {out}" + ("" if recipe.data.source == "emoji" else " --data DIR"))
 
 
 def print_run(out: Path) -> None:
-    """What was trained, where it lies and what to type next."""
-    import json
-
-    run = json.loads((out / "run.json").read_text(encoding="utf-8"))
-    figures = run["row"]["figures"]
+    """How the training went, in a line for each test split."""
+    figures = read_run(out).figures
     print(f"{out}: trained in {figures['seconds']:.0f} s at {figures['images_per_second']:,.0f} images/s")
     for split, top1 in figures["top1"].items():
         line = "  ".join(f"{dim}: {value:.1%}" for dim, value in top1.items())
         print(f"  head top-1 on {split}  {line}")
-    data = "" if run["recipe"]["data"]["source"] == "emoji" else " --data DIR"
-    print(f"next: matryo encode {out}{data}")
+
+
+def read_run(out: Path) -> Row:
+    """The result row of a complete run."""
+    return Row(**json.loads((out / "run.json").read_text(encoding="utf-8"))["row"])
 
 
 def _metavar(kind: Any) -> str:
