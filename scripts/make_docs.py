@@ -43,8 +43,8 @@ one run; a fixed one is a run for each dim, so its column takes the seconds of a
 the last counts."""
 STEPS = """Milliseconds a training step: the 20th, 50th and 80th percentile, and the median as a multiple of the fixed
 head's. `loop` is one `nn.Linear` and one cross-entropy a dim, one after the other."""
-EVALUATED = """In percent: the heads' top-1 accuracy, 1-NN accuracy and mAP@10; [Evaluation](../evaluation.md) defines
-them."""
+EVALUATED = """In percent: 1-NN accuracy and mAP@10, as [Evaluation](../evaluation.md) defines them; mean ± standard
+deviation over (so many) seeds. A dim with a star is interpolated: no model here was trained at it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -215,12 +215,20 @@ def train_table(runs: list[Row], split: str) -> str:
     dims = sorted({int(dim) for row in runs for dim in row.figures["top1"].get(split, ())})
     lines = []
     for dim in dims:
-        at = {kind: [row.figures["top1"].get(split, {}).get(str(dim)) for row in by_kind[kind]] for kind in kinds}
-        lines.append([f"{dim}", *(spread([100 * v for v in at[kind] if v is not None], 2) for kind in kinds)])
+        found = {kind: [row.figures["top1"].get(split, {}).get(str(dim)) for row in by_kind[kind]] for kind in kinds}
+        at = {kind: [100 * value for value in values if value is not None] for kind, values in found.items()}
+        lines.append([f"{dim}", *(spread(at[kind], 2) for kind in kinds), gain(at)])
     seconds = {kind: [row.figures["seconds"] for row in by_kind[kind]] for kind in kinds}
-    lines.append(["seconds a run", *(spread(seconds[kind], 1) for kind in kinds)])
-    lines.append(["seconds for the column", *(f"{whole(by_kind[kind]):.0f}" for kind in kinds)])
-    return grid(["dim", *(HEADS[kind] for kind in kinds)], lines)
+    lines.append(["seconds a run", *(spread(seconds[kind], 1) for kind in kinds), "–"])
+    lines.append(["seconds for the column", *(f"{whole(by_kind[kind]):.0f}" for kind in kinds), "–"])
+    return grid(["dim", *(HEADS[kind] for kind in kinds), "MRL − fixed"], lines)
+
+
+def gain(at: dict[str, list[float]]) -> str:
+    """How many points the nested model is ahead of the one trained for this dim alone."""
+    if not at.get("separate") or not at.get("fixed"):
+        return "–"
+    return f"{fmean(at['separate']) - fmean(at['fixed']):+.2f}"
 
 
 def whole(runs: list[Row]) -> float:

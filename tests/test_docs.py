@@ -241,12 +241,12 @@ def test_training_rows_become_mean_and_deviation_over_seeds(make_docs, checkout)
     page = checkout / "docs/results/tiny-imagenet.md"
     assert page.read_text(encoding="utf-8").startswith("<!-- Generated")
     assert lines_of(page) == [
-        ["dim", "MRL (separate)", "MRL-E (tied)", "fixed"],
-        ["---:", "---:", "---:", "---:"],
-        ["8", "51.00 ± 1.41 (2)", "40.00 (1)", "46.00 ± 1.41 (2)"],
-        ["16", "62.00 ± 2.83 (2)", "55.00 (1)", "61.00 (1)"],
-        ["seconds a run", "12.0 ± 2.8 (2)", "12.0 (1)", "9.0 ± 1.0 (3)"],
-        ["seconds for the column", "12", "12", "18"],
+        ["dim", "MRL (separate)", "MRL-E (tied)", "fixed", "MRL − fixed"],
+        ["---:", "---:", "---:", "---:", "---:"],
+        ["8", "51.00 ± 1.41 (2)", "40.00 (1)", "46.00 ± 1.41 (2)", "+5.00"],
+        ["16", "62.00 ± 2.83 (2)", "55.00 (1)", "61.00 (1)", "+1.00"],
+        ["seconds a run", "12.0 ± 2.8 (2)", "12.0 (1)", "9.0 ± 1.0 (3)", "–"],
+        ["seconds for the column", "12", "12", "18", "–"],
     ]
     origin = "- 1 × GPU; commit `abc123`; matryo 0.1.0; 2025-01-02:\n    - `bench.py --recipe tiny`\n"
     assert page.read_text(encoding="utf-8").endswith(f"tiny-imagenet.jsonl) holds 7 rows.\n\n{origin}")
@@ -305,7 +305,7 @@ def test_the_demo_rows_fill_the_readme(make_docs, checkout, demo_rows):
     readme = checkout / "README.md"
     models, splits = ("demo-nested", "demo-fixed"), ("flat", "twemoji")
     wanted = [
-        [str(dim), *(f"{100 * found[model, split].at(dim).top1:.1f}" for split in splits for model in models)]
+        [str(dim), *(f"{100 * found[model, split].at(dim).top1:.1f} (1)" for split in splits for model in models)]
         for dim in (2, 4, 8)
     ]
     assert lines_of(readme)[2:] == wanted

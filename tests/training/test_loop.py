@@ -49,14 +49,6 @@ def metrics(run, kind="train"):
     return [line for line in lines if line["kind"] == kind]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize("kind", ["separate", "tied", "fixed"])
 def test_it_learns_at_every_dim(tmp_path, kind):
     run = train(recipe(head__kind=kind, loop__epochs=12), dataset(), tmp_path / "run", progress=False)
