@@ -15,8 +15,10 @@ def test_the_demo_runs_to_its_table(tmp_path, capsys):
         assert stored.nesting.dims == dims
         assert len(stored) == 1594
     rows = read_rows(tmp_path / "demo.jsonl")
-    assert len(rows) == 6
-    assert all(set(row.figures["dims"]) >= {"8", "12", "16", "256"} for row in rows)
-    again = capsys.readouterr
-    assert main(["demo", "--out", str(tmp_path), "--epochs", "1", "--quiet"]) == 0   # nothing is done twice
-    assert "trained in" in again().out
+    assert [row.kind for row in rows] == ["train"] * 2 + ["evaluate"] * 6
+    assert all(set(row.figures["dims"]) >= {"8", "12", "16", "256"} for row in rows[2:])
+    weights = tmp_path / "demo-nested" / "model.safetensors"
+    before = weights.stat().st_mtime_ns
+    assert main(["demo", "--out", str(tmp_path), "--epochs", "1", "--quiet"]) == 0
+    assert weights.stat().st_mtime_ns == before   # nothing is trained twice
+    assert len(read_rows(tmp_path / "demo.jsonl")) == 8
