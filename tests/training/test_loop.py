@@ -111,7 +111,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_bits(tmp_path):
             process.communicate()
         else:
             finish(process)
-    assert kills >= 3
+    assert kills >= 2
     wanted, got = (load_weights(run / "model.safetensors") for run in (plain, killed))
     assert wanted.keys() == got.keys()
     assert all(torch.equal(wanted[name], got[name]) for name in wanted)
