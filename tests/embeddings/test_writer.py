@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import signal
@@ -271,6 +272,7 @@ with EmbeddingWriter(path, dim=32, fingerprint={"seed": 5}, sync_seconds=seconds
     while writer.count < total:
         rows = slice(writer.count, min(writer.count + step, total))
         names = [f"image-{n:0{1 + n % 5}}" for n in range(rows.start, rows.stop)]
+        sys.stdin.readline()   # the parent sets the pace, so that it can strike where it means to
         writer.append(vectors[rows], np.arange(rows.start, rows.stop) % 7, names)
         print("at", writer.count, flush=True)
     print("all", writer.count, flush=True)
@@ -278,9 +280,14 @@ with EmbeddingWriter(path, dim=32, fingerprint={"seed": 5}, sync_seconds=seconds
 
 
 def lines_of(child: subprocess.Popen[str]) -> Iterator[tuple[str, int]]:
+    """What the child says; each line is answered with leave to write the next batch, before it is looked at."""
     assert child.stdout is not None
+    assert child.stdin is not None
     for line in child.stdout:
         word, number = line.split()
+        with contextlib.suppress(BrokenPipeError):
+            child.stdin.write("\n")
+            child.stdin.flush()
         yield word, int(number)
 
 
@@ -291,7 +298,7 @@ def test_killed_at_random_it_ends_as_if_never_stopped(tmp_path: Path, seed: int,
 
     def start(name: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", CHILD, str(tmp_path / name), str(total), str(step), str(seconds)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     with start("straight") as child:
         assert [word for word, _ in lines_of(child)][-1] == "all"
@@ -315,7 +322,7 @@ def test_killed_at_random_it_ends_as_if_never_stopped(tmp_path: Path, seed: int,
         if (tmp_path / "killed").exists():
             break   # the rename is the last word, whether or not the kill came after it
         kills += child.returncode == -signal.SIGKILL
-    assert kills >= 2   # a slow machine may be through before more of them come
+    assert kills >= 5
     # The two files a kill just after the rename may leave behind are no part of the embeddings.
     rest = {name: data for name, data in contents(tmp_path / "killed").items() if name not in LEFTOVERS}
     assert rest == contents(tmp_path / "straight")
