@@ -269,7 +269,7 @@ def demo_table(rows: list[Row]) -> str:
     columns = [(split, model, "1-NN") for split in splits for model in models]
     heads = [f"{split}: {title}" for split in splits for title in models.values()]
     about = (
-        "1-NN accuracy in percent on two splits of drawings by vendors that training did not see, mean ± standard "
+        "1-NN accuracy in percent on two splits of drawings in styles that training did not see, mean ± standard "
         "deviation over (so many) seeds:"
     )
     whole = seeds_table(kept, columns, heads, trained_only=True)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-from typing import TYPE_CHECKING
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+from matryo import results
 from matryo.errors import InputError
 from matryo.results import Row, append_rows, command_line, read_rows, stamp
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def row(**changes: object) -> Row:
@@ -83,3 +85,17 @@ def test_a_stamped_row_says_what_ran(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_command_tells_no_folder_of_the_machine(argv: list[str], told: str) -> None:
     assert command_line(argv) == told
+
+
+def test_the_commit_is_matryos_own_or_what_the_launcher_says(tmp_path: Path) -> None:
+    """Installed inside somebody's repository, the package must not take that repository's commit for its own."""
+    source = Path(results.__file__).parent
+    shutil.copytree(source, tmp_path / "site" / "matryo", ignore=shutil.ignore_patterns("bundled", "__pycache__"))
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "theirs"], check=True)
+    code = "from matryo.results import stamp; print(stamp('k', 's', {}, seed=0).commit)"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site"), "MATRYO_COMMIT": "told"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "told"

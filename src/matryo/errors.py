@@ -84,3 +84,8 @@ class MissingExtra(MatryoError, ImportError):
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"this needs {package}", cure=f"pip install 'matryo[{extra}]'")
+        self.package, self.extra = package, extra
+
+    def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str]]:
+        """Worker processes send errors home, and an exception is remade from its arguments."""
+        return MissingExtra, (self.package, self.extra)

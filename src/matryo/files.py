@@ -55,7 +55,11 @@ def storage(path: Path) -> Iterator[None]:
             errno.EFBIG: "raise the file-size limit and run the same command again; what was saved before is intact",
             errno.EDQUOT: "free some quota and run the same command again; what was saved before is intact",
             errno.EACCES: "choose a folder you may write to",
+            errno.EPERM: "choose a folder you may write to",
             errno.EROFS: "choose a folder you may write to",
+            errno.EEXIST: "something else has that name: choose another",
+            errno.ENOTDIR: "a part of that path is a file: choose another",
+            errno.EISDIR: "that is a folder: name a file",
         }
         if error.errno not in cures:
             raise

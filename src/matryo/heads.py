@@ -36,7 +36,7 @@ class NestedLinear(nn.Module):
     """
 
     bias: Tensor | None
-    importance: Tensor
+    loss_weights: Tensor
 
     def __init__(self, nesting: Nesting, classes: int, *, tied: bool = False, bias: bool = True) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class NestedLinear(nn.Module):
         else:
             self.register_parameter("bias", None)
         # A buffer, so that the weights c_m go wherever the head goes.
-        self.register_buffer("importance", torch.tensor(nesting.weights), persistent=False)
+        self.register_buffer("loss_weights", torch.tensor(nesting.weights), persistent=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -85,7 +85,7 @@ class NestedLinear(nn.Module):
 
     def weigh(self, losses: Tensor) -> Tensor:
         """Σ c_m · losses[m]."""
-        return (losses * self.importance).sum()   # not a matmul: autocast would round it to bfloat16
+        return (losses * self.loss_weights).sum()   # not a matmul: autocast would round it to bfloat16
 
     def weight_at(self, dim: int) -> Tensor:
         """The [classes, dim] weight used at ``dim`` (a view: changing it changes the head)."""

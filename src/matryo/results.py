@@ -19,7 +19,7 @@ from typing import Any
 
 from matryo import __version__
 from matryo.errors import InputError
-from matryo.files import replacing
+from matryo.files import replacing, storage
 
 __all__ = ["Row", "append_rows", "command_line", "read_rows", "stamp"]
 
@@ -61,7 +61,8 @@ def stamp(kind: str, subject: str, figures: dict[str, Any], *, seed: int | None,
 def append_rows(path: Path, rows: list[Row]) -> None:
     """Add ``rows`` to a JSON-lines file, which is replaced whole so that no reader sees half a row."""
     path = Path(path)
-    old = path.read_bytes() if path.exists() else b""
+    with storage(path):
+        old = path.read_bytes() if path.exists() else b""
     with replacing(path) as file:
         file.write(old)
         for row in rows:
@@ -92,7 +93,7 @@ def command_line(argv: list[str]) -> str:
     """
     program = Path(argv[0])
     name = f"python {program}" if program.suffix == ".py" and not program.is_absolute() else program.name
-    words = [name, *argv[1:]]
+    words = ["matryo" if program.name == "__main__.py" else name, *argv[1:]]
     hidden = ["DIR" if before == "--data" else word for before, word in zip(["", *words[:-1]], words, strict=True)]
     hidden = [re.sub(r"^--data=.*", "--data=DIR", word) for word in hidden]
     return " ".join(re.sub(r"(^|=)/\S*/([^/]+)/?$", r"\1\2", word) for word in hidden)
@@ -103,6 +104,9 @@ def _commit() -> str:
     here = Path(__file__).resolve().parent
     git = ["git", "-C", str(here)]
     try:
+        # An installed package may lie inside somebody's own repository, which does not track it.
+        ours = [*git, "ls-files", "--error-unmatch", Path(__file__).name]
+        subprocess.run(ours, capture_output=True, check=True)
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
         changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):

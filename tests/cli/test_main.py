@@ -89,7 +89,7 @@ def test_a_split_of_other_classes_is_left_out_unless_asked_for(tmp_path):
 
 
 def test_bad_folders_are_named_with_their_cure(tmp_path):
-    assert "name others with --database" in refused("evaluate", tmp_path / "nothing")
+    assert "is no folder" in refused("evaluate", tmp_path / "nothing")
     folder = vectors(tmp_path / "mine")
     assert "splits nope" not in refused("evaluate", folder, "--queries", "nope")
     assert "split nope" in refused("evaluate", folder, "--queries", "nope")

@@ -12,7 +12,7 @@ from PIL import Image
 
 from matryo import EmbeddingSet
 from matryo.cli import main
-from matryo.data import emoji, pack_dataset
+from matryo.data import emoji, open_dataset, pack_dataset
 from matryo.data.dataset import Dataset
 
 FAST = ["--loop.epochs", "1", "--loop.batch", "16", "--data.size", "32", "--encoder.dim", "16", "--data.workers", "0",
@@ -130,3 +130,37 @@ def test_encode_tells_what_is_wrong_and_overwrites_only_when_asked(few, tmp_path
     assert (other / "embeddings" / "val" / "vectors.npy").read_bytes() == before
     assert main(["encode", str(other), "--data", str(root), "--quiet", "--overwrite"]) == 0
     assert (other / "embeddings" / "val" / "vectors.npy").read_bytes() != before
+
+
+def test_a_renamed_class_is_another_dataset(folder, tmp_path, capsys):
+    run = tmp_path / "run"
+    words = ["train", "demo", "--data", folder, "--data.source", "folder", "--out", run, *FAST]
+    assert main([str(word) for word in words]) == 0
+    for split in ("train", "val"):
+        first = sorted((folder / split).iterdir())[0]
+        first.rename(first.with_name("zebra"))   # every label shifts by one
+    assert "holds another run" in error(capsys, *words)
+
+
+def test_a_corrupt_image_is_one_line_from_worker_processes_too(folder, tmp_path, capsys):
+    for picture in (folder / "train").rglob("*.png"):
+        picture.write_bytes(picture.read_bytes()[:50])
+    words = ["train", "demo", "--data", folder, "--data.source", "folder", "--out", tmp_path / "run", *FAST]
+    assert ".png" in error(capsys, *words, "--data.workers", "1")
+
+
+def test_a_misspelt_flag_names_the_one_meant(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "demo", "--head.knd", "tied"])
+    assert stop.value.code == 2
+    assert "did you mean --head.kind?" in capsys.readouterr().err
+
+
+def test_numbered_classes_are_names_of_their_own(few, tmp_path):
+    digits = tmp_path / "digits"
+    for split in ("train", "val"):
+        for name in ("0", "1"):
+            (digits / split / name).mkdir(parents=True)
+            Image.fromarray(few.split("val").image(0)).save(digits / split / name / "a.png")
+    known = open_dataset("folder", digits, classes=("cat", "dog"))
+    assert {*known.split("val").labels, *known.split("train").labels} == {-1}

@@ -5,11 +5,12 @@ import pkgutil
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader
 
 from matryo import training
 from matryo.data import array_dataset
-from matryo.errors import EmbeddingsError
+from matryo.errors import EmbeddingsError, InputError
 from matryo.training.encode import encode_split
 from matryo.training.model import build_model
 from matryo.training.recipe import Recipe
@@ -77,3 +78,12 @@ def test_no_module_hides_a_public_name():
     modules = {info.name for info in pkgutil.iter_modules(training.__path__)}
     assert not modules & set(training.__all__)
     assert callable(training.load)
+
+
+def test_a_transparent_picture_is_laid_over_white_however_it_comes(model, tmp_path):
+    picture = Image.new("RGBA", (16, 16), (0, 0, 0, 0))
+    picture.paste((255, 0, 0, 255), (4, 4, 12, 12))
+    picture.save(tmp_path / "t.png")
+    np.testing.assert_array_equal(model.encode([picture]), model.encode([tmp_path / "t.png"]))
+    with pytest.raises(InputError, match=r"cannot read an image.*nowhere\.png"):
+        model.encode(["nowhere.png"])

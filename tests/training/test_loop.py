@@ -157,19 +157,19 @@ def test_a_complete_run_is_left_as_it_is(tmp_path):
 def test_another_recipe_or_dataset_in_the_folder_is_an_error_and_loses_nothing(tmp_path):
     run = train(recipe(), dataset(), tmp_path / "run", progress=False)
     before = {path: path.read_bytes() for path in run.glob("*.*") if path.is_file()}
-    with pytest.raises(RunError, match=r"another recipe.*optim.lr: 0.05 there, 0.1 now.*choose another --out"):
+    with pytest.raises(RunError, match=r"another run.*optim.lr: 0.05 there, 0.1 now.*choose another --out"):
         train(recipe(optim__lr=0.1), dataset(), run, progress=False)
     (run / "run.json").unlink()   # now as if it were unfinished: the checkpoint says the same
-    with pytest.raises(RunError, match="another recipe"):
+    with pytest.raises(RunError, match="another run"):
         train(recipe(optim__lr=0.1), dataset(), run, progress=False)
-    with pytest.raises(RunError, match="dataset"):
+    with pytest.raises(RunError, match="dataset images: 96 there, 80 now"):
         train(recipe(), dataset(count=80), run, progress=False)
     for path, content in before.items():
         assert path.name == "run.json" or path.read_bytes() == content
 
 
 def test_a_loss_that_is_not_finite_stops_with_a_cure(tmp_path):
-    with pytest.raises(TrainingError, match=r"must stay finite.*lower --optim.lr"):
+    with pytest.raises(TrainingError, match=r"must stay finite.*another --out with a lower --optim.lr"):
         train(recipe(optim__lr=1e30, loop__precision="fp32"), dataset(), tmp_path / "run", progress=False)
 
 
@@ -222,3 +222,18 @@ def test_a_full_disk_keeps_the_last_checkpoint(tmp_path):
     assert "what was saved before is intact" in output
     finish(start(run, "loop__epochs=30", "loop__checkpoint_seconds=0"))
     assert load(run).nesting.dims == (8, 16)
+
+
+def test_ctrl_c_saves_first_and_the_run_goes_on(tmp_path):
+    run = tmp_path / "run"
+    changes = ["loop__epochs=30", "loop__checkpoint_seconds=1000"]
+    process = start(run, *changes)
+    while not (run / "metrics.jsonl").exists() or len((run / "metrics.jsonl").read_text().splitlines()) < 5:
+        time.sleep(0.01)
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert "KeyboardInterrupt" in output
+    assert (run / "checkpoint.safetensors").exists()
+    finish(start(run, *changes))
+    assert [m["step"] for m in metrics(run)] == list(range(1, 181))

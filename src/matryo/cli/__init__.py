@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 
 from matryo import __version__
@@ -33,9 +34,23 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _unrecognised(word: str, argv: list[str]) -> str:
+    """Name the option that was probably meant."""
+    known: list[str] = []
+    if argv and argv[0] == "train":
+        from matryo.training.recipes import recipe_fields
+
+        known = [f"--{field.name}" for field in recipe_fields()]
+    near = get_close_matches(word.split("=")[0], known, n=1, cutoff=0.5)
+    return f"unrecognized argument {word}" + (f": did you mean {near[0]}?" if near else "")
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run one command. Exit code 0: done; 1: an error, told in one line; 2: bad usage; 130: interrupted."""
-    args = build_parser().parse_args(argv)
+    parser = build_parser()
+    args, strange = parser.parse_known_args(argv)
+    if strange:
+        parser.error(_unrecognised(strange[0], sys.argv[1:] if argv is None else argv))
     try:
         args.run(args)
     except MatryoError as error:

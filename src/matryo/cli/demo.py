@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> None:
     from matryo.training import encode_split, load, load_recipe, train
 
     dataset, progress = open_dataset("emoji"), not args.quiet
-    changes = {"loop.seed": str(args.seed)} | ({"loop.epochs": str(args.epochs)} if args.epochs else {})
+    changes = {"loop.seed": str(args.seed)} | ({"loop.epochs": str(args.epochs)} if args.epochs is not None else {})
     recipes = {
         NESTED: load_recipe("demo", changes),
         FIXED: load_recipe("demo", {**changes, "head.kind": "fixed"}),
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> None:
     append_rows(rows, [*(read_run(args.out / name) for name in recipes), *to_rows(found)])
     nested, fixed = (next(o.evaluation for o in found if (o.name, o.evaluation.split) == (n, "flat")) for n in recipes)
     full = nested.rows[-1]
-    print(f"""On drawings by a vendor never seen ("flat"), 1-NN accuracy:
+    print(f"""On drawings in a style that training did not see ("flat"), 1-NN accuracy:
   {full.top1:.1%} with all {full.dim} dimensions, {nested.at(16).top1:.1%} with the first 16
   {nested.at(8).top1:.1%} with the first 8, where an ordinary model cut to 8 has {fixed.at(8).top1:.1%}
 runs in {args.out / NESTED} and {args.out / FIXED}, rows in {rows}""")

@@ -43,9 +43,11 @@ def run(args: argparse.Namespace) -> None:
         dataset = open_dataset(source, args.data)
     out = args.out or args.run_folder / "embeddings"
     for name in splits:
+        there = (out / name / "manifest.json").exists() and not args.overwrite
         written = encode_split(
             model, dataset, name, out / name,
             dtype=args.dtype, overwrite=args.overwrite, progress=not args.quiet,
         )  # fmt: skip
-        print(f"{out / name}: {len(written):,} vectors of {written.dim} dimensions")
+        print(f"{out / name}: {len(written):,} vectors of {written.dim} dimensions"
+              + (", there already (--overwrite encodes again)" if there else ""))
     print(f"next: matryo evaluate {out.parent if args.out is None else out}")

@@ -80,13 +80,15 @@ def evaluate_folders(
     from matryo.evaluation import evaluate
 
     names = [folder.name for folder in folders]
-    found = []
+    asked_for, found = dims, []
     for folder in folders:
         sets = _open_sets(folder, {database, *(queries or ())})
         for split in queries or _answerable(sets, database):
             asked = sets[split]
             dims = dims or sorted({*asked.nesting.dims, *asked.nesting.between()})
-            result = evaluate(sets[database], asked, dims=[m for m in dims if m <= asked.dim], progress=progress)
+            # Dims the user named must fit; those of the first folder are cut to what this one has.
+            fitting = asked_for or [m for m in dims if m <= asked.dim]
+            result = evaluate(sets[database], asked, dims=fitting, progress=progress)
             name = folder.name if names.count(folder.name) == 1 else str(folder)
             model = asked.manifest.model
             found.append(Measured(name, None if isinstance(model, str) else model.get("seed"), result))
@@ -100,11 +102,12 @@ def _answerable(sets: dict[str, EmbeddingSet], database: str) -> list[str]:
     for name, asked in sets.items():
         if name == database:
             continue
-        if known is not None and asked.labels is not None and not np.isin(asked.labels, known[known >= 0]).any():
-            print(f"left out {name}: none of its classes is in {database}", file=sys.stderr)
-        else:
+        if known is None or (asked.labels is not None and np.isin(asked.labels, known[known >= 0]).any()):
             found.append(name)
-    return found
+        else:
+            why = "it has no labels" if asked.labels is None else f"none of its classes is in {database}"
+            print(f"left out {name}: {why}", file=sys.stderr)
+    return found or [name for name in sets if name != database]
 
 
 def to_rows(found: list[Measured]) -> list[Row]:
@@ -124,13 +127,19 @@ def _open_sets(folder: Path, wanted: set[str]) -> dict[str, EmbeddingSet]:
     from matryo.errors import EmbeddingsError
 
     inside = folder / "embeddings" if (folder / "embeddings").is_dir() else folder
+    if not folder.is_dir() or (folder / "manifest.json").exists():
+        raise EmbeddingsError(
+            "FOLDER must be a run folder, or hold one embeddings folder a split",
+            got=f"{folder}, which is {'one of those itself' if folder.is_dir() else 'no folder'}",
+            cure=f"give {folder.parent}" if folder.is_dir() else "check the path",
+        )
     paths = {path.parent.name: path.parent for path in sorted(inside.glob("*/manifest.json"))}
     if missing := sorted(wanted - paths.keys()):
         trained = (folder / "run.json").exists()
         raise EmbeddingsError(
             f"{folder} must hold embeddings of the split{'s' * (len(missing) > 1)} {', '.join(missing)}",
             got=", ".join(paths) or "none",
-            cure=f"matryo encode {folder}" if trained else "name others with --database and --queries",
+            cure=f"matryo encode {folder} --split {missing[0]}" if trained else "name others: --database, --queries",
         )
     if len(paths) < 2:
         raise EmbeddingsError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -21,6 +22,7 @@ __all__ = ["add_arguments", "print_run", "read_run", "run"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """RECIPE, --data, --out, and a flag for every field of a recipe."""
     names = ", ".join(bundled_recipes())
+    parser.usage = "matryo train RECIPE [--data DIR] [--out RUN] [--quiet] [--SECTION.FIELD VALUE …]"
     parser.add_argument("recipe", metavar="RECIPE", help=f"a bundled recipe ({names}) or a .toml file")
     parser.add_argument("--data", type=Path, metavar="DIR", help="folder of the dataset (the bundled emoji need none)")
     parser.add_argument("--out", type=Path, metavar="RUN", help="run folder (default: runs/RECIPE)")
@@ -40,9 +42,13 @@ def run(args: argparse.Namespace) -> None:
     from matryo.data import open_dataset
     from matryo.training import train
 
+    complete = (out / "run.json").exists()
     train(recipe, open_dataset(recipe.data.source, args.data), out, progress=not args.quiet)
-    print_run(out)
-    print(f"next: matryo encode {out}" + ("" if recipe.data.source == "emoji" else " --data DIR"))
+    if os.environ.get("RANK", "0") == "0":
+        if complete:
+            print(f"{out} was complete already, and is left as it is")
+        print_run(out)
+        print(f"next: matryo encode {out}" + (f" --data {args.data}" if args.data else ""))
 
 
 def print_run(out: Path) -> None:

@@ -45,7 +45,7 @@ class ImageSplit(Protocol):
         """Where image ``index`` comes from, for messages and as a stable id (no absolute paths)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Dataset:
     """Named splits that share one list of classes."""
 
@@ -65,6 +65,11 @@ class Dataset:
                 got=f"{len(self.classes)} classes, {len(self.superclass_of)} superclasses given",
                 cure="give one index a class, or none at all",
             )
+
+    def __repr__(self) -> str:
+        """Short: the class names alone may be thousands."""
+        splits = ", ".join(f"{name}: {len(split):,}" for name, split in self.splits.items())
+        return f"Dataset({self.name!r}, {len(self.classes):,} classes, {splits})"
 
     def split(self, name: str) -> ImageSplit:
         """The split called ``name``; an unknown name is an error that lists the known ones."""

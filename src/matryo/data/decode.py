@@ -19,7 +19,17 @@ if TYPE_CHECKING:
 
     from matryo.data.dataset import ImageSplit, Labels, Pixels
 
-__all__ = ["EncodedImages", "decode", "decode_all", "image_shape", "in_threads", "pillow", "progress_bar"]
+__all__ = [
+    "EncodedImages",
+    "decode",
+    "decode_all",
+    "image_shape",
+    "in_threads",
+    "pillow",
+    "processors",
+    "progress_bar",
+    "to_rgb",
+]
 
 # Only these: Pillow would otherwise try dozens of formats, some of which start other programs.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
@@ -56,7 +66,7 @@ def decode(data: bytes, name: str, smallest: int | None = None) -> Pixels:
                 image.draft(image.mode, (smallest, smallest))
             image.load()
             if image.mode != "RGB" or image.has_transparency_data:
-                return _to_rgb(image, name)
+                return to_rgb(image, name)
             return np.array(image)
         except (DataError, MemoryError):
             raise
@@ -130,7 +140,7 @@ def in_threads(
     Pillow lets other threads run while it decodes. A thread takes ``chunk`` calls at once, and no more than a
     window of results waits in memory.
     """
-    threads = _processors() if threads is None else threads
+    threads = processors() if threads is None else threads
     if threads < 2 or count < 2:
         yield from map(work, range(count))
         return
@@ -173,7 +183,8 @@ def _opened(data: bytes, name: str) -> Image.Image:
     return image
 
 
-def _to_rgb(image: Image.Image, name: str) -> Pixels:
+def to_rgb(image: Image.Image, name: str) -> Pixels:
+    """A Pillow image of any mode as uint8 RGB, transparency laid over white."""
     if image.mode.startswith("I"):
         gray = np.asarray(image).astype(np.int64)
         if gray.min() >= 0 and gray.max() < 1 << 16:
@@ -200,7 +211,7 @@ def _damaged(name: str, error: Exception) -> DataError:
     )
 
 
-def _processors() -> int:
+def processors() -> int:
     """The processors this process may use, which in a container are fewer than the machine has."""
     usable = getattr(os, "sched_getaffinity", None)
     return len(usable(0)) if usable else os.cpu_count() or 1

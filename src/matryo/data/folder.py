@@ -81,8 +81,10 @@ def image_folder(
     own = tuple(str(readable.get(key, key)) for key in _in_order(keys))
     names = own if classes is None else tuple(classes)
     all_different(names)
+    # Where train itself is numbered, numbers are the names of this dataset's classes, not indices into others.
+    rules = {"strict": classes is None, "indices": not (first and all(map(_is_number, first.keys)))}
     splits = {
-        split: FolderImages(root, listing.paths, _labels(split, listing, names, readable, classes is None))
+        split: FolderImages(root, listing.paths, _labels(split, listing, names, readable, **rules))
         for split, listing in found.items()
     }
     groups, parents = _superclasses(root, names, readable, classes is None)
@@ -100,11 +102,11 @@ def _is_number(key: str) -> bool:
 
 
 def _labels(
-    split: str, listing: Listing, names: Sequence[str], readable: Mapping[str, Any], strict: bool
+    split: str, listing: Listing, names: Sequence[str], readable: Mapping[str, Any], *, strict: bool, indices: bool
 ) -> Labels:
     """The label of each image of a split; a class not among ``names`` is UNKNOWN, or if strict an error."""
     keys = sorted(set(listing.keys))
-    if all(map(_is_number, keys)) and not all(map(_is_number, names)):
+    if indices and all(map(_is_number, keys)) and not all(map(_is_number, names)):
         label_of = {key: int(key) for key in keys}
         strange = [key for key in keys if label_of[key] >= len(names)]
         rule, cure = f"{split}: folders that are numbers are class indices", f"use 0…{len(names) - 1}"

@@ -35,7 +35,7 @@ __all__ = ["HEAD", "Head"]
 HEAD = "head.safetensors"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Head:
     """One classifier a dim ("separate"), or one that all share ("tied"); made by the methods so named."""
 
@@ -60,6 +60,10 @@ class Head:
     ) -> Head:
         """One weight [classes, m] for each dim m, with a bias [classes] each or none at all."""
         return _checked("separate", sorted(weights), weights, biases or {})
+
+    def __repr__(self) -> str:
+        """Short: the weights are many."""
+        return f"Head({self.kind}, dims={self.dims}, {self.classes:,} classes)"
 
     @property
     def classes(self) -> int:

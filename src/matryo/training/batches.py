@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 from torch.utils.data import Dataset as TorchDataset
 
 from matryo.data import decode_all
-from matryo.errors import DataError
+from matryo.data.decode import processors
+from matryo.errors import DataError, MatryoError
 from matryo.training.augment import Normalise, X, Y, augment, crop_box, draws, epoch_order
 
 if TYPE_CHECKING:
@@ -75,12 +76,14 @@ def fits_on_device(split: ImageSplit, recipe: Recipe) -> bool:
 
 
 def size_at(recipe: Recipe, epoch: int) -> int:
-    """Pixels a side in ``epoch``: from size to size_end over size_ramp, in steps of 32."""
+    """Pixels a side in ``epoch``: from size to size_end over size_ramp, in between at multiples of 32."""
     data = recipe.data
-    if not data.size_end:
+    if not data.size_end or epoch <= data.size_ramp[0]:
         return data.size
-    share = np.interp(epoch, data.size_ramp, (data.size, data.size_end))
-    return round(float(share) / 32) * 32
+    if epoch >= data.size_ramp[1]:
+        return data.size_end
+    between = np.interp(epoch, data.size_ramp, (data.size, data.size_end))
+    return max(32, round(float(between) / 32) * 32)
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,7 @@ class _Streamed:
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         size = size_at(self.recipe, epoch)
         self.wanted[:] = [[(epoch, int(i), size) for i in rows] for rows in self.slices.epoch(epoch)[start:]]
-        for pixels, numbers, target in self.loader:
+        for pixels, numbers, target in _checked(self.loader):
             images, u, labels = (part.to(self.device, non_blocking=True) for part in (pixels, numbers, target))
             images = augment(images, u, self.recipe.augment, cropped=True)
             yield self.normalise(images), labels
@@ -174,7 +177,7 @@ def test_batches(
     reader = _CentredImages(split, size, recipe.data.test_crop)
     normalise = Normalise(recipe.data.mean, recipe.data.std, device)
     small = split.shape == (size, size) or len(split) <= batch   # not worth starting processes for
-    for pixels, target in _loader(reader, rows, recipe, device, workers=0 if small else workers):
+    for pixels, target in _checked(_loader(reader, rows, recipe, device, workers=0 if small else workers)):
         yield normalise(pixels.to(device)), target
 
 
@@ -197,16 +200,41 @@ def _loader(
     workers: int | None = None,
     persistent: bool = False,
 ) -> DataLoader[Any]:
-    count = recipe.data.workers if workers is None else workers
+    count = min(recipe.data.workers if workers is None else workers, processors())
     return DataLoader(
-        reader,
+        _Careful(reader),
         batch_sampler=rows,
         num_workers=count,
         persistent_workers=persistent and count > 0,
         pin_memory=device.type == "cuda",
         # Forking a process that holds threads and a GPU is asking for trouble; workers live for the whole run.
         multiprocessing_context="spawn" if count else None,
+        collate_fn=_together,
     )
+
+
+class _Careful(TorchDataset[Any]):
+    """A reader whose errors come back as values: torch would wrap a raised one in a worker's traceback."""
+
+    def __init__(self, reader: TorchDataset[Any]) -> None:
+        self.reader = reader
+
+    def __getitem__(self, wanted: Any) -> Any:
+        try:
+            return self.reader[wanted]
+        except MatryoError as error:
+            return error
+
+
+def _together(items: list[Any]) -> Any:
+    return next((item for item in items if isinstance(item, MatryoError)), None) or default_collate(items)
+
+
+def _checked(batches: DataLoader[Any]) -> Iterator[Any]:
+    for batch in batches:
+        if isinstance(batch, MatryoError):
+            raise batch
+        yield batch
 
 
 def _central_square(height: int, width: int, share: float) -> tuple[float, float, float, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from tqdm import tqdm
 
 from matryo.embeddings import EmbeddingSet, EmbeddingWriter, Head
@@ -35,10 +36,17 @@ def encode_split(
     model's classes.
     """
     images, out = dataset.split(split), Path(out)
-    if (out / "manifest.json").exists() and not overwrite:
-        return _already_there(out, (model.description, dataset.name, split, dtype, len(images)))
     names = [images.name(i) for i in range(len(images))]
     unique = len(set(names)) == len(names)   # they may repeat in a split that was put together by hand
+    if (out / "manifest.json").exists() and not overwrite:
+        there = EmbeddingSet.open(out)
+        about = there.manifest
+        stored = (about.model, about.dtype, about.dataset, about.split, about.classes)
+        same = stored == (model.description, dtype, dataset.name, split, dataset.classes)
+        same = same and np.array_equal(np.asarray(there.labels), images.labels)
+        if not same or (unique and list(there.ids) != names):
+            raise _other(out, there)
+        return there
     writer = EmbeddingWriter(
         out,
         dim=model.nesting.dim,
@@ -66,16 +74,13 @@ def encode_split(
     return EmbeddingSet.open(out)
 
 
-def _already_there(out: Path, wanted: tuple[object, ...]) -> EmbeddingSet:
-    there = EmbeddingSet.open(out)
-    stored = there.manifest
-    if (stored.model, stored.dataset, stored.split, stored.dtype, len(there)) != wanted:
-        raise EmbeddingsError(
-            f"{out} holds other embeddings",
-            got=f"{len(there)} {stored.dtype} vectors of {stored.dataset} {stored.split} by {stored.title or '?'}",
-            cure="choose another --out, or pass --overwrite",
-        )
-    return there
+def _other(out: Path, there: EmbeddingSet) -> EmbeddingsError:
+    about = there.manifest
+    return EmbeddingsError(
+        f"{out} holds other embeddings",
+        got=f"{len(there)} {about.dtype} vectors of {about.dataset} {about.split} by {about.title or '?'}",
+        cure="choose another --out, or pass --overwrite",
+    )
 
 
 def head_arrays(head: NestedLinear) -> Head:

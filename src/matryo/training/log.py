@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
@@ -25,7 +26,7 @@ class Log:
         self.enabled = enabled
         self.bar = tqdm(
             total=total, initial=done, desc=folder.name, unit="step", disable=not (enabled and progress),
-            dynamic_ncols=True, smoothing=0.05,
+            dynamic_ncols=True, smoothing=0.05, mininterval=0.1 if sys.stderr.isatty() else 30,
         )  # fmt: skip
         self.path = folder / "metrics.jsonl"
         self.board: Any = None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
+import signal
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,8 @@ from matryo.training.run import Run, describe, is_complete, writing
 from matryo.training.step import autocast, make_step
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import Tensor
 
     from matryo.data import Dataset, ImageSplit
@@ -58,7 +62,7 @@ def _train(
     total = recipe.loop.epochs * batches.steps
     log = Log(out, done=run.done, total=total, enabled=group.first, progress=progress)
 
-    with contextlib.closing(log), _fast_convolutions():
+    with contextlib.closing(log), _fast_convolutions(), _interruptible() as interrupted:
         for epoch in range(run.done // batches.steps, recipe.loop.epochs):
             model.train()
             for layer in frozen:
@@ -72,7 +76,11 @@ def _train(
                 log.step()
                 if run.done % recipe.loop.log_every == 0 or run.done == total:
                     _report(run, log, z, losses, target, rate)
-                run.save(every=recipe.loop.checkpoint_seconds)
+                if run.is_due() or interrupted.is_set():
+                    _check_finite(run, losses.tolist())   # a checkpoint of a lost run would only go on losing
+                    run.save()
+                if interrupted.is_set():
+                    raise KeyboardInterrupt
             if recipe.loop.test_every and (epoch + 1) % recipe.loop.test_every == 0 and run.done < total:
                 _test(run, log, dataset)
         run.save()
@@ -110,15 +118,39 @@ def _report(run: Run, log: Log, z: Tensor, losses: Tensor, target: Tensor, rate:
         figures = run.group.mean(torch.stack([losses.float(), right])).tolist()
     dims = head.nesting.dims
     loss, top1 = (dict(zip(dims, row, strict=True)) for row in figures)
-    if not all(math.isfinite(value) for value in loss.values()):
-        raise TrainingError(
-            "the loss must stay finite",
-            got=f"{loss} at step {run.done}",
-            cure="lower --optim.lr, set --optim.clip 1, or delete the run folder and use --loop.precision fp32",
-        )
+    _check_finite(run, figures[0])
     log.line(run.done, "train", loss=loss, top1=top1, lr=rate, images_per_second=round(run.speed, 1))
     ends = {f"top1@{dim}": f"{top1[dim]:.1%}" for dim in dict.fromkeys((dims[0], dims[-1]))}
     log.show(loss=f"{sum(loss.values()) / len(loss):.3f}", **ends, images=f"{run.speed:,.0f}/s")
+
+
+def _check_finite(run: Run, losses: list[float]) -> None:
+    if not all(map(math.isfinite, losses)):
+        raise TrainingError(
+            "the loss must stay finite",
+            got=f"{losses} at step {run.done}",
+            cure="start again in another --out with a lower --optim.lr, --optim.clip 1 or --loop.precision fp32",
+        )
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[threading.Event]:
+    """Ctrl-C is heard between two steps, so that the run can be saved; a second one stops at once."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():   # only there may signals be handled
+        yield asked
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def ask(*_: object) -> None:
+        signal.signal(signal.SIGINT, before)
+        asked.set()
+
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _test(run: Run, log: Log, dataset: Dataset) -> dict[str, dict[int, float]]:

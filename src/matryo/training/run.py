@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 import time
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from matryo.training.optim import Average
     from matryo.training.recipe import Recipe
 
-__all__ = ["CHECKPOINT", "RUN", "WEIGHTS", "Run", "describe", "is_complete", "writing"]
+__all__ = ["CHECKPOINT", "RUN", "WEIGHTS", "Run", "describe", "is_complete", "read_run", "writing"]
 
 CHECKPOINT, WEIGHTS, RUN = "checkpoint.safetensors", "model.safetensors", "run.json"
 _FREE = {"log_every", "checkpoint_seconds", "workers", "device"}   # recipe fields that change no result
@@ -85,12 +86,16 @@ class Run:
             with replacing(self.folder / "recipe.toml") as file:
                 file.write(self.recipe.to_toml().encode())
 
-    def save(self, *, every: float = 0.0) -> None:
-        """Write a checkpoint, unless the last one is younger than ``every`` seconds."""
-        if self.group.first and time.monotonic() - self.saved >= every:
+    def is_due(self) -> bool:
+        """Whether the last checkpoint is old enough for another."""
+        return time.monotonic() - self.saved >= self.recipe.loop.checkpoint_seconds
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        if self.group.first:
             facts = {**self.facts, "step": self.done, "seconds": round(self.seconds, 3)}
             save_checkpoint(self.folder / CHECKPOINT, self.model, self.optimizer, self.average, facts)
-            self.saved = time.monotonic()
+        self.saved = time.monotonic()
 
     def weights(self) -> dict[str, Tensor]:
         """What the trained model is: the weights, or their average."""
@@ -139,31 +144,49 @@ def describe(recipe: Recipe, dataset: Dataset, group: Group) -> dict[str, Any]:
     split = dataset.split(recipe.data.train)
     for name in recipe.data.test:
         dataset.split(name)   # a misspelt test split must not wait until training is over
-    size = {"name": dataset.name, "classes": len(dataset.classes), "train": len(split)}
-    return {"recipe": dataclasses.asdict(recipe), "dataset": size, "world": group.world}
+    labelled = {
+        "images": len(split),
+        "classes": len(dataset.classes),
+        # The same folder may have moved; other classes or labels are another dataset, even of the same size.
+        "names": hashlib.sha256("\0".join(dataset.classes).encode()).hexdigest()[:16],
+        "labels": hashlib.sha256(split.labels.tobytes()).hexdigest()[:16],
+    }
+    return {"recipe": dataclasses.asdict(recipe), "dataset": labelled, "processes": group.world}
 
 
 def is_complete(folder: Path, facts: dict[str, Any]) -> bool:
-    """Whether ``folder`` holds a finished run of this recipe; one of another recipe is an error."""
+    """Whether ``folder`` holds this run, finished; another one is an error."""
     if not (folder / RUN).exists():
         return False
-    check_same(json.loads((folder / RUN).read_text(encoding="utf-8")), facts, folder)
+    stored = read_run(folder)
+    check_same({**stored, "processes": facts["processes"]}, facts, folder)   # how many trained it matters no more
     return True
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """run.json of a complete run."""
+    try:
+        stored: dict[str, Any] = json.loads((folder / RUN).read_text(encoding="utf-8"))
+    except ValueError as error:
+        cure = "restore it, or delete it and run the same command again"
+        raise RunError(f"{folder / RUN} is damaged", got=error, cure=cure) from error
+    return stored
 
 
 def check_same(stored: dict[str, Any], facts: dict[str, Any], folder: Path) -> None:
     """Raise unless ``stored`` and ``facts`` describe the same training."""
     now = json.loads(json.dumps(facts))
-    there = {"dataset": stored.get("dataset"), "world": stored.get("world"), **_fields(stored["recipe"])}
-    for name, value in {"dataset": now["dataset"], "world": now["world"], **_fields(now["recipe"])}.items():
-        if there.get(name) != value:
+    for name, value in _fields(now).items():
+        if (there := _fields(stored)).get(name) != value:
             raise RunError(
-                f"{folder} holds a run of another recipe",
+                f"{folder} holds another run",
                 got=f"{name}: {there.get(name)} there, {value} now",
                 cure="choose another --out, or delete that folder",
             )
 
 
-def _fields(recipe: dict[str, Any]) -> dict[str, Any]:
-    sections = {name: fields for name, fields in recipe.items() if isinstance(fields, dict)}
-    return {f"{s}.{key}": value for s, fields in sections.items() for key, value in fields.items() if key not in _FREE}
+def _fields(facts: dict[str, Any]) -> dict[str, Any]:
+    sections = {name: fields for name, fields in facts["recipe"].items() if isinstance(fields, dict)}
+    found = {f"{s}.{key}": value for s, fields in sections.items() for key, value in fields.items() if key not in _FREE}
+    found |= {f"dataset {key}": value for key, value in facts["dataset"].items()}
+    return found | {"processes": facts["processes"]}

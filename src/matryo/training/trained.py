@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from matryo.data.decode import decode
+from matryo.data.decode import decode, to_rgb
 from matryo.errors import InputError, RunError
 from matryo.files import sha256
 from matryo.nesting import truncate
@@ -20,7 +19,7 @@ from matryo.training.checkpoint import load_weights
 from matryo.training.distributed import choose_device
 from matryo.training.model import NestedModel, build_model
 from matryo.training.recipes import recipe_from_dict
-from matryo.training.run import CHECKPOINT, RUN, WEIGHTS
+from matryo.training.run import CHECKPOINT, RUN, WEIGHTS, read_run
 from matryo.training.step import autocast
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ def load(run: str | Path, *, device: str = "auto") -> TrainedModel:
             got=f"{path}, {'which is unfinished' if begun else 'which holds none'}",
             cure="run its `matryo train` command again to finish it" if begun else "give the --out of a `matryo train`",
         )
-    facts = json.loads((path / RUN).read_text(encoding="utf-8"))
+    facts = read_run(path)
     recipe = recipe_from_dict(facts["recipe"])
     # The weights come from the run, never from a hub.
     bare = dataclasses.replace(recipe, encoder=dataclasses.replace(recipe.encoder, pretrained=False))
@@ -144,7 +143,9 @@ class _Given:
         item = self.images[index]
         if isinstance(item, (str, Path)):
             return decode(_read(Path(item)), str(item))
-        pixels = np.asarray(item.convert("RGB") if hasattr(item, "convert") else item)
+        if hasattr(item, "convert"):
+            return to_rgb(item, self.name(index))
+        pixels = np.asarray(item)
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[-1] != 3:
             raise InputError(
                 "images must be uint8 [height, width, 3]",
