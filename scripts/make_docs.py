@@ -44,7 +44,7 @@ the last counts."""
 STEPS = """Milliseconds a training step: the 20th, 50th and 80th percentile, and the median as a multiple of the fixed
 head's. `loop` is one `nn.Linear` and one cross-entropy a dim, one after the other."""
 EVALUATED = """In percent: 1-NN accuracy and mAP@10, as [Evaluation](../evaluation.md) defines them; mean ± standard
-deviation over (so many) seeds. A dim with a star is interpolated: no model here was trained at it."""
+deviation over (so many) seeds. No model here was trained at a dim with a star."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -45,7 +45,7 @@ nested: imagenet / test, 50,000 queries (12 left out) in a database of 1,281,167
    8    10.2 61.3   90.0 50.0  75.0  100.0   41.0   42.5   45.0    50.0 59.0 57.5 55.0  50.0
   12*   15.4 61.3   90.0 50.0  75.0  100.0   41.0   42.5   45.0    50.0 59.0 57.5 55.0  50.0
 2048    2624 61.3   90.0 50.0  75.0  100.0   41.0   42.5   45.0    50.0 59.0 57.5 55.0  50.0
-* interpolated: no model here was trained at this dim
+* no model here was trained at this dim
 """
     assert table(made()) == expected.strip("\n")
 
@@ -64,7 +64,7 @@ imagenet / test, 50,000 queries (12 left out) in a database of 1,281,167
    8  61.3 50.0   41.0 51.0   41.0
   12* 61.3 50.0   41.0    –      –
 2048  61.3 50.0   41.0 49.0   41.0
-* interpolated: no model here was trained at this dim
+* no model here was trained at this dim
 
 nested: imagenet / sketch, 50,000 queries (12 left out) in a database of 1,281,167
 dim  head 1-NN mAP@10
@@ -82,7 +82,7 @@ def test_markdown() -> None:
 | 8 | 61.3 | 50.0 | 51.0 |
 | 12\* | 61.3 | 50.0 | – |
 
-\* interpolated: no model here was trained at this dim
+\* no model here was trained at this dim
 """
     found = [("nested", made(dims=(8, 12))), ("fixed", made(dims=(8,), head=False, shift=0.01))]
     assert table(found, show=("head", "1-NN"), markdown=True) == expected.strip("\n")

@@ -77,7 +77,7 @@ def evaluate_folders(
     progress: bool = True,
 ) -> list[Measured]:
     """Every query split of every folder, all at the same dims: those of the first folder unless ``dims`` says."""
-    from matryo.evaluation import evaluate
+    from matryo.evaluation import default_dims, evaluate
 
     names = [folder.name for folder in folders]
     asked_for, found = dims, []
@@ -85,7 +85,7 @@ def evaluate_folders(
         sets = _open_sets(folder, {database, *(queries or ())})
         for split in queries or _answerable(sets, database):
             asked = sets[split]
-            dims = dims or sorted({*asked.nesting.dims, *asked.nesting.between()})
+            dims = dims or default_dims(asked.nesting)
             # Dims the user named must fit; those of the first folder are cut to what this one has.
             fitting = asked_for or [m for m in dims if m <= asked.dim]
             result = evaluate(sets[database], asked, dims=fitting, progress=progress)

@@ -124,7 +124,7 @@ def describe(
         raise EmbeddingsError("vectors must have at least one column", got=dim, cure="give the encoder's dim")
     if dtype not in DTYPES:
         raise EmbeddingsError("dtype must be float32 or float16", got=repr(dtype), cure="float32 is safe")
-    nesting = Nesting.halving(dim, smallest=min(8, dim)) if nesting is None else nesting
+    nesting = Nesting([int(dim)]) if nesting is None else nesting   # nobody said that the prefixes were trained
     nesting.check_fits(dim)
     manifest = Manifest(
         dim=int(dim),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
     Integers = np.ndarray[Any, np.dtype[np.integer[Any]]]
 
-__all__ = ["evaluate"]
+__all__ = ["default_dims", "evaluate"]
 
 _HEAD_BATCH = 8 << 20   # numbers, of vectors or of logits, that the head holds at a time
 
@@ -42,11 +42,11 @@ def evaluate(
 ) -> Evaluation:
     """Search ``database`` for each of ``queries`` at every dim, and grade what is found.
 
-    The dims are those of the queries' nesting, with the ones midway between them if ``interpolated``, unless
-    ``dims`` lists others. A k beyond the size of the database is left out, and top-5 and top-10 look at the
-    whole of a smaller one. Queries of unknown class (−1), or of one that the database lacks, are left out of
-    every figure and counted; a query that is itself in the database finds itself. A head in the queries'
-    folder is graded too: at its own dims if it is separate, at all dims if it is tied.
+    The dims are :func:`default_dims` of the queries' nesting, unless ``dims`` lists others. A k beyond the size
+    of the database is left out, and top-5 and top-10 look at the whole of a smaller one. Queries of unknown class
+    (−1), or of one that the database lacks, are left out of every figure and counted; a query that is itself in
+    the database finds itself. A head in the queries' folder is graded too: at its own dims if it is separate, at
+    all dims if it is tied.
     """
     known, asked = _labels(database, "database"), _labels(queries, "queries")
     _check_pair(database, queries)
@@ -136,10 +136,24 @@ def _check_pair(database: EmbeddingSet, queries: EmbeddingSet) -> None:
 
 
 def _dims(queries: EmbeddingSet, dims: Sequence[int] | None, interpolated: bool) -> Nesting:
-    between = queries.nesting.between() if interpolated else ()
-    chosen = Nesting(sorted({*queries.nesting.dims, *between} if dims is None else {*dims}))
+    chosen = Nesting(sorted({*dims}) if dims is not None else default_dims(queries.nesting, interpolated))
     chosen.check_fits(queries.dim)
     return chosen
+
+
+def default_dims(nesting: Nesting, interpolated: bool = True) -> list[int]:
+    """The dims to measure when none are named: the nesting's, and the ones midway between them.
+
+    Vectors trained at one dim alone are measured at its halves: what plain truncation is worth.
+
+    >>> default_dims(Nesting([8, 16, 64]))
+    [8, 12, 16, 40, 64]
+    >>> default_dims(Nesting([64]))
+    [8, 12, 16, 24, 32, 48, 64]
+    """
+    if len(nesting) == 1:
+        nesting = Nesting.halving(nesting.dim, min(8, nesting.dim))
+    return sorted({*nesting.dims, *(nesting.between() if interpolated else ())})
 
 
 def _depths(ks: Sequence[int], count: int) -> list[int]:

@@ -46,7 +46,7 @@ def table(
     """One evaluation with every metric, or named ones side by side: a part for each split, a column a model.
 
     ``show`` picks metrics by their titles ("head", "1-NN", "mAP@10", …), an empty one shows all. Text wider than
-    ``width`` goes on below. A dim with a star is interpolated: no model in the table was trained at it.
+    ``width`` goes on below. No model in the table was trained at a dim with a star.
     """
     alone = isinstance(results, Evaluation)
     named = [(results.model, results)] if isinstance(results, Evaluation) else list(results)
@@ -159,7 +159,7 @@ def _heading(compared: Comparison) -> str:
 
 def _note(compared: Comparison) -> str:
     every = all(_trained(row) for row in compared.rows)
-    return "" if every else "* interpolated: no model here was trained at this dim"
+    return "" if every else "* no model here was trained at this dim"
 
 
 def _trained(row: tuple[DimRow | None, ...]) -> bool:
