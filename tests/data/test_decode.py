@@ -101,26 +101,6 @@ def test_an_animation_gives_its_first_frame(pixels, save):
     assert np.array_equal(decode(data, "x"), pixels[0])
 
 
-@pytest.mark.parametrize(
-    ("smallest", "expected"),
-    [
-        (None, (320, 400)),
-        (320, (320, 400)),
-        (161, (320, 400)),
-        (160, (160, 200)),
-        (41, (80, 100)),
-        (1, (40, 50)),
-    ],
-)
-def test_smallest_lets_a_jpeg_shrink_but_not_below(save, smallest, expected):
-    data = save(Image.new("RGB", (400, 320), (200, 100, 50)), "JPEG", quality=95)
-    image = decode(data, "x", smallest)
-    assert image.shape[:2] == expected
-    assert abs(image.astype(int) - [200, 100, 50]).max() < 5
-    png = save(Image.new("L", (40, 32)))
-    assert decode(png, "x", 4).shape == (32, 40, 3)
-
-
 def test_image_shape_is_height_then_width(encode):
     assert image_shape(encode(np.zeros((3, 5, 3), np.uint8)), "x") == (3, 5)
 

@@ -53,17 +53,14 @@ class EncodedImages(Rows):
         return decode(self.encoded(index), self.name(index))
 
 
-def decode(data: bytes, name: str, smallest: int | None = None) -> Pixels:
+def decode(data: bytes, name: str) -> Pixels:
     """The image file ``data`` as uint8 RGB [height, width, 3]; ``name`` is named in errors.
 
     Transparency is laid over white, 16-bit gray keeps its high byte, an animation gives its first frame, and
-    EXIF orientation is left alone (as is the custom with ImageNet). With ``smallest``, a JPEG may be decoded
-    at 1/2, 1/4 or 1/8 of its size, which is faster, as long as its short side keeps ``smallest`` pixels.
+    EXIF orientation is left alone (as is the custom with ImageNet).
     """
     with _opened(data, name) as image:
         try:
-            if smallest is not None:
-                image.draft(image.mode, (smallest, smallest))
             image.load()
             if image.mode != "RGB" or image.has_transparency_data:
                 return to_rgb(image, name)
