@@ -11,7 +11,7 @@ import dataclasses
 import tempfile
 from pathlib import Path
 
-from matryo.cli.train import read_run
+from matryo.cli.train import run_row
 from matryo.data import Dataset, decode_all, open_dataset
 from matryo.data.arrays import ArrayImages
 from matryo.results import append_rows
@@ -36,7 +36,7 @@ def main() -> None:
             fields = {"head.kind": kind, "head.dims": dim, "loop.seed": str(seed), **changes}
             recipe = load_recipe(args.recipe, {name: value for name, value in fields.items() if value})
             with tempfile.TemporaryDirectory() as folder:
-                row = read_run(train(recipe, dataset, Path(folder) / model.replace(":", "-"), progress=False))
+                row = run_row(train(recipe, dataset, Path(folder) / model.replace(":", "-"), progress=False))
             append_rows(args.rows, [row])
             top1 = row.figures["top1"]["val"]
             shown = " ".join(f"{dim}:{100 * value:.2f}" for dim, value in top1.items())

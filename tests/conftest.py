@@ -1,6 +1,9 @@
-"""Without torch, the torch side's tests are not collected; everything else runs."""
+"""Without torch, the torch side's tests are not collected; with it, one thread: tiny tensors only wait for more."""
 
 import importlib.util
+import sys
+
+import pytest
 
 TORCH_TESTS = (
     "training",
@@ -12,3 +15,15 @@ TORCH_TESTS = (
     "test_nesting_torch.py",
 )
 collect_ignore = [] if importlib.util.find_spec("torch") else list(TORCH_TESTS)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -16,14 +16,6 @@ PUBLISHED = {resnet18: 11_176_512, resnet34: 21_284_672, resnet50: 23_508_032}  
 OWN_DIM = {"convnet": 256, "resnet18": 512, "resnet34": 512, "resnet50": 2048}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize("size", [32, 64])
 @pytest.mark.parametrize("name", OWN_DIM)
 def test_an_encoder_gives_one_vector_an_image(name, size):

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """The spine in one go: train, encode, evaluate."""
     from matryo.cli.evaluate import evaluate_folders, to_rows
-    from matryo.cli.train import print_run, read_run
+    from matryo.cli.train import print_run, run_row
     from matryo.data import open_dataset
     from matryo.evaluation import table
     from matryo.results import append_rows
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> None:
     print("\n" + table([(one.name, one.evaluation) for one in found], show=("1-NN", "mAP@10")) + "\n")
     rows = args.out / "demo.jsonl"
     rows.unlink(missing_ok=True)
-    append_rows(rows, [*(read_run(args.out / name) for name in recipes), *to_rows(found)])
+    append_rows(rows, [*(run_row(args.out / name) for name in recipes), *to_rows(found)])
     nested, fixed = (next(o.evaluation for o in found if (o.name, o.evaluation.split) == (n, "flat")) for n in recipes)
     full = nested.rows[-1]
     print(f"""On drawings in a style that training did not see ("flat"), 1-NN accuracy:

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args, get_origin
 from matryo.results import Row
 from matryo.training.recipes import bundled_recipes, load_recipe, recipe_fields
 
-__all__ = ["add_arguments", "print_run", "read_run", "run"]
+__all__ = ["add_arguments", "print_run", "run", "run_row"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,14 +53,14 @@ def run(args: argparse.Namespace) -> None:
 
 def print_run(out: Path) -> None:
     """How the training went, in a line for each test split."""
-    figures = read_run(out).figures
+    figures = run_row(out).figures
     print(f"{out}: trained in {figures['seconds']:.0f} s at {figures['images_per_second']:,.0f} images/s")
     for split, top1 in figures["top1"].items():
         line = "  ".join(f"{dim}: {value:.1%}" for dim, value in top1.items())
         print(f"  head top-1 on {split}  {line}")
 
 
-def read_run(out: Path) -> Row:
+def run_row(out: Path) -> Row:
     """The result row of a complete run."""
     return Row(**json.loads((out / "run.json").read_text(encoding="utf-8"))["row"])
 

@@ -106,7 +106,9 @@ class Run:
         if not self.group.first:
             return
         save_weights(self.folder / WEIGHTS, self.weights())
-        figures = {"top1": accuracy, "seconds": round(self.seconds, 1), "images_per_second": round(self.speed, 1)}
+        seconds = self.spent + self.saved - self.started   # up to the last checkpoint: training, not the test after it
+        speed = self.done * self.recipe.loop.batch * self.group.world / max(seconds, 1e-9)
+        figures = {"top1": accuracy, "seconds": round(seconds, 1), "images_per_second": round(speed, 1)}
         subject = f"{self.recipe.name} {self.recipe.head.kind}"
         row = results.stamp("train", subject, figures, seed=self.recipe.loop.seed, hardware=self._hardware())
         about = {
