@@ -40,7 +40,8 @@ RESULTS = "Every figure here is computed from a stored row, and every row says w
 WRITERS = "`matryo demo` writes rows to `runs/demo.jsonl`; the programs in `benchmarks/` write the others."
 TRAINED = """Top-1 accuracy of the heads in percent: mean ± standard deviation over (so many) seeds. A nested model is
 one run; a fixed one is a run for each dim, so its column takes the seconds of all of them. Of two runs with one seed
-the last counts."""
+the last counts. Seconds include compiling, where a recipe asks for it: the first run of a series pays for
+all."""
 STEPS = """Milliseconds a training step: the 20th, 50th and 80th percentile, and the median as a multiple of the fixed
 head's. `loop` is one `nn.Linear` and one cross-entropy a dim, one after the other."""
 EVALUATED = """In percent: 1-NN accuracy and mAP@10, as [Evaluation](../evaluation.md) defines them; mean ± standard
