@@ -2,6 +2,9 @@
 
     python benchmarks/tiny_imagenet.py --data DIR --recipe tiny-imagenet-rn18 \
         --models separate tied fixed:8 fixed:16 fixed:32 fixed:64 fixed:512 --seeds 0 1 2
+
+With --runs DIR the run folders stay, with embeddings of both splits, for `matryo evaluate`. --novel N trains without
+N of the classes, whose images are in the split that asks all the same.
 """
 
 from __future__ import annotations
@@ -11,42 +14,86 @@ import dataclasses
 import tempfile
 from pathlib import Path
 
+import numpy as np
+
 from matryo.cli.train import run_row
 from matryo.data import Dataset, decode_all, open_dataset
 from matryo.data.arrays import ArrayImages
 from matryo.results import append_rows
-from matryo.training import load_recipe, train
+from matryo.training import encode_split, load, load_recipe, train
 
 
 def main() -> None:
     """Every model with every seed; rows are appended as they come, so an interrupted series keeps its start."""
+    args = parse()
+    dataset = decoded(open_dataset("packed", args.data))
+    shown = without(dataset, args.novel) if args.novel else dataset
+    tuned = {model: fields for model, *fields in args.tune}
+    for seed in args.seeds:
+        for model in args.models:
+            kind, _, dim = model.partition(":")
+            changed = dict(item.split("=", 1) for item in [*args.set, *tuned.get(model, ())])
+            fields = {"head.kind": kind, "head.dims": dim, "loop.seed": str(seed), **changed}
+            recipe = load_recipe(args.recipe, {name: value for name, value in fields.items() if value})
+            with tempfile.TemporaryDirectory() as scratch:
+                series = args.recipe + (f"-novel{args.novel}" if args.novel else "")
+                folder = (args.runs or Path(scratch)) / f"seed{seed}" / f"{series}-{model.replace(':', '-')}"
+                row = run_row(train(recipe, shown, folder, progress=False))
+                if args.runs:
+                    encode(folder, shown, dataset)
+            extra = {"changed": changed, **({"novel": args.novel} if args.novel else {})}
+            append_rows(args.rows, [dataclasses.replace(row, figures={**row.figures, **extra})])
+            top1 = "  ".join(f"{dim}:{100 * value:.2f}" for dim, value in row.figures["top1"]["val"].items())
+            print(f"{args.recipe} {model} seed {seed}: {row.figures['seconds']:.0f} s  {top1}", flush=True)
+
+
+def encode(run: Path, shown: Dataset, dataset: Dataset) -> None:
+    """Embeddings of what the model was shown and of all that asks; of each width of a slimmable model, beside it."""
+    recipe = load(run).recipe
+    slimmable = recipe.head.kind == "slimmable"
+    for width in recipe.encoder.widths if slimmable else (1.0,):
+        model = load(run, width=width)
+        folder = run.with_name(f"{run.name}-{model.nesting.dim}") if slimmable else run
+        for split, images in (("train", shown), ("val", dataset)):
+            encode_split(model, images, split, folder / "embeddings" / split, dtype="float16", progress=False)
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with train_*.npz, val_*.npz and meta.json")
     parser.add_argument("--recipe", default="tiny-imagenet-rn18")
     parser.add_argument("--models", nargs="+", default=["separate", "tied", "fixed:8", "fixed:512"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--rows", type=Path, default=Path("docs/results/tiny-imagenet.jsonl"))
+    parser.add_argument("--runs", type=Path, metavar="DIR", help="keep the runs here, with their embeddings")
+    parser.add_argument("--novel", type=int, default=0, metavar="N", help="classes that training is not shown")
     parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="recipe fields to override")
-    args = parser.parse_args()
-    dataset = decoded(open_dataset("packed", args.data))
-    changes = dict(item.split("=", 1) for item in args.set)
-    for seed in args.seeds:
-        for model in args.models:
-            kind, _, dim = model.partition(":")
-            fields = {"head.kind": kind, "head.dims": dim, "loop.seed": str(seed), **changes}
-            recipe = load_recipe(args.recipe, {name: value for name, value in fields.items() if value})
-            with tempfile.TemporaryDirectory() as folder:
-                row = run_row(train(recipe, dataset, Path(folder) / model.replace(":", "-"), progress=False))
-            append_rows(args.rows, [row])
-            top1 = row.figures["top1"]["val"]
-            shown = " ".join(f"{dim}:{100 * value:.2f}" for dim, value in top1.items())
-            print(f"{args.recipe} {model} seed {seed}: {row.figures['seconds']:.0f} s  {shown}", flush=True)
+    parser.add_argument(
+        "--tune", nargs="+", action="append", default=[], metavar="MODEL FIELD=VALUE", help="the same for one model"
+    )
+    return parser.parse_args()
 
 
 def decoded(dataset: Dataset) -> Dataset:
     """The same dataset with its images decoded once, for all runs."""
     splits = {name: ArrayImages(decode_all(split), split.labels) for name, split in dataset.splits.items()}
     return dataclasses.replace(dataset, splits=splits)
+
+
+def without(dataset: Dataset, novel: int) -> Dataset:
+    """The dataset less ``novel`` of its classes, drawn once and for all; their labels keep their meaning."""
+    hidden = novel_classes(len(dataset.classes), novel)
+    kept = {}
+    for name, split in dataset.splits.items():
+        rows = np.flatnonzero(~np.isin(split.labels, hidden))
+        kept[name] = ArrayImages(decode_all(split)[rows], split.labels[rows])
+    return dataclasses.replace(dataset, splits=kept)
+
+
+def novel_classes(classes: int, novel: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Which classes are hidden from training."""
+    return np.sort(np.random.default_rng(0).permutation(classes)[:novel])
 
 
 if __name__ == "__main__":

@@ -15,15 +15,51 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from matryo import __version__
 from matryo.errors import InputError
 from matryo.files import replacing, storage
 
-__all__ = ["Row", "append_rows", "command_line", "read_rows", "stamp"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Result", "Row", "append_rows", "command_line", "read_rows", "stamp"]
 
 _PACKAGES = ("numpy", "torch", "triton", "timm", "pillow")
+
+
+class Result:
+    """What a protocol found: a frozen dataclass of names, numbers and tuples of these, so that it is JSON as it is.
+
+    A subclass names its ``kind``, which is the kind of the rows it is stored in. Figures by dim are tuples in the
+    order of its ``dims``.
+
+    >>> @dataclass(frozen=True)
+    ... class Height(Result):
+    ...     kind: ClassVar[str] = "height"
+    ...     dims: tuple[int, ...]
+    ...     metres: tuple[tuple[float, ...], ...]
+    >>> Height((8, 16), ((1.5,), (2.0,))).to_figures()
+    {'dims': (8, 16), 'metres': ((1.5,), (2.0,))}
+    >>> Height.from_figures({"dims": [8, 16], "metres": [[1.5], [2.0]]})
+    Height(dims=(8, 16), metres=((1.5,), (2.0,)))
+    """
+
+    kind: ClassVar[str]
+
+    def to_figures(self) -> dict[str, Any]:
+        """As plain JSON values, for the figures of a stored row."""
+        return {part.name: getattr(self, part.name) for part in fields(cast("Any", self))}
+
+    @classmethod
+    def from_figures(cls, figures: Mapping[str, Any]) -> Self:
+        """The inverse of :meth:`to_figures`: JSON's lists are tuples again."""
+        return cls(**{name: _tuples(value) for name, value in figures.items()})
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
 
 
 @dataclass(frozen=True)

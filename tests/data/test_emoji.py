@@ -163,3 +163,14 @@ def test_notice_holds_the_words_each_licence_asks_for(words):
 def test_licence_is_the_apache_licence():
     text = (ROOT / "LICENSE").read_text(encoding="utf-8")
     assert "Apache License" in text and "END OF TERMS AND CONDITIONS" in text
+
+
+def test_the_credits_name_every_author_and_licence_of_the_notice(data):
+    notice, credits = (ROOT / "NOTICE").read_text(encoding="utf-8"), " ".join(data.credits)
+    for author in ("Twitter, Inc and other contributors", "Emojitwo community", "Google Inc", "Microsoft Corporation"):
+        assert author in notice
+        assert author in credits
+    for attribution in ("Graphics by Twemoji", "Emoji artwork provided by EmojiOne"):
+        assert attribution in notice
+        assert attribution in credits
+    assert credits.count("CC-BY 4.0") == 2

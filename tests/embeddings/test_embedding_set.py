@@ -345,3 +345,59 @@ print(len(EmbeddingSet.open(disk / "mine")), [entry.name for entry in disk.iterd
 
 def test_errors_are_input_errors() -> None:
     assert issubclass(EmbeddingsError, InputError)
+
+
+def test_a_set_in_memory_is_checked_like_one_on_disk_and_reads_alike(tmp_path):
+    vectors, labels = rng.normal(size=(5, 6)), [0, 1, 2, 1, 0]
+    about = {"classes": ["a", "b", "c"], "nesting": Nesting([2, 6]), "model": "by hand"}
+    head = Head.tied(rng.normal(size=(3, 6)), dims=(2, 6))
+    memory = EmbeddingSet.of(vectors, labels=labels, head=head, **about)
+    disk = EmbeddingSet.write(tmp_path / "disk", vectors, labels=labels, head=head, **about)
+    for dim in (1, 2, 6):
+        np.testing.assert_array_equal(memory.at(dim), disk.at(dim))
+        np.testing.assert_array_equal(memory.head.logits(vectors, dim), disk.head.logits(vectors, dim))
+    np.testing.assert_array_equal(memory.labels, disk.labels)
+    np.testing.assert_array_equal(memory.ids, disk.ids)
+    assert (memory.count, memory.nesting, memory.classes) == (disk.count, disk.nesting, disk.classes)
+    with pytest.raises(EmbeddingsError, match="one entry for each"):
+        EmbeddingSet.of(vectors, labels=[0])
+    with pytest.raises(EmbeddingsError, match="finite"):
+        EmbeddingSet.of(vectors * np.inf)
+    with pytest.raises(EmbeddingsError, match="norm 1"):
+        EmbeddingSet.of(vectors, normalized=True)
+    wide = Head.tied(rng.normal(size=(3, 7)), dims=(7,))
+    with pytest.raises(EmbeddingsError, match="the head must read at most 6"):
+        EmbeddingSet.of(vectors, head=wide)
+
+
+@pytest.mark.parametrize("where", ["memory", "disk"])
+def test_select_keeps_rows_with_all_that_belongs_to_them(tmp_path, where):
+    vectors = np.arange(12.0).reshape(4, 3)
+    head = Head.tied(np.eye(3), dims=(3,))
+    about = {"labels": [3, 1, 2, 0], "ids": list("abcd"), "head": head}
+    make = EmbeddingSet.of if where == "memory" else lambda *a, **k: EmbeddingSet.write(tmp_path / "set", *a, **k)
+    whole = make(vectors, **about)
+    for rows, kept in (([2, 0], [2, 0]), (np.array([False, True, True, False]), [1, 2])):
+        part = whole.select(rows)
+        np.testing.assert_array_equal(part.vectors, vectors[kept])
+        assert part.labels.tolist() == [about["labels"][i] for i in kept]
+        assert list(part.ids) == ["abcd"[i] for i in kept]
+        assert len(part) == part.manifest.count == 2
+        np.testing.assert_array_equal(part.head.logits(vectors, 3), vectors)
+    assert len(whole) == 4
+
+
+def test_transformed_vectors_keep_their_names_but_neither_head_nor_claims():
+    head = Head.tied(np.eye(3), dims=(3,))
+    whole = EmbeddingSet.of(np.eye(3), labels=[0, 1, 2], ids=list("abc"), head=head, nesting=Nesting([1, 3]))
+    other = whole.transformed(2 * np.ones((3, 5)))
+    assert (other.dim, other.nesting.dims, other.head, other.manifest.normalized) == (5, (5,), None, None)
+    assert (list(other.ids), other.labels.tolist()) == (list("abc"), [0, 1, 2])
+    assert whole.transformed(np.eye(3), head=head, nesting=Nesting([2, 3])).nesting.dims == (2, 3)
+    with pytest.raises(EmbeddingsError, match="a vector for each of the 3"):
+        whole.transformed(np.ones((2, 5)))
+
+
+def test_a_class_may_have_no_superclass():
+    about = {"classes": ["a", "b"], "superclasses": ["x"], "superclass_of": [0, -1]}
+    assert EmbeddingSet.of(np.eye(2), labels=[0, 1], **about).manifest.superclass_of == (0, -1)

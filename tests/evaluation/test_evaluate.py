@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,8 +58,13 @@ def oracle(database: EmbeddingSet, queries: EmbeddingSet, dim: int, ks: tuple[in
         hits = [database.labels[i] == label for i in order]
         for k in (1, 5, 10):
             note(f"top{k}", any(hits[:k]))
+        for k in (5, 10, 20):
+            votes = Counter(one for i in order[:k] if (one := int(database.labels[i])) != -1)
+            tied = [one for one, count in votes.items() if count == max(votes.values())]   # nearest first
+            note(f"knn@{k}", bool(tied) and tied[0] == label)
         for k in ks:
             note(f"p@{k}", sum(hits[:k]) / k)
+            note(f"recall@{k}", sum(hits[:k]) / total)
             ranked = (sum(hits[: i + 1]) / (i + 1) for i in range(k) if hits[i])
             note(f"map@{k}", sum(ranked) / min(k, total))
         if queries.head is not None:
@@ -153,7 +159,7 @@ def test_a_perfect_set_scores_one(tmp_path: Path) -> None:
     x = np.repeat(np.eye(4), 5, axis=0)
     mine = EmbeddingSet.write(tmp_path / "x", x, labels=np.repeat(np.arange(4), 5), nesting=Nesting([4]))
     row = evaluate(mine, mine, ks=(5, 10), progress=False).at(4)
-    assert (row.top1, row.top5, row.map_at[5], row.map_at[10]) == (1, 1, 1, 1)
+    assert (row.top1, row.top5, row.map_at[5], row.map_at[10], row.recall_at[5], row.knn[5]) == (1,) * 6
     assert row.precision_at == {5: 1.0, 10: 0.5}
 
 
@@ -175,6 +181,8 @@ def test_a_k_beyond_the_database_is_left_out(tmp_path: Path, pair: tuple[Embeddi
         x, y = clustered(count, 5)
         small = EmbeddingSet.write(tmp_path / f"{count}", x, labels=y, nesting=NESTING)
         row = evaluate(small, queries, progress=False).at(8)
+        assert list(row.recall_at) == kept
+        assert list(row.knn) == [k for k in (5, 10, 20) if k <= count]
         assert list(row.map_at) == list(row.precision_at) == kept
         expected = oracle(small, queries, 8, tuple(kept))
         assert (row.top1, row.top5, row.top10) == pytest.approx(
@@ -211,6 +219,18 @@ def test_what_cannot_be_evaluated(tmp_path: Path, pair: tuple[EmbeddingSet, Embe
         evaluate(*named, progress=False)
 
 
+def test_one_class_alone_is_refused_but_not_beside_unknown_ones(pair: tuple[EmbeddingSet, EmbeddingSet]) -> None:
+    database, queries = pair
+    alone = EmbeddingSet.of(database.vectors, labels=np.full(120, 2))
+    with pytest.raises(EmbeddingsError, match=r"more than one class, .* \(got only class 2\): add vectors of other"):
+        evaluate(alone, queries, progress=False)
+    known = np.where(np.array(database.labels) == 2, 2, -1)
+    found = evaluate(EmbeddingSet.of(database.vectors, labels=known), queries, dims=[8], progress=False)
+    assert found.queries == (np.array(queries.labels) == 2).sum()
+    assert 0 < found.at(8).top1 < 1
+    assert found.at(8).knn[20] == 1   # unknown neighbours cast no vote
+
+
 def test_vectors_that_turned_nan_are_refused(pair: tuple[EmbeddingSet, EmbeddingSet]) -> None:
     database, queries = pair
     path = database.path / "vectors.npy"
@@ -227,6 +247,18 @@ def test_figures_are_plain_json_and_come_back(pair: tuple[EmbeddingSet, Embeddin
     assert figures == found.to_figures()
     assert Evaluation.from_figures(figures) == found
     assert figures["dims"]["8"]["map@10"] == found.at(8).map_at[10]
+
+
+def test_rows_stored_before_recall_and_votes_were_measured_still_read(
+    pair: tuple[EmbeddingSet, EmbeddingSet],
+) -> None:
+    figures = evaluate(*pair, progress=False).to_figures()
+    for row in figures["dims"].values():
+        for name in [name for name in row if name.startswith(("recall@", "knn@"))]:
+            del row[name]
+    old = Evaluation.from_figures(figures)
+    assert (old.at(8).recall_at, old.at(8).knn) == ({}, {})
+    assert old.to_figures() == figures
 
 
 def test_beside_lines_up_the_union_of_dims(pair: tuple[EmbeddingSet, EmbeddingSet]) -> None:

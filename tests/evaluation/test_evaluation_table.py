@@ -19,6 +19,7 @@ def made(
     head: bool = True,
     ks: tuple[int, ...] = KS,
     shift: float = 0.0,
+    voters: tuple[int, ...] = (),
 ) -> Evaluation:
     rows = tuple(
         DimRow(
@@ -32,6 +33,8 @@ def made(
             mflops=1.281167 * dim,
             head_top1=0.6125 + shift if head else None,
             head_top5=0.9 if head else None,
+            recall_at={k: k / 1000 for k in ks} if voters else {},
+            knn={k: 0.5 + k / 100 for k in voters},
         )
         for dim in dims
     )
@@ -48,6 +51,17 @@ nested: imagenet / test, 50,000 queries (12 left out) in a database of 1,281,167
 * no model here was trained at this dim
 """
     assert table(made()) == expected.strip("\n")
+
+
+def test_recall_and_votes() -> None:
+    found = [("nested", made(dims=(8,), ks=(10, 25), voters=(5, 10)))]
+    expected = """
+nested: imagenet / test, 50,000 queries (12 left out) in a database of 1,281,167
+dim  1-NN 5-NN 10-NN P@25 recall@10 recall@25
+  8  50.0 55.0  60.0 57.5       1.0       2.5
+"""
+    show = ("1-NN", "5-NN", "10-NN", "P@25", "recall@10", "recall@25")
+    assert table(found, show=show) == expected.strip("\n")
 
 
 def test_models_side_by_side_a_part_a_split() -> None:

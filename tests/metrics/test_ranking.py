@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from fractions import Fraction
 
 import numpy as np
@@ -11,7 +12,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from matryo.errors import InputError
-from matryo.metrics import average_precision, hit_rate, mean_average_precision, precision, relevance
+from matryo.metrics import (
+    average_precision,
+    hit_rate,
+    majority,
+    mean_average_precision,
+    precision,
+    recall,
+    relevance,
+)
 
 quick = settings(deadline=None, max_examples=80)
 
@@ -62,6 +71,8 @@ def test_against_plain_loops(case: tuple[np.ndarray, np.ndarray, int]) -> None:
     assert mean_average_precision(relevant, totals, k) == pytest.approx(float(sum(exact) / len(exact)))
     assert hit_rate(relevant, k) == pytest.approx(sum(any(row[:k]) for row in rows) / len(rows))
     assert precision(relevant, k) == pytest.approx(sum(sum(row[:k]) for row in rows) / (k * len(rows)))
+    shares = [Fraction(sum(row[:k]), total) for row, total in zip(rows, totals.tolist(), strict=True)]
+    assert recall(relevant, totals, k) == pytest.approx(float(sum(shares) / len(shares)))
 
 
 @quick
@@ -104,6 +115,33 @@ def test_bounds(case: tuple[np.ndarray, np.ndarray, int]) -> None:
     np.testing.assert_allclose(average_precision(best, totals, k), 1)
 
 
+def test_recall_is_one_where_everything_is_found() -> None:
+    relevant = np.array([[1, 0, 1, 0], [0, 0, 1, 1]], bool)
+    assert recall(relevant, np.array([2, 4]), 4) == (1 + 1 / 2) / 2
+    assert recall(relevant, np.array([2, 4]), 1) == (1 / 2 + 0) / 2
+
+
+@quick
+@given(
+    labels=hnp.arrays(np.int64, st.tuples(st.integers(1, 4), st.integers(1, 9)), elements=st.integers(-1, 4)),
+    data=st.data(),
+)
+def test_the_majority_against_a_count_of_votes(labels: np.ndarray, data: st.DataObject) -> None:
+    k = data.draw(st.integers(1, labels.shape[1]))
+    for row, found in zip(labels.tolist(), majority(labels, k).tolist(), strict=True):
+        votes = Counter(label for label in row[:k] if label >= 0)
+        tied = [label for label, count in votes.items() if count == max(votes.values())]   # nearest first
+        assert found == (tied[0] if tied else -1)
+        if k == 1:
+            assert found == row[0]
+
+
+def test_the_majority_by_hand() -> None:
+    rows = [[3, 5, 5, 3, 9], [3, 5, 5, 9, 9], [1, 2, 3, 4, 5], [-1, 7, -1, -1, -1], [-1] * 5]
+    assert majority(np.array(rows), 5).tolist() == [3, 5, 1, 7, -1]
+    assert majority(np.array(rows), 3).tolist() == [5, 5, 1, 7, -1]
+
+
 @quick
 @given(case=cases(), data=st.data())
 def test_moving_a_hit_forward_never_hurts(
@@ -126,12 +164,16 @@ def test_queries_without_anything_relevant_are_refused() -> None:
         average_precision(np.ones((1, 3), bool), np.array([2]), 3)
     with pytest.raises(InputError, match="number of relevant items"):
         average_precision(relevant, np.array([1]), 3)
+    with pytest.raises(InputError, match="number of relevant items"):
+        recall(relevant, np.array([1, 0]), 3)
 
 
 @pytest.mark.parametrize("k", [0, 4])
 def test_k_must_lie_within_what_was_retrieved(k: int) -> None:
     relevant = np.ones((2, 3), bool)
-    for call in (hit_rate, precision, lambda r, k: average_precision(r, np.array([3, 3]), k)):
+    totals = np.array([3, 3])
+    calls = (hit_rate, precision, majority, *(lambda r, k, f=f: f(r, totals, k) for f in (average_precision, recall)))
+    for call in calls:
         with pytest.raises(InputError, match="k must lie in 1 … the number of neighbours"):
             call(relevant, k)
 

@@ -22,8 +22,10 @@ CPU = torch.device("cpu")
 class Run:
     """A tiny training whose steps depend on nothing but their number."""
 
-    def __init__(self, optimiser="sgd", ema=0.9, seed=0):
+    def __init__(self, optimiser="sgd", ema=0.9, seed=0, slimmable=False):
         changes = {"optim.name": optimiser, "optim.lr": "0.05", "encoder.dim": "16", "loop.seed": str(seed)}
+        if slimmable:
+            changes |= {"head.kind": "slimmable", "encoder.name": "resnet18", "encoder.dim": "0"}
         recipe = override(Recipe(), changes)
         self.model = build_model(recipe, classes=3).to(memory_format=torch.channels_last)   # as training has it
         self.optimizer = make_optimizer(self.model, recipe)
@@ -78,6 +80,18 @@ def test_everything_comes_back_and_the_next_steps_are_the_same(tmp_path, optimis
     assert state == ({"momentum_buffer"} if optimiser == "sgd" else {"step", "exp_avg", "exp_avg_sq"})
     assert_same(first.steps(3, 6), second.steps(3, 6))
     assert_same(Run(optimiser, ema).steps(0, 6), second)
+
+
+def test_every_width_of_a_slimmable_network_comes_back(tmp_path):
+    path = tmp_path / "checkpoint.safetensors"
+    first, second = Run(slimmable=True).steps(0, 2), Run(slimmable=True, seed=1)
+    save_checkpoint(path, *first.parts, {"step": 2})
+    load_checkpoint(path, *second.parts, CPU)
+    assert_same(first, second)
+    assert_same(first.steps(2, 4), second.steps(2, 4))
+    moved = [value for name, value in second.everything().items() if name.endswith("running_mean")]
+    assert len(moved) == 2 * 4 * 20, "twenty norms a width, in the model and in its average"
+    assert all(value.any() for value in moved)
 
 
 def test_the_optimisers_state_lies_in_memory_as_its_parameters_do(tmp_path):

@@ -154,6 +154,18 @@ def test_a_complete_run_is_left_as_it_is(tmp_path):
     assert (run / "model.safetensors").stat().st_mtime_ns == before
 
 
+def test_a_run_older_than_a_field_is_the_same_at_its_default(tmp_path):
+    run = train(recipe(), dataset(), tmp_path / "run", progress=False)
+    facts = json.loads((run / "run.json").read_text())
+    del facts["recipe"]["encoder"]["widths"], facts["recipe"]["optim"]["clip"]
+    (run / "run.json").write_text(json.dumps(facts))
+    before = (run / "model.safetensors").stat().st_mtime_ns
+    train(recipe(), dataset(), run, progress=False)
+    assert (run / "model.safetensors").stat().st_mtime_ns == before
+    with pytest.raises(RunError, match=r"another run.*optim.clip: 0.0 there, 1.0 now"):
+        train(recipe(optim__clip=1), dataset(), run, progress=False)
+
+
 def test_another_recipe_or_dataset_in_the_folder_is_an_error_and_loses_nothing(tmp_path):
     run = train(recipe(), dataset(), tmp_path / "run", progress=False)
     before = {path: path.read_bytes() for path in run.glob("*.*") if path.is_file()}

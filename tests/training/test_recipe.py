@@ -98,6 +98,7 @@ def test_a_recipe_that_differs_everywhere_reads_back(tmp_path):
     changes |= {
         "data.test": "one,two", "data.size": "64", "data.size_end": "128", "data.size_ramp": "3,5", "optim.ema": "0.5",
         "data.mean": "0.1,0.2,0.3", "head.dims": "8", "head.weights": "2.5", "augment.scale": "0.3,0.4",
+        "head.kind": "fixed", "encoder.widths": "0.5,1",
     }  # fmt: skip
     recipe = override(Recipe(name="ä"), changes)
     for name, text in changes.items():
@@ -261,6 +262,7 @@ def test_mistakes_in_a_flag_are_named(name, text, message):
         ({"optim": Optim(ema=1.0)}, r"optim.ema must lie in \[0, 1\)"),
         ({"optim": Optim(label_smoothing=1.0)}, "optim.label_smoothing must lie in"),
         ({"head": Head(kind="fixed", dims=(8, 16))}, r"a fixed head has one dim \(got \(8, 16\)\): name one dim"),
+        ({"head": Head(kind="slimmable", dims=(8,))}, r"widths decide the dims .*\(got \(8,\)\): leave head.dims empty"),
     ],
 )
 def test_values_out_of_range_are_named(section, message):
@@ -285,6 +287,7 @@ def test_the_default_nesting_halves_the_encoders_dim():
     assert Recipe().nesting(4).dims == (4,)
     assert Recipe(head=Head(kind="fixed")).nesting(512).dims == (512,)
     assert Recipe(head=Head(kind="fixed", dims=(64,))).nesting(512).dims == (64,)
+    assert Recipe(head=Head(kind="slimmable")).nesting(512).dims == (128, 256, 384, 512)
     assert Recipe(head=Head(dims=(8, 64), weights=(2.0, 1.0))).nesting(512).weights == (2.0, 1.0)
 
 

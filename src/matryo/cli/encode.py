@@ -22,8 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--split", action="append", metavar="NAME", help="a split to encode; repeat for more (default: train and test)"
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where the folders go (default: RUN/embeddings)")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="where the folders go (default: RUN/embeddings; RUN/width-W/embeddings)"
+    )
     parser.add_argument("--dtype", choices=["float32", "float16"], default="float32", help="precision on disk")
+    parser.add_argument("--width", type=float, default=1.0, metavar="W", help="the width of a slimmable network [1.0]")
     parser.add_argument("--device", default="auto", metavar="DEVICE", help="auto, cpu, cuda or cuda:N")
     parser.add_argument("--overwrite", action="store_true", help="encode again what is already there")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -34,14 +37,15 @@ def run(args: argparse.Namespace) -> None:
     from matryo.data import open_dataset
     from matryo.training import encode_split, load
 
-    model = load(args.run_folder, device=args.device)
+    model = load(args.run_folder, device=args.device, width=args.width)
     source = args.source or model.recipe.data.source
     dataset = open_dataset(source, args.data, classes=model.classes)
     splits = args.split or [model.recipe.data.train, *model.recipe.data.test]
     if not any((dataset.split(name).labels >= 0).any() for name in splits):   # a misspelt name is told here
         print("no class of the dataset is one of the model's: it keeps its own")
         dataset = open_dataset(source, args.data)
-    out = args.out or args.run_folder / "embeddings"
+    home = args.run_folder / (f"width-{args.width:g}" if args.width != 1 else "")
+    out = args.out or home / "embeddings"
     for name in splits:
         there = (out / name / "manifest.json").exists() and not args.overwrite
         written = encode_split(

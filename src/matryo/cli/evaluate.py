@@ -1,8 +1,10 @@
-"""Measure embeddings at every dim: heads, 1-NN, mAP and precision at k, with the cost of a query.
+"""Measure embeddings at every dim: heads, 1-NN, mAP, precision and recall at k, with the cost of a query.
 
 FOLDER is a run folder (its embeddings/ are read) or a folder of embeddings folders, one a split. The split
-named by --database is searched; all others ask. Several FOLDERs stand side by side at the same dims, so a fixed
-model beside a nested one shows what plain truncation is worth.
+named by --database is searched; all others ask. Several FOLDERs stand side by side at the same dims, and baselines
+beside them: what the same vectors are worth at each dim without training for it. --protocols adds what else the
+embeddings allow: linear probe, few-shot, superclasses, robustness, and more; their figures go to --json and into
+`matryo report`.
 """
 
 from __future__ import annotations
@@ -12,33 +14,46 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from matryo.embeddings import EmbeddingSet
-    from matryo.evaluation import Evaluation
+    from matryo.evaluation import Subject
     from matryo.results import Row
 
-__all__ = ["Measured", "add_arguments", "evaluate_folders", "run", "to_rows"]
+__all__ = [
+    "Measured",
+    "add_arguments",
+    "add_subject_arguments",
+    "measure_folders",
+    "open_subjects",
+    "parse_dims",
+    "run",
+    "to_rows",
+]
 
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """One folder's embeddings of one query split, evaluated."""
+    """One result of one model."""
 
-    name: str
     seed: int | None
-    evaluation: Evaluation
+    result: Any
+    """An Evaluation, or the result of another protocol."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """FOLDER …, which splits and dims, and where the figures go."""
-    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="run folder, or folder of embeddings")
-    parser.add_argument("--database", default="train", metavar="SPLIT", help="the split that is searched [train]")
-    parser.add_argument("--queries", action="append", metavar="SPLIT", help="a split that asks; repeat (default: all)")
-    parser.add_argument("--dims", metavar="M,M,…", help="dims to measure (default: the nesting and the ones between)")
+    add_subject_arguments(parser)
+    parser.add_argument(
+        "--protocols", default="evaluate", metavar="NAME,…",
+        help="evaluate, probe, few-shot, stream, robustness, superclass, trends, disagreement, similarity, cascade, "
+        "zero-shot; or all that the embeddings allow [evaluate]",
+    )  # fmt: skip
     parser.add_argument(
         "--show", default="head,1-NN,mAP@10", metavar="NAME,…", help="metrics in the table, or all [head,1-NN,mAP@10]"
     )
@@ -46,53 +61,122 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
+def add_subject_arguments(parser: argparse.ArgumentParser, folders: str = "+", baselines: str = "pca") -> None:
+    """What is measured beside what, for every verb that measures."""
+    parser.add_argument(
+        "folders", nargs=folders, type=Path, metavar="FOLDER", help="run folder, or folder of embeddings"
+    )
+    parser.add_argument("--database", default="train", metavar="SPLIT", help="the split that is searched [train]")
+    parser.add_argument("--queries", action="append", metavar="SPLIT", help="a split that asks; repeat (default: all)")
+    parser.add_argument("--dims", metavar="M,M,…", help="dims to measure (default: the nesting and the ones between)")
+    parser.add_argument("--texts", type=Path, metavar="DIR", help="embeddings of texts about the classes: zero-shot")
+    parser.add_argument(
+        "--baselines", default=baselines, metavar="NAME,…",
+        help="truncate, pca, svd, svd-classifier, random, jl, all or none; of the fixed models where there are any, "
+        f"else of all [{baselines}]",
+    )  # fmt: skip
+
+
 def run(args: argparse.Namespace) -> None:
     """Evaluate, print the table, store the rows."""
-    from matryo.evaluation import table
+    from matryo.evaluation import Evaluation, table
     from matryo.results import append_rows
 
-    found = evaluate_folders(
-        args.folders,
-        database=args.database,
-        queries=args.queries,
-        dims=_parse_dims(args.dims),
-        progress=not args.quiet,
+    subjects = open_subjects(
+        args.folders, database=args.database, queries=args.queries, dims=parse_dims(args.dims), texts=args.texts
     )
+    found = measure_folders(subjects, args.protocols, args.baselines, progress=not args.quiet)
     if args.json == "-":
         for row in to_rows(found):
             print(json.dumps(dataclasses.asdict(row), ensure_ascii=False))
         return
     show = [] if args.show == "all" else args.show.split(",")
-    print(table([(one.name, one.evaluation) for one in found], show=show))
+    evaluations = [one.result for one in found if isinstance(one.result, Evaluation)]
+    if evaluations:
+        print(table([(one.model, one) for one in evaluations], show=show))
     if args.json:
         append_rows(Path(args.json), to_rows(found))
+    if others := len(found) - len(evaluations):
+        stored = f"in {args.json}" if args.json else "stored nowhere: add --json FILE, or use `matryo report`"
+        print(f"{others} results of other protocols: {stored}")
 
 
-def evaluate_folders(
-    folders: list[Path],
+def open_subjects(
+    folders: Sequence[Path],
     *,
     database: str = "train",
-    queries: list[str] | None = None,
-    dims: list[int] | None = None,
-    progress: bool = True,
-) -> list[Measured]:
-    """Every query split of every folder, all at the same dims: those of the first folder unless ``dims`` says."""
-    from matryo.evaluation import default_dims, evaluate
+    queries: Sequence[str] | None = None,
+    dims: Sequence[int] | None = None,
+    texts: Path | None = None,
+) -> list[Subject]:
+    """The model in each folder, all to be evaluated at the same dims: the first one's, unless ``dims`` says."""
+    from matryo.embeddings import EmbeddingSet
+    from matryo.evaluation import Subject, default_dims
 
     names = [folder.name for folder in folders]
-    asked_for, found = dims, []
+    subjects: list[Subject] = []
     for folder in folders:
         sets = _open_sets(folder, {database, *(queries or ())})
-        for split in queries or _answerable(sets, database):
-            asked = sets[split]
-            dims = dims or default_dims(asked.nesting)
-            # Dims the user named must fit; those of the first folder are cut to what this one has.
-            fitting = asked_for or [m for m in dims if m <= asked.dim]
-            result = evaluate(sets[database], asked, dims=fitting, progress=progress)
-            name = folder.name if names.count(folder.name) == 1 else str(folder)
-            model = asked.manifest.model
-            found.append(Measured(name, None if isinstance(model, str) else model.get("seed"), result))
+        searched = sets[database]
+        asking = {split: sets[split] for split in queries or _answerable(sets, database)}
+        # Dims the user named must fit; those of the first folder are cut to what this one has.
+        shared = default_dims((subjects[0].database if subjects else searched).nesting)
+        at = dims or [m for m in shared if m <= searched.dim]
+        name = folder.name if names.count(folder.name) == 1 else str(folder)
+        model = searched.manifest.model
+        seed = None if isinstance(model, str) else model.get("seed")
+        described = EmbeddingSet.open(texts) if texts else None
+        subjects.append(Subject(name, seed, searched, asking, described, tuple(at)))
+    return subjects
+
+
+def measure_folders(
+    subjects: Sequence[Subject], protocols: str = "evaluate", baselines: str = "none", *, progress: bool = True
+) -> list[Measured]:
+    """Every protocol on every model, then the baselines of those that were trained for one dim."""
+    from matryo.baselines import NAMES
+    from matryo.errors import InputError
+    from matryo.evaluation import PROTOCOLS, measure, measure_baseline
+
+    found: list[Measured] = []
+    for protocol in _chosen(protocols, tuple(PROTOCOLS)):
+        for subject in subjects:
+            try:
+                found += [Measured(subject.seed, one) for one in measure(subject, protocol, progress=progress)]
+            except InputError as error:
+                if protocols != "all":
+                    raise
+                print(f"left out {protocol} of {subject.name}: {error}", file=sys.stderr)
+    fixed = [subject for subject in subjects if len(subject.database.nesting) == 1]
+    for name in _chosen(baselines, NAMES):
+        for subject in fixed or subjects:
+            if name == "svd-classifier" and subject.database.head is None and baselines == "all":
+                continue
+            if name == "truncate" and subject in fixed and baselines == "all":
+                continue   # a fixed model read at small dims is just that
+            found += [Measured(subject.seed, one) for one in measure_baseline(subject, name, progress=progress)]
     return found
+
+
+def to_rows(found: Sequence[Measured]) -> list[Row]:
+    """The results as result rows."""
+    from matryo.results import stamp
+
+    rows = []
+    for one in found:
+        about = one.result
+        subject = " ".join(filter(None, (about.model, about.dataset, getattr(about, "split", ""))))
+        rows.append(stamp(about.kind, subject, about.to_figures(), seed=one.seed))
+    return rows
+
+
+def _chosen(text: str, known: Sequence[str]) -> list[str]:
+    from matryo.errors import InputError
+
+    names = list(known) if text == "all" else [] if text in ("none", "") else text.split(",")
+    if unknown := [name for name in names if name not in known]:
+        raise InputError("there is no such choice", got=", ".join(unknown), cure=f"choose from {', '.join(known)}")
+    return names
 
 
 def _answerable(sets: dict[str, EmbeddingSet], database: str) -> list[str]:
@@ -108,18 +192,6 @@ def _answerable(sets: dict[str, EmbeddingSet], database: str) -> list[str]:
             why = "it has no labels" if asked.labels is None else f"none of its classes is in {database}"
             print(f"left out {name}: {why}", file=sys.stderr)
     return found or [name for name in sets if name != database]
-
-
-def to_rows(found: list[Measured]) -> list[Row]:
-    """The evaluations as result rows."""
-    from matryo.results import stamp
-
-    rows = []
-    for one in found:
-        about = one.evaluation
-        subject = " ".join(filter(None, (one.name, about.dataset, about.split)))
-        rows.append(stamp("evaluate", subject, about.to_figures(), seed=one.seed))
-    return rows
 
 
 def _open_sets(folder: Path, wanted: set[str]) -> dict[str, EmbeddingSet]:
@@ -150,7 +222,7 @@ def _open_sets(folder: Path, wanted: set[str]) -> dict[str, EmbeddingSet]:
     return {name: EmbeddingSet.open(path) for name, path in paths.items()}
 
 
-def _parse_dims(text: str | None) -> list[int] | None:
+def parse_dims(text: str | None) -> list[int] | None:
     from matryo.errors import InputError
     from matryo.nesting import Nesting
 

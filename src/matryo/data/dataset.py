@@ -54,9 +54,11 @@ class Dataset:
     splits: Mapping[str, ImageSplit]
     superclasses: tuple[str, ...] = ()
     superclass_of: tuple[int, ...] = ()
-    """The index into ``superclasses`` of each class; empty when there are none."""
+    """The index into ``superclasses`` of each class, −1 for a class that has none; empty when there are none."""
     roles: Mapping[str, str] = field(default_factory=dict)
     """What a split is for, in one phrase ("shifted test: drawings by another vendor")."""
+    credits: tuple[str, ...] = ()
+    """What must be said wherever the images are shown, a line each."""
 
     def __post_init__(self) -> None:
         if self.superclass_of and len(self.superclass_of) != len(self.classes):

@@ -34,6 +34,13 @@ _ROLES = {
     "high-contrast": "extreme shift: fluent-emoji-high-contrast, black line art",
     "unseen": "classes that train never shows: flags that twemoji alone draws, one image each",
 }
+# What NOTICE says that must stand beside the drawings; tests hold the two together.
+_CREDITS = (
+    "Graphics by Twemoji (Twitter, Inc and other contributors), licensed under CC-BY 4.0; rasterised.",
+    "Emoji artwork provided by EmojiOne (Ranks.com, with contributions from the Emojitwo community), licensed under "
+    "CC-BY 4.0; rasterised.",
+    "Noto Emoji by Google Inc, Apache-2.0. Fluent Emoji by Microsoft Corporation, MIT.",
+)
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,7 @@ def emoji() -> Dataset:
         superclasses=tuple(about["groups"]),
         superclass_of=tuple(entry["group"] for entry in entries),
         roles=_ROLES,
+        credits=_CREDITS,
     )
 
 

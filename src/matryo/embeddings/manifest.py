@@ -103,7 +103,7 @@ class Description(TypedDict, total=False):
     """The name of each label, in order."""
     superclasses: Sequence[str] | None
     superclass_of: Sequence[int] | None
-    """The index into ``superclasses`` of each class."""
+    """The index into ``superclasses`` of each class, −1 for a class that has none."""
 
 
 def describe(
@@ -145,9 +145,9 @@ def describe(
 
 def _check_superclasses(manifest: Manifest) -> None:
     of, known = manifest.superclass_of, len(manifest.superclasses)
-    if len(of) != (len(manifest.classes) if known else 0) or any(not 0 <= i < known for i in of):
+    if len(of) != (len(manifest.classes) if known else 0) or any(not -1 <= i < known for i in of):
         raise EmbeddingsError(
-            "superclass_of must give each class the index of its superclass",
+            "superclass_of must give each class the index of its superclass, or −1 for none",
             got=f"{len(manifest.classes)} classes, {known} superclasses, superclass_of of {len(of)}",
             cure="give classes, superclasses and superclass_of together, or leave both of the latter out",
         )

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.embeddings.head import HEAD, Head
-from matryo.embeddings.manifest import Description, Manifest
+from matryo.embeddings.manifest import Description, Manifest, describe
 from matryo.embeddings.place import as_place, check_place
 from matryo.embeddings.rows import as_ids, as_labels, as_vectors, check_normalized
 from matryo.embeddings.writer import EmbeddingWriter
@@ -57,6 +57,8 @@ class EmbeddingSet:
     labels: Labels | None
     ids: Array
     """int64 or text; 0, 1, 2, … where none were given."""
+    kept_head: Head | None = None
+    """The head of a set in memory; one on disk is read when :attr:`head` asks for it."""
 
     @classmethod
     def open(cls, path: str | Path) -> EmbeddingSet:
@@ -114,6 +116,53 @@ class EmbeddingSet:
             raise
         return cls.open(place)
 
+    @classmethod
+    def of(
+        cls, vectors: Any, *, ids: Any = None, labels: Any = None, head: Head | None = None,
+        **description: Unpack[Description],
+    ) -> EmbeddingSet:  # fmt: skip
+        """Anyone's ``vectors`` as a set in memory, checked as :meth:`write` checks them and written nowhere.
+
+        >>> EmbeddingSet.of([[3, 4, 0], [0, 1, 1]], labels=[0, 1]).at(2)
+        array([[0.6, 0.8],
+               [0. , 1. ]], dtype=float32)
+        """
+        rows = as_vectors(vectors, "float32")
+        named = description.get("classes") or ()
+        manifest = replace(describe(rows.shape[1], "float32", **description), count=len(rows))
+        if description.get("normalized"):
+            check_normalized(rows)
+        if head is not None:
+            head.check_fits(manifest.dim, len(manifest.classes))
+        kept_labels = None if labels is None else as_labels(labels, len(rows), len(named))
+        kept_ids = np.arange(len(rows)) if ids is None else np.asarray(as_ids(ids, len(rows)))
+        return cls(Path("memory"), manifest, rows, kept_labels, kept_ids, head)
+
+    def select(self, rows: Any) -> EmbeddingSet:
+        """The same set with some of its ``rows`` only (indices or a mask), in memory."""
+        chosen = np.arange(self.count)[np.asarray(rows)]
+        return replace(
+            self,
+            manifest=replace(self.manifest, count=len(chosen), files={}),
+            vectors=np.asarray(self.vectors)[chosen],
+            labels=None if self.labels is None else np.asarray(self.labels)[chosen],
+            ids=np.asarray(self.ids)[chosen],
+            kept_head=self.head,
+        )
+
+    def transformed(self, vectors: Any, *, head: Head | None = None, nesting: Nesting | None = None) -> EmbeddingSet:
+        """Other ``vectors`` of the same things, in memory: ids, labels and names stay; a head must be given anew."""
+        rows = as_vectors(vectors, "float32")
+        if len(rows) != self.count:
+            raise EmbeddingsError(
+                f"there must be a vector for each of the {self.count} in {self.path}", got=len(rows), cure="give all"
+            )
+        about = replace(
+            self.manifest, dim=rows.shape[1], dtype="float32", normalized=None, files={},
+            nesting=nesting or describe(rows.shape[1], "float32").nesting,
+        )  # fmt: skip
+        return replace(self, manifest=about, vectors=rows, kept_head=head)
+
     @property
     def nesting(self) -> Nesting:
         """The dims at which the vectors are meant to be read."""
@@ -137,7 +186,7 @@ class EmbeddingSet:
     @cached_property
     def head(self) -> Head | None:
         """The classifier that was trained with the encoder, if the folder holds it."""
-        return Head.load(self.path / HEAD) if HEAD in self.manifest.files else None
+        return Head.load(self.path / HEAD) if HEAD in self.manifest.files else self.kept_head
 
     def __len__(self) -> int:
         return self.count

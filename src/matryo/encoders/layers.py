@@ -1,8 +1,9 @@
-"""Layers that several encoders share: the choice of norm, and the anti-aliased strided convolution."""
+"""Layers that several encoders share: the choices of norm and convolution, and the anti-aliased strided one."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,7 @@ from torch.nn import functional as F
 
 from matryo.errors import InputError
 
-__all__ = ["NORMS", "BlurConv2d", "make_norm"]
+__all__ = ["NORMS", "PUBLISHED", "BlurConv2d", "Layers", "make_norm"]
 
 NORMS = ("batch", "group")
 
@@ -22,6 +23,28 @@ def make_norm(kind: str, channels: int) -> nn.Module:
     if kind == "group":
         return nn.GroupNorm(math.gcd(32, channels), channels)
     raise InputError("unknown norm", got=repr(kind), cure=f"choose one of {', '.join(NORMS)}")
+
+
+@dataclass(frozen=True)
+class Layers:
+    """What a network is built of."""
+
+    blurpool: bool = False
+    norm: str = "batch"
+
+    def make_conv(self, before: int, after: int, kernel: int, stride: int) -> nn.Conv2d:
+        """A convolution from ``before`` to ``after`` channels that keeps the size, but for its stride."""
+        if self.blurpool and stride > 1:
+            return BlurConv2d(before, after, kernel, stride, kernel // 2)
+        return nn.Conv2d(before, after, kernel, stride, kernel // 2, bias=False)
+
+    def make_norm(self, channels: int) -> nn.Module:
+        """A normalisation of ``channels`` channels."""
+        return make_norm(self.norm, channels)
+
+
+PUBLISHED = Layers()
+"""What the networks of the papers are built of."""
 
 
 class BlurConv2d(nn.Conv2d):
@@ -37,5 +60,6 @@ class BlurConv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """Blur, then convolve."""
-        smooth = F.conv2d(x, self.blur.to(x.dtype), padding=1, groups=self.in_channels)
+        channels = x.shape[1]
+        smooth = F.conv2d(x, self.blur[:channels].to(x.dtype), padding=1, groups=channels)
         return super().forward(smooth)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from matryo.encoders.layers import BlurConv2d, make_norm
+from matryo.encoders.layers import PUBLISHED, Layers
 from matryo.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["STEMS", "ResNet", "resnet18", "resnet34", "resnet50"]
+__all__ = ["SHAPES", "STEMS", "ResNet", "resnet18", "resnet34", "resnet50"]
 
 STEMS = ("imagenet", "small")
 
@@ -25,8 +26,8 @@ class ResNet(nn.Module):
         depths: blocks in each of the four stages.
         stem: ``imagenet`` is 7×7 stride 2 and a max-pool; ``small`` is one 3×3 convolution, for images of
             about 32 px.
-        blurpool: low-pass before every strided convolution of 16 or more channels.
-        norm: ``batch`` or ``group``.
+        layers: which norms it has, and whether it low-passes before each strided convolution but the first.
+        channels: how many the first stage has; the published networks have 64.
     """
 
     def __init__(
@@ -35,25 +36,25 @@ class ResNet(nn.Module):
         depths: Sequence[int],
         *,
         stem: str = "imagenet",
-        blurpool: bool = False,
-        norm: str = "batch",
+        layers: Layers = PUBLISHED,
+        channels: int = 64,
     ) -> None:
         super().__init__()
         if stem not in STEMS:
             raise InputError("unknown stem", got=repr(stem), cure=f"choose one of {', '.join(STEMS)}")
-        self.dim = 512 * block.expansion
+        self.dim = 8 * channels * block.expansion
         large = stem == "imagenet"
-        self.conv1 = nn.Conv2d(3, 64, 7 if large else 3, 2 if large else 1, 3 if large else 1, bias=False)
-        self.bn1 = make_norm(norm, 64)
+        sharp = replace(layers, blurpool=False)   # nothing is blurred before it was looked at once
+        self.conv1 = sharp.make_conv(3, channels, 7 if large else 3, 2 if large else 1)
+        self.bn1 = layers.make_norm(channels)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, 2, 1) if large else nn.Identity()
-        channels, stages = 64, []
+        before, stages = channels, []
         for stage, depth in enumerate(depths):
-            width, blocks = 64 * 2**stage, []
+            after, blocks = channels * 2**stage, []
             for i in range(depth):
-                stride = 2 if stage > 0 and i == 0 else 1
-                blocks.append(block(channels, width, stride, blurpool=blurpool, norm=norm))
-                channels = width * block.expansion
+                blocks.append(block(before, after, 2 if stage > 0 and i == 0 else 1, layers))
+                before = after * block.expansion
             stages.append(nn.Sequential(*blocks))
         self.layer1, self.layer2, self.layer3, self.layer4 = stages
         self.avgpool = nn.AdaptiveAvgPool2d(1)
@@ -63,7 +64,11 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[batch, 3, height, width] → [batch, dim]."""
-        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        return self.from_stem(self.conv1(x))
+
+    def from_stem(self, x: Tensor) -> Tensor:
+        """From what the first convolution gives to [batch, dim]."""
+        x = self.maxpool(self.relu(self.bn1(x)))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         z: Tensor = self.avgpool(x).flatten(1)
         return z
@@ -74,14 +79,14 @@ class Basic(nn.Module):
 
     expansion = 1
 
-    def __init__(self, channels: int, width: int, stride: int, *, blurpool: bool, norm: str) -> None:
+    def __init__(self, before: int, after: int, stride: int, layers: Layers) -> None:
         super().__init__()
-        self.conv1 = _conv(channels, width, 3, stride, blurpool)
-        self.bn1 = make_norm(norm, width)
-        self.conv2 = _conv(width, width, 3, 1, blurpool)
-        self.bn2 = make_norm(norm, width)
+        self.conv1 = layers.make_conv(before, after, 3, stride)
+        self.bn1 = layers.make_norm(after)
+        self.conv2 = layers.make_conv(after, after, 3, 1)
+        self.bn2 = layers.make_norm(after)
         self.relu = nn.ReLU(inplace=True)
-        self.downsample = _shortcut(channels, width, stride, blurpool, norm)
+        self.downsample = _shortcut(before, after, stride, layers)
 
     def forward(self, x: Tensor) -> Tensor:
         """The block's output, added to its shortcut."""
@@ -95,16 +100,16 @@ class Bottleneck(nn.Module):
 
     expansion = 4
 
-    def __init__(self, channels: int, width: int, stride: int, *, blurpool: bool, norm: str) -> None:
+    def __init__(self, before: int, after: int, stride: int, layers: Layers) -> None:
         super().__init__()
-        self.conv1 = _conv(channels, width, 1, 1, blurpool)
-        self.bn1 = make_norm(norm, width)
-        self.conv2 = _conv(width, width, 3, stride, blurpool)
-        self.bn2 = make_norm(norm, width)
-        self.conv3 = _conv(width, 4 * width, 1, 1, blurpool)
-        self.bn3 = make_norm(norm, 4 * width)
+        self.conv1 = layers.make_conv(before, after, 1, 1)
+        self.bn1 = layers.make_norm(after)
+        self.conv2 = layers.make_conv(after, after, 3, stride)
+        self.bn2 = layers.make_norm(after)
+        self.conv3 = layers.make_conv(after, 4 * after, 1, 1)
+        self.bn3 = layers.make_norm(4 * after)
         self.relu = nn.ReLU(inplace=True)
-        self.downsample = _shortcut(channels, 4 * width, stride, blurpool, norm)
+        self.downsample = _shortcut(before, 4 * after, stride, layers)
 
     def forward(self, x: Tensor) -> Tensor:
         """The block's output, added to its shortcut."""
@@ -114,28 +119,34 @@ class Bottleneck(nn.Module):
         return y
 
 
+SHAPES: dict[str, tuple[type[Basic] | type[Bottleneck], tuple[int, ...]]] = {
+    "resnet18": (Basic, (2, 2, 2, 2)),
+    "resnet34": (Basic, (3, 4, 6, 3)),
+    "resnet50": (Bottleneck, (3, 4, 6, 3)),
+}
+"""The published networks by name: their block, and how many of it each stage has."""
+
+
 def resnet18(**options: Any) -> ResNet:
     """ResNet18: d = 512."""
-    return ResNet(Basic, (2, 2, 2, 2), **options)
+    return _published("resnet18", **options)
 
 
 def resnet34(**options: Any) -> ResNet:
     """ResNet34: d = 512."""
-    return ResNet(Basic, (3, 4, 6, 3), **options)
+    return _published("resnet34", **options)
 
 
 def resnet50(**options: Any) -> ResNet:
     """ResNet50, the paper's encoder: d = 2048."""
-    return ResNet(Bottleneck, (3, 4, 6, 3), **options)
+    return _published("resnet50", **options)
 
 
-def _conv(channels: int, width: int, kernel: int, stride: int, blurpool: bool) -> nn.Conv2d:
-    if blurpool and stride > 1 and channels >= 16:
-        return BlurConv2d(channels, width, kernel, stride, kernel // 2)
-    return nn.Conv2d(channels, width, kernel, stride, kernel // 2, bias=False)
+def _published(name: str, *, blurpool: bool = False, norm: str = "batch", **options: Any) -> ResNet:
+    return ResNet(*SHAPES[name], layers=Layers(blurpool, norm), **options)
 
 
-def _shortcut(channels: int, width: int, stride: int, blurpool: bool, norm: str) -> nn.Module:
-    if stride == 1 and channels == width:
+def _shortcut(before: int, after: int, stride: int, layers: Layers) -> nn.Module:
+    if stride == 1 and before == after:
         return nn.Identity()
-    return nn.Sequential(_conv(channels, width, 1, stride, blurpool), make_norm(norm, width))
+    return nn.Sequential(layers.make_conv(before, after, 1, stride), layers.make_norm(after))

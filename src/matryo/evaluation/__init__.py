@@ -1,8 +1,52 @@
 """Evaluation: every dim × every protocol → one results table."""
 
+from matryo.evaluation.disagreement import Disagreement, disagreement
 from matryo.evaluation.evaluate import default_dims, evaluate
+from matryo.evaluation.few_shot import FewShot, few_shot
+from matryo.evaluation.measure import PROTOCOLS, Subject, measure, measure_baseline
+from matryo.evaluation.predictions import Predictions, predict
+from matryo.evaluation.probe import Probe, linear_probe
 from matryo.evaluation.result import Comparison, DimRow, Evaluation, beside
+from matryo.evaluation.robustness import Robustness, robustness
 from matryo.evaluation.search import search
+from matryo.evaluation.similarity import Similarity, similarity_span
+from matryo.evaluation.stream import Stream, stream
+from matryo.evaluation.superclass import Superclasses, superclass_accuracy
 from matryo.evaluation.table import table
+from matryo.evaluation.trends import Trends, trends
+from matryo.evaluation.zero_shot import ZeroShot, zero_shot
 
-__all__ = ["Comparison", "DimRow", "Evaluation", "beside", "default_dims", "evaluate", "search", "table"]
+__all__ = [
+    "PROTOCOLS",
+    "Comparison",
+    "DimRow",
+    "Disagreement",
+    "Evaluation",
+    "FewShot",
+    "Predictions",
+    "Probe",
+    "Robustness",
+    "Similarity",
+    "Stream",
+    "Subject",
+    "Superclasses",
+    "Trends",
+    "ZeroShot",
+    "beside",
+    "default_dims",
+    "disagreement",
+    "evaluate",
+    "few_shot",
+    "linear_probe",
+    "measure",
+    "measure_baseline",
+    "predict",
+    "robustness",
+    "search",
+    "similarity_span",
+    "stream",
+    "superclass_accuracy",
+    "table",
+    "trends",
+    "zero_shot",
+]

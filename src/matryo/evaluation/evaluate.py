@@ -1,12 +1,13 @@
-"""Every dim × every protocol in one pass: linear head, 1-NN, and the retrieval metrics of the paper.
+"""Every dim × every protocol in one pass: linear head, k-NN, and the retrieval metrics of the paper.
 
 The protocols: **head** is the accuracy of the classifier kept with the queries; **top-k** asks whether any of
-the k nearest database vectors has the query's class (top-1 is 1-NN classification); **mAP@k** and **P@k**
-grade the k nearest by class.
+the k nearest database vectors has the query's class (top-1 is 1-NN classification); **k-NN** is the accuracy of
+their majority; **mAP@k**, **P@k** and **recall@k** grade the k nearest by class.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,16 @@ from matryo.embeddings import UNKNOWN
 from matryo.errors import EmbeddingsError, InputError
 from matryo.evaluation.result import DimRow, Evaluation
 from matryo.evaluation.search import search_batches
-from matryo.metrics import hit_rate, label_ranks, mean_average_precision, mflops, precision, relevance
+from matryo.metrics import (
+    hit_rate,
+    label_ranks,
+    majority,
+    mean_average_precision,
+    mflops,
+    precision,
+    recall,
+    relevance,
+)
 from matryo.nesting import Nesting
 
 if TYPE_CHECKING:
@@ -28,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["default_dims", "evaluate"]
 
+_VOTERS = (5, 10, 20)   # the k of k-NN
 _HEAD_BATCH = 8 << 20   # numbers, of vectors or of logits, that the head holds at a time
 
 
@@ -44,9 +55,9 @@ def evaluate(
 
     The dims are :func:`default_dims` of the queries' nesting, unless ``dims`` lists others. A k beyond the size
     of the database is left out, and top-5 and top-10 look at the whole of a smaller one. Queries of unknown class
-    (−1), or of one that the database lacks, are left out of every figure and counted; a query that is itself in
-    the database finds itself. A head in the queries' folder is graded too: at its own dims if it is separate, at
-    all dims if it is tied.
+    (−1), or of one that the database lacks, are left out of every figure and counted; database vectors of unknown
+    class are found and count as wrong, but cast no vote. A query that is itself in the database finds itself. A
+    head in the queries' folder is graded too: at its own dims if it is separate, at all dims if it is tied.
     """
     known, asked = _labels(database, "database"), _labels(queries, "queries")
     _check_pair(database, queries)
@@ -59,22 +70,40 @@ def evaluate(
             got=f"{queries.count} queries, none of them",
             cure="check that both were labelled with the same list of classes",
         )
-    relevant = _search(database, queries, used, nesting, max([10, *depths]), progress)
+    _check_classes(known)
+    neighbours = _search(database, queries, used, nesting, depths, progress)
     head = _head_accuracy(queries, used, nesting)
     rows = tuple(
         DimRow(
             dim=dim,
             trained=dim in queries.nesting.dims,
-            **{f"top{k}": hit_rate(hits, min(k, hits.shape[1])) for k in (1, 5, 10)},
-            map_at={k: mean_average_precision(hits, totals[used], k) for k in depths},
-            precision_at={k: precision(hits, k) for k in depths},
             mflops=mflops(database.count, dim),
+            **_graded(neighbours[dim], totals[used], depths),
             **head.get(dim, {}),
         )
-        for dim, hits in relevant.items()
+        for dim in nesting.dims
     )
     about, left_out = queries.manifest, queries.count - len(used)
     return Evaluation(about.title, about.dataset, about.split, database.count, len(used), left_out, rows)
+
+
+def _graded(found: _Neighbours, totals: Integers, depths: list[int]) -> dict[str, Any]:
+    relevant = found.relevant
+    return {
+        **{f"top{k}": hit_rate(relevant, min(k, relevant.shape[1])) for k in (1, 5, 10)},
+        "map_at": {k: mean_average_precision(relevant, totals, k) for k in depths},
+        "precision_at": {k: precision(relevant, k) for k in depths},
+        "recall_at": {k: recall(relevant, totals, k) for k in depths},
+        "knn": found.knn,
+    }
+
+
+@dataclass(frozen=True)
+class _Neighbours:
+    """Which neighbours at one dim have the query's class [queries, depth], and how often k of them elect it."""
+
+    relevant: Bools
+    knn: dict[int, float]
 
 
 def _search(
@@ -82,20 +111,28 @@ def _search(
     queries: EmbeddingSet,
     used: Integers,
     nesting: Nesting,
-    depth: int,
+    depths: list[int],
     progress: bool,
-) -> dict[int, Bools]:
+) -> dict[int, _Neighbours]:
     known, asked = _labels(database, "database"), _labels(queries, "queries")[used]
     vectors = queries.vectors if len(used) == queries.count else queries.vectors[used]
-    found: dict[int, list[Bools]] = {dim: [] for dim in nesting.dims}
-    depth = min(depth, database.count)
+    voters = [k for k in _VOTERS if k <= database.count]
+    depth = min(max([10, *depths, *voters]), database.count)
+    relevant: dict[int, list[Bools]] = {dim: [] for dim in nesting.dims}
+    right = {dim: dict.fromkeys(voters, 0) for dim in nesting.dims}
     for batch in search_batches(database.vectors, vectors, nesting.dims, depth, progress=progress):
         for dim, indices in batch.indices.items():
-            found[dim].append(relevance(known[indices], asked[batch.start : batch.start + len(indices)]))
-    return {dim: np.concatenate(parts) for dim, parts in found.items()}
+            retrieved, truth = known[indices], asked[batch.start : batch.start + len(indices)]
+            relevant[dim].append(relevance(retrieved, truth))
+            for k in voters:
+                right[dim][k] += int((majority(retrieved, k) == truth).sum())
+    return {
+        dim: _Neighbours(np.concatenate(relevant[dim]), {k: right[dim][k] / len(used) for k in voters})
+        for dim in nesting.dims
+    }
 
 
-def _head_accuracy(queries: EmbeddingSet, used: Integers, nesting: Nesting) -> dict[int, dict[str, float]]:
+def _head_accuracy(queries: EmbeddingSet, used: Integers, nesting: Nesting) -> dict[int, dict[str, Any]]:
     head = queries.head
     if head is None:
         return {}
@@ -132,6 +169,15 @@ def _check_pair(database: EmbeddingSet, queries: EmbeddingSet) -> None:
             "database and queries must have the same list of classes, or their labels mean different things",
             got=f"{len(database.classes)} and {len(queries.classes)} classes, not the same",
             cure="encode both from one dataset",
+        )
+
+
+def _check_classes(known: Integers) -> None:
+    if (known == known[0]).all():
+        raise EmbeddingsError(
+            "the database must hold more than one class, or every answer is right by construction",
+            got=f"only class {known[0]}",
+            cure="add vectors of other classes; those of no class get the label −1",
         )
 
 

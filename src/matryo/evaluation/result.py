@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from matryo.errors import InputError
 
@@ -32,29 +32,33 @@ class DimRow:
     """Millions of multiply-adds a query, for the exact search."""
     head_top1: float | None = None
     head_top5: float | None = None
+    recall_at: Mapping[int, float] = field(default_factory=dict)
+    """Recall@k by k; rows stored before it was measured have none."""
+    knn: Mapping[int, float] = field(default_factory=dict)
+    """k-NN accuracy by k, by majority; 1-NN is ``top1``. Rows stored before it was measured have none."""
 
     def to_figures(self) -> dict[str, Any]:
         """As plain JSON values, without the dim."""
-        graded = {f"map@{k}": value for k, value in self.map_at.items()}
-        graded |= {f"p@{k}": value for k, value in self.precision_at.items()}
+        graded = {f"{at}{k}": value for at, name in _GRADED.items() for k, value in getattr(self, name).items()}
         return {name: getattr(self, name) for name in _PLAIN} | graded
 
     @classmethod
     def from_figures(cls, dim: int, figures: Mapping[str, Any]) -> DimRow:
         """The inverse of :meth:`to_figures`."""
 
-        def at(name: str) -> dict[int, float]:
-            named = ((key, value) for key, value in figures.items() if key.startswith(name))
-            return {int(key.removeprefix(name)): value for key, value in named}
+        def by_k(at: str) -> dict[int, float]:
+            return {int(key.removeprefix(at)): value for key, value in figures.items() if key.startswith(at)}
 
-        plain = {name: figures[name] for name in _PLAIN}
-        return cls(dim=dim, map_at=at("map@"), precision_at=at("p@"), **plain)
+        values: dict[str, Any] = {name: figures[name] for name in _PLAIN}
+        values |= {name: by_k(at) for at, name in _GRADED.items()}
+        return cls(dim=dim, **values)
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """What one model's embeddings of one query split are worth."""
 
+    kind: ClassVar[str] = "evaluate"
     model: str
     dataset: str
     split: str
@@ -92,6 +96,7 @@ class Evaluation:
 
 
 _PLAIN = ("trained", "head_top1", "head_top5", "top1", "top5", "top10", "mflops")
+_GRADED = {"map@": "map_at", "p@": "precision_at", "recall@": "recall_at", "knn@": "knn"}   # as stored: field
 _SAME = ("dataset", "split", "database", "queries", "left_out")
 _ABOUT = ("model", *_SAME)
 

@@ -67,16 +67,20 @@ def table(
 
 
 def _metrics(compared: Comparison) -> list[_Metric]:
-    ks = sorted({k for row in compared.rows for entry in row if entry for k in entry.map_at})
+    entries = [entry for row in compared.rows for entry in row if entry]
+    ks = sorted({k for entry in entries for k in (*entry.map_at, *entry.recall_at)})
+    voters = sorted({k for entry in entries for k in entry.knn})
     return [
         _Metric("MFLOPs", lambda row: f"{row.mflops:.3g}" if row.mflops < 100 else f"{row.mflops:.0f}"),
         _Metric("head", lambda row: _percent(row.head_top1)),
         _Metric("head-5", lambda row: _percent(row.head_top5)),
         _Metric("1-NN", lambda row: _percent(row.top1)),
+        *(_Metric(f"{k}-NN", lambda row, k=k: _percent(row.knn.get(k))) for k in voters),   # type: ignore[misc]
         _Metric("top-5", lambda row: _percent(row.top5)),
         _Metric("top-10", lambda row: _percent(row.top10)),
         *(_Metric(f"mAP@{k}", lambda row, k=k: _percent(row.map_at.get(k))) for k in ks),   # type: ignore[misc]
         *(_Metric(f"P@{k}", lambda row, k=k: _percent(row.precision_at.get(k))) for k in ks),  # type: ignore[misc]
+        *(_Metric(f"recall@{k}", lambda row, k=k: _percent(row.recall_at.get(k))) for k in ks),  # type: ignore[misc]
     ]
 
 

@@ -2,15 +2,25 @@
 
 from matryo.metrics.accuracy import label_ranks, topk_accuracy
 from matryo.metrics.cost import mflops, vector_bytes
-from matryo.metrics.ranking import average_precision, hit_rate, mean_average_precision, precision, relevance
+from matryo.metrics.ranking import (
+    average_precision,
+    hit_rate,
+    majority,
+    mean_average_precision,
+    precision,
+    recall,
+    relevance,
+)
 
 __all__ = [
     "average_precision",
     "hit_rate",
     "label_ranks",
+    "majority",
     "mean_average_precision",
     "mflops",
     "precision",
+    "recall",
     "relevance",
     "topk_accuracy",
     "vector_bytes",

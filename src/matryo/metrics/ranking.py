@@ -7,15 +7,15 @@ AP@k = Σ_{i ≤ k} P@i · rel_i / min(k, R).
 >>> relevant = relevance(np.array([[3, 5, 3, 5]]), np.array([3]))
 >>> relevant
 array([[ True, False,  True, False]])
->>> hit_rate(relevant, 1), precision(relevant, 4)
-(1.0, 0.5)
+>>> hit_rate(relevant, 1), precision(relevant, 4), recall(relevant, np.array([4]), 4)
+(1.0, 0.5, 0.5)
 >>> average_precision(relevant, np.array([2]), 4)      # (1/1 + 2/3) / 2
 array([0.83333333])
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
     Doubles = np.ndarray[Any, np.dtype[np.float64]]
     Integers = np.ndarray[Any, np.dtype[np.integer[Any]]]
+    Ranked = TypeVar("Ranked", Bools, Integers)
 
-__all__ = ["average_precision", "hit_rate", "mean_average_precision", "precision", "relevance"]
+__all__ = ["average_precision", "hit_rate", "majority", "mean_average_precision", "precision", "recall", "relevance"]
 
 
 def relevance(retrieved: Integers, labels: Integers) -> Bools:
@@ -50,15 +51,14 @@ def precision(relevant: Bools, k: int) -> float:
     return float(_first(relevant, k).mean())
 
 
+def recall(relevant: Bools, totals: Integers, k: int) -> float:
+    """Recall@k: the share of a query's relevant items that are among the first ``k``, in the mean over queries."""
+    return float((_counted(relevant, totals, k).sum(axis=1) / totals).mean())
+
+
 def average_precision(relevant: Bools, totals: Integers, k: int) -> Doubles:
     """AP@k of each query; one without any relevant item has none, so such queries must be left out before."""
-    found = _first(relevant, k)
-    if totals.shape != relevant.shape[:1] or (totals < 1).any() or (totals < found.sum(axis=1)).any():
-        raise InputError(
-            "each query needs its number of relevant items in the database: at least 1, and those found",
-            got=f"{totals.shape} totals from {totals.min(initial=0)}",
-            cure="leave out the queries whose class the database lacks",
-        )
+    found = _counted(relevant, totals, k)
     at_rank = np.cumsum(found, axis=1, dtype=np.float64) / np.arange(1, k + 1)
     return np.asarray((at_rank * found).sum(axis=1) / np.minimum(k, totals))
 
@@ -68,11 +68,37 @@ def mean_average_precision(relevant: Bools, totals: Integers, k: int) -> float:
     return float(average_precision(relevant, totals, k).mean())
 
 
-def _first(relevant: Bools, k: int) -> Bools:
-    if relevant.ndim != 2 or len(relevant) == 0 or not 1 <= k <= relevant.shape[1]:
+def majority(retrieved: Integers, k: int) -> Integers:
+    """k-NN: the class that most of the first ``k`` ``retrieved`` labels [queries, n] name, nearest first.
+
+    Of classes with equally many votes, the one whose nearest neighbour is nearest wins. A negative label is an
+    unknown class and casts no vote; without any vote the answer is −1.
+
+    >>> majority(np.array([[4, 7, 7], [4, 7, 9], [-1, -1, 9], [-1, -1, -1]]), k=3)
+    array([ 7,  4,  9, -1])
+    """
+    voters = _first(retrieved, k)
+    votes = (voters[:, :, None] == voters[:, None, :]).sum(axis=2) * (voters >= 0)
+    winners = np.take_along_axis(voters, votes.argmax(axis=1)[:, None], axis=1)[:, 0]   # the first of equal ones
+    return np.asarray(np.maximum(winners, -1))
+
+
+def _counted(relevant: Bools, totals: Integers, k: int) -> Bools:
+    found = _first(relevant, k)
+    if totals.shape != relevant.shape[:1] or (totals < 1).any() or (totals < found.sum(axis=1)).any():
+        raise InputError(
+            "each query needs its number of relevant items in the database: at least 1, and those found",
+            got=f"{totals.shape} totals from {totals.min(initial=0)}",
+            cure="leave out the queries whose class the database lacks",
+        )
+    return found
+
+
+def _first(ranked: Ranked, k: int) -> Ranked:
+    if ranked.ndim != 2 or len(ranked) == 0 or not 1 <= k <= ranked.shape[1]:
         raise InputError(
             "k must lie in 1 … the number of neighbours, with at least one query",
-            got=f"k={k}, relevant {relevant.shape}",
+            got=f"k={k}, neighbours {ranked.shape}",
             cure="retrieve more neighbours, or ask for a smaller k",
         )
-    return relevant[:, :k]
+    return ranked[:, :k]

@@ -76,6 +76,11 @@ class Normalise:
         """Scale and move the channels."""
         return torch.addcmul(self.offset, images.float(), self.scale).permute(0, 3, 1, 2)
 
+    def undo(self, pixels: Tensor) -> Tensor:
+        """The uint8 images [batch, height, width, 3] that the network's input was made of."""
+        values = (pixels.permute(0, 2, 3, 1) - self.offset) / self.scale
+        return values.round().clamp(0, 255).to(torch.uint8)
+
 
 def crop_box(u: np.ndarray[Any, Any], height: int, width: int, how: Augment) -> tuple[float, float, float, float]:
     """The (left, top, right, bottom) of a random resized crop: area share from scale, aspect in 3/4 … 4/3."""

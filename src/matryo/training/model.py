@@ -8,19 +8,22 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from matryo.encoders import build_encoder
-from matryo.errors import RecipeError, RunError
+from matryo.encoders import SlimmableLinear, SlimmableResNet, build_encoder
+from matryo.errors import InputError, RecipeError, RunError
 from matryo.heads import NestedLinear
 from matryo.training.checkpoint import load_weights
 
 if TYPE_CHECKING:
     from matryo.training.recipe import Recipe
 
-__all__ = ["NestedModel", "build_model", "freeze_before", "start_from"]
+__all__ = ["NestedModel", "at_width", "build_model", "freeze_before", "start_from"]
 
 
 class NestedModel(nn.Module):
-    """Images to embeddings, and to the loss at every dim."""
+    """Images to embeddings, and to the loss at every dim.
+
+    A slimmable one has an embedding for each width, [widths, batch, d], wherever others have the one [batch, d].
+    """
 
     def __init__(self, encoder: nn.Module, head: NestedLinear, label_smoothing: float = 0.0) -> None:
         super().__init__()
@@ -39,12 +42,12 @@ class NestedModel(nn.Module):
         z: Tensor = self.encoder(images)
         if flip:
             z = (z + self.encoder(images.flip(-1))) / 2
-        return z[:, : self.head.nesting.dim].float()
+        return z[..., : self.head.nesting.dim].float()
 
 
 def build_model(recipe: Recipe, classes: int) -> NestedModel:
     """A freshly initialised model; the seed decides the weights and nothing else is disturbed."""
-    options = recipe.encoder
+    options, slimmable = recipe.encoder, recipe.head.kind == "slimmable"
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(recipe.loop.seed)   # torch.manual_seed would seed every GPU too
         encoder = build_encoder(
@@ -54,10 +57,31 @@ def build_model(recipe: Recipe, classes: int) -> NestedModel:
             blurpool=options.blurpool,
             norm=options.norm,
             pretrained=options.pretrained,
+            widths=options.widths if slimmable else (),
         )
         nesting = recipe.nesting(int(encoder.dim))   # type: ignore[arg-type]
-        head = NestedLinear(nesting, classes, tied=recipe.head.kind == "tied", bias=recipe.head.bias)
+        head = (
+            SlimmableLinear(nesting, classes, bias=recipe.head.bias)
+            if slimmable
+            else NestedLinear(nesting, classes, tied=recipe.head.kind == "tied", bias=recipe.head.bias)
+        )
     return NestedModel(encoder, head, recipe.optim.label_smoothing)
+
+
+def at_width(model: NestedModel, width: float) -> NestedModel:
+    """A slimmable model at one width, as a plain model whose head reads its whole embedding; others as they are."""
+    encoder, head = model.encoder, model.head
+    if isinstance(encoder, SlimmableResNet) and isinstance(head, SlimmableLinear):
+        with torch.random.fork_rng(devices=[]):   # first weights are drawn, and overwritten
+            plain = encoder.narrow(width)
+            return NestedModel(plain, head.narrow(plain.dim), model.label_smoothing)
+    if width != 1:
+        raise InputError(
+            "only a slimmable network has several widths",
+            got=f"width {width:g}",
+            cure="train one with --head.kind slimmable, or leave the width out",
+        )
+    return model
 
 
 def freeze_before(encoder: nn.Module, name: str) -> list[nn.Module]:

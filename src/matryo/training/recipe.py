@@ -54,6 +54,9 @@ class Encoder:
     blurpool: Annotated[bool, "low-pass before the strided convolutions of a ResNet"] = False
     norm: Annotated[Literal["batch", "group"], "the normalisation layers"] = "batch"
     pretrained: Annotated[bool, "start a timm model from its published weights"] = False
+    widths: Annotated[Floats, "shares of its channels a ResNet is trained at, for head.kind = slimmable"] = (
+        0.25, 0.5, 0.75, 1.0,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -61,9 +64,10 @@ class Head:
     """The classifiers on the embedding, and the nesting they train."""
 
     kind: Annotated[
-        Literal["separate", "tied", "fixed"], "a head a dim (MRL), one shared head (MRL-E), or one dim only"
+        Literal["separate", "tied", "fixed", "slimmable"],
+        "a head a dim (MRL), one shared head (MRL-E), one dim only, or one shared by the widths of a slimmable network",
     ] = "separate"
-    dims: Annotated[Ints, "the nesting; empty halves d down to 8 (fixed: d)"] = ()
+    dims: Annotated[Ints, "the nesting; empty halves d down to 8 (fixed: d; slimmable: d at each width)"] = ()
     weights: Annotated[Floats, "the weight of each dim's loss; empty is 1 each"] = ()
     bias: Annotated[bool, "give the heads a bias"] = True
 
@@ -151,7 +155,11 @@ class Recipe:
 
     def nesting(self, dim: int) -> Nesting:
         """The nesting for an encoder of ``dim`` dimensions."""
-        default = (dim,) if self.head.kind == "fixed" else Nesting.halving(dim, min(8, dim)).dims
+        by_kind = {
+            "fixed": (dim,),
+            "slimmable": tuple(round(width * dim) for width in self.encoder.widths),
+        }
+        default = by_kind.get(self.head.kind) or Nesting.halving(dim, min(8, dim)).dims
         nesting = Nesting(self.head.dims or default, self.head.weights or None)
         nesting.check_fits(dim)
         return nesting
@@ -194,6 +202,8 @@ def _check(recipe: Recipe) -> None:
         (not data.size_end or (len(data.size_ramp) == 2 and data.size_ramp[0] < data.size_ramp[1]),
          "data.size_end needs data.size_ramp", data.size_ramp, "give the first and last epoch of the growth"),
         (head.kind != "fixed" or len(head.dims) <= 1, "a fixed head has one dim", head.dims, "name one dim"),
+        (head.kind != "slimmable" or not head.dims, "encoder.widths decide the dims of a slimmable network", head.dims,
+         "leave head.dims empty"),
     ]  # fmt: skip
     for holds, rule, got, cure in rules:
         if not holds:

@@ -26,6 +26,7 @@ from matryo import results
 from matryo.errors import RunError
 from matryo.files import lock, replacing, storage, write_json
 from matryo.training.checkpoint import load_checkpoint, read_facts, save_checkpoint, save_weights
+from matryo.training.recipes import recipe_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -178,8 +179,11 @@ def read_run(folder: Path) -> dict[str, Any]:
 def check_same(stored: dict[str, Any], facts: dict[str, Any], folder: Path) -> None:
     """Raise unless ``stored`` and ``facts`` describe the same training."""
     now = json.loads(json.dumps(facts))
+    # A run that is older than a field was trained with what is now its default.
+    defaults = json.loads(json.dumps({item.name: item.default for item in recipe_fields()}))
+    there = {**defaults, **_fields(stored)}
     for name, value in _fields(now).items():
-        if (there := _fields(stored)).get(name) != value:
+        if there.get(name) != value:
             raise RunError(
                 f"{folder} holds another run",
                 got=f"{name}: {there.get(name)} there, {value} now",

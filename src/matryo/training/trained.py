@@ -17,7 +17,7 @@ from matryo.nesting import truncate
 from matryo.training.batches import test_batches
 from matryo.training.checkpoint import load_weights
 from matryo.training.distributed import choose_device
-from matryo.training.model import NestedModel, build_model
+from matryo.training.model import NestedModel, at_width, build_model
 from matryo.training.recipes import recipe_from_dict
 from matryo.training.run import CHECKPOINT, RUN, WEIGHTS, read_run
 from matryo.training.step import autocast
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     Vectors = np.ndarray[Any, np.dtype[np.float32]]
 
-__all__ = ["TrainedModel", "load"]
+__all__ = ["GivenImages", "TrainedModel", "load"]
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,19 @@ class TrainedModel:
     device: torch.device
     weights: str
     """The SHA-256 of the weights: two models that differ in it differ."""
+    width: float = 1.0
+    """The share of a slimmable network's channels that it uses."""
 
     @property
     def description(self) -> dict[str, Any]:
         """What an embeddings folder says of the model that made it."""
+        slimmable = self.recipe.head.kind == "slimmable"
+        narrow = f" at width {self.width:g}" if self.width != 1 else ""
         return {
-            "name": f"{self.recipe.name} {self.recipe.head.kind}",
+            "name": f"{self.recipe.name} {self.recipe.head.kind}{narrow}",
             "encoder": self.recipe.encoder.name,
             "head": self.recipe.head.kind,
+            **({"width": self.width} if slimmable else {}),
             "seed": self.recipe.loop.seed,
             "weights": self.weights,
         }
@@ -69,7 +74,7 @@ class TrainedModel:
                 of any sizes.
             dim: any prefix length up to the model's own, which is the default.
         """
-        given = _Given(images)
+        given = GivenImages(images)
         if not len(given):
             return np.zeros((0, dim or self.nesting.dim), np.float32)
         # No worker processes: they would run the caller's script once more, and be sent all its images.
@@ -93,8 +98,8 @@ class TrainedModel:
                 yield z.cpu().numpy(), labels.numpy()
 
 
-def load(run: str | Path, *, device: str = "auto") -> TrainedModel:
-    """The model of a complete run folder.
+def load(run: str | Path, *, device: str = "auto", width: float = 1.0) -> TrainedModel:
+    """The model of a complete run folder; a slimmable one at one of its widths.
 
     >>> model = load("runs/demo")                    # doctest: +SKIP
     >>> model.encode(["cat.png"], dim=64).shape      # doctest: +SKIP
@@ -114,14 +119,15 @@ def load(run: str | Path, *, device: str = "auto") -> TrainedModel:
     bare = dataclasses.replace(recipe, encoder=dataclasses.replace(recipe.encoder, pretrained=False))
     network = build_model(bare, len(facts["classes"]))
     network.load_state_dict(load_weights(path / WEIGHTS))
+    network = at_width(network, width)
     where = choose_device(device)
     network.to(where, memory_format=torch.channels_last).eval()   # type: ignore[call-overload]
     weights = sha256(path / WEIGHTS)
-    return TrainedModel(network, recipe, tuple(facts["classes"]), where, weights)
+    return TrainedModel(network, recipe, tuple(facts["classes"]), where, weights, width)
 
 
-class _Given:
-    """What a caller passed to ``encode``, as a split without labels."""
+class GivenImages:
+    """What a caller passed to ``encode`` or Grad-CAM, as a split without labels."""
 
     shape = None
 

@@ -1,0 +1,21 @@
+"""Baselines: what can be had at each dim without training for it, each a map fitted on training embeddings."""
+
+from matryo.baselines.axes import PCA, SVD, ClassifierSVD
+from matryo.baselines.columns import RandomFeatures, Truncation
+from matryo.baselines.map import Baseline, Map
+from matryo.baselines.named import DRAWN, NAMES, baseline
+from matryo.baselines.projection import RandomProjection
+
+__all__ = [
+    "DRAWN",
+    "NAMES",
+    "PCA",
+    "SVD",
+    "Baseline",
+    "ClassifierSVD",
+    "Map",
+    "RandomFeatures",
+    "RandomProjection",
+    "Truncation",
+    "baseline",
+]

@@ -1,0 +1,51 @@
+"""Columns as they are: the first m, or m at random.
+
+>>> embeddings = EmbeddingSet.of([[3.0, 4.0, 12.0]])
+>>> Truncation().fit(embeddings).apply(embeddings).vectors
+array([[ 3.,  4., 12.]], dtype=float32)
+>>> RandomFeatures(seed=3).fit(embeddings).apply(embeddings).vectors
+array([[12.,  4.,  3.]], dtype=float32)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from matryo.baselines.map import Map
+from matryo.embeddings import EmbeddingSet
+
+if TYPE_CHECKING:
+    Integers = np.ndarray[Any, np.dtype[np.int64]]
+
+__all__ = ["RandomFeatures", "Truncation"]
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """The first m columns of vectors that nobody trained for it; the head is cut likewise."""
+
+    def fit(self, train: EmbeddingSet) -> Map:
+        """Nothing is learned: only the number of columns is read."""
+        return _reordered(np.arange(train.dim))
+
+
+@dataclass(frozen=True)
+class RandomFeatures:
+    """m columns chosen at random, each dim's among the next one's; average several seeds.
+
+    With :func:`matryo.evaluation.linear_probe` it is the paper's linear probe on random features (Rand. LP).
+    """
+
+    seed: int = 0
+
+    def fit(self, train: EmbeddingSet) -> Map:
+        """Nothing is learned: the columns are shuffled once."""
+        return _reordered(np.random.default_rng(self.seed).permutation(train.dim))
+
+
+def _reordered(columns: Integers) -> Map:
+    axes = np.eye(len(columns))[:, columns]
+    return Map(axes, np.zeros(len(columns)), normalize=False, orthogonal=True)

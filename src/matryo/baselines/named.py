@@ -1,0 +1,40 @@
+"""Baselines by name, for commands and reports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from matryo.baselines.axes import PCA, SVD, ClassifierSVD
+from matryo.baselines.columns import RandomFeatures, Truncation
+from matryo.baselines.projection import RandomProjection
+from matryo.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from matryo.baselines.map import Baseline
+
+__all__ = ["DRAWN", "NAMES", "baseline"]
+
+_MAKE: dict[str, Callable[[int], Baseline]] = {
+    "truncate": lambda _: Truncation(),
+    "random": RandomFeatures,
+    "pca": lambda _: PCA(),
+    "svd": lambda _: SVD(),
+    "svd-classifier": lambda _: ClassifierSVD(),
+    "jl": RandomProjection,
+}
+NAMES = tuple(_MAKE)
+DRAWN = ("random", "jl")
+"""Those that depend on the seed, and should be averaged over several."""
+
+
+def baseline(name: str, seed: int = 0) -> Baseline:
+    """The baseline called ``name``; the ``seed`` matters to the random ones only.
+
+    >>> baseline("jl", seed=3)
+    RandomProjection(seed=3, normalize=True)
+    """
+    if name not in _MAKE:
+        raise InputError("there is no such baseline", got=repr(name), cure=f"choose one of {', '.join(NAMES)}")
+    return _MAKE[name](seed)

@@ -1,0 +1,157 @@
+"""A slimmable network (Yu et al. 2018): one ResNet and one head that run at several widths.
+
+At width w every convolution uses the first w of its channels, and the embedding has w·d dimensions. The widths
+share all weights but those of the norms: each has its own. No layer is told the width: it sees it in the number of
+channels that arrive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from matryo.encoders.layers import PUBLISHED, BlurConv2d, Layers
+from matryo.encoders.resnet import ResNet
+from matryo.errors import InputError
+from matryo.heads import NestedLinear
+from matryo.nesting import Nesting
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matryo.encoders.resnet import Basic, Bottleneck
+
+__all__ = ["SlimmableLinear", "SlimmableResNet", "widths_dims"]
+
+
+def widths_dims(count: int, widths: Sequence[float]) -> tuple[int, ...]:
+    """How many of ``count`` channels or dimensions each width has.
+
+    >>> widths_dims(512, (0.25, 0.5, 0.75, 1.0))
+    (128, 256, 384, 512)
+    """
+    dims = tuple(round(width * count) for width in widths)
+    whole = all(abs(width * count - dim) < 1e-6 for width, dim in zip(widths, dims, strict=True))
+    if not dims or not whole or list(dims) != sorted(set(dims)) or dims[0] < 1 or dims[-1] != count:
+        raise InputError(
+            f"widths must be increasing shares of {count} that give whole numbers, the last one 1",
+            got=tuple(widths),
+            cure="use 0.25, 0.5, 0.75, 1",
+        )
+    return dims
+
+
+class SlimmableResNet(ResNet):
+    """A ResNet that runs at each of ``widths``, shares of its channels; the rest is as for :class:`ResNet`.
+
+    >>> from matryo.encoders.resnet import SHAPES
+    >>> net = SlimmableResNet(*SHAPES["resnet18"], widths=(0.5, 1.0), stem="small").eval()
+    >>> tuple(net(torch.zeros(4, 3, 32, 32)).shape)
+    (2, 4, 512)
+    """
+
+    def __init__(
+        self,
+        block: type[Basic] | type[Bottleneck],
+        depths: Sequence[int],
+        *,
+        widths: Sequence[float],
+        stem: str = "imagenet",
+        layers: Layers = PUBLISHED,
+        channels: int = 64,
+    ) -> None:
+        counts = widths_dims(channels, widths)
+        slim = _SlimLayers(**asdict(layers), widths=tuple(widths))
+        super().__init__(block, depths, stem=stem, layers=slim, channels=channels)
+        self.channels = dict(zip(widths, counts, strict=True))
+        self.plain = partial(ResNet, block, depths, stem=stem, layers=layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[batch, 3, height, width] → [widths, batch, dim]: a narrow embedding, then zeros."""
+        stem = self.conv1(x)   # the image has three channels at any width, so this runs once
+        each = [self.from_stem(stem[:, :channels]) for channels in self.channels.values()]
+        return torch.stack([F.pad(z, (0, self.dim - z.shape[1])) for z in each])
+
+    def narrow(self, width: float) -> ResNet:
+        """The network at one width as a plain ResNet, with copies of its weights."""
+        if width not in self.channels:
+            raise InputError(
+                "a slimmable network runs at the widths it was trained at",
+                got=width,
+                cure=f"choose one of {', '.join(f'{known:g}' for known in self.channels)}",
+            )
+        net = self.plain(channels=self.channels[width]).to(self.conv1.weight)
+        with torch.no_grad():
+            for name, part in net.named_modules():
+                whole = self.get_submodule(name)
+                if isinstance(whole, _SwitchableNorm):
+                    part.load_state_dict(whole[str(len(part.weight))].state_dict())
+                elif isinstance(part, nn.Conv2d) and isinstance(whole, nn.Conv2d):
+                    part.weight.copy_(whole.weight[: part.out_channels, : part.in_channels])
+        return net.train(self.training)
+
+
+class SlimmableLinear(NestedLinear):
+    """The head of a slimmable network: a narrow embedding meets the first columns of the one weight.
+
+    ``logits`` takes the [widths, batch, d] that :class:`SlimmableResNet` gives. The zeros behind a narrow embedding
+    are what hides the other columns from it, so that all widths are one product.
+    """
+
+    def __init__(self, nesting: Nesting, classes: int, *, bias: bool = True) -> None:
+        super().__init__(nesting, classes, tied=True, bias=bias)
+
+    def logits(self, z: Tensor) -> Tensor:
+        """The logits at every width, [widths, batch, classes]."""
+        logits = F.linear(z, self.weight)
+        return logits if self.bias is None else logits + self.bias
+
+    def narrow(self, dim: int) -> NestedLinear:
+        """The head of the network whose embedding has ``dim`` dimensions, with copies of its weights."""
+        head = NestedLinear(Nesting([dim]), self.classes, tied=True, bias=self.bias is not None).to(self.weight)
+        head.load_state_dict({**self.state_dict(), "weight": self.weight_at(dim)})
+        return head
+
+
+@dataclass(frozen=True)
+class _SlimLayers(Layers):
+    widths: tuple[float, ...] = (1.0,)
+
+    def make_conv(self, before: int, after: int, kernel: int, stride: int) -> nn.Conv2d:
+        if self.blurpool and stride > 1:
+            return _SlimBlurConv2d(before, after, kernel, stride, kernel // 2)
+        return _SlimConv2d(before, after, kernel, stride, kernel // 2, bias=False)
+
+    def make_norm(self, channels: int) -> nn.Module:
+        return _SwitchableNorm(Layers(norm=self.norm), channels, self.widths)
+
+
+class _SlimConv2d(nn.Conv2d):
+    """A convolution that gives as large a share of its output channels as it is given of its input's."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve with the first channels of the weight."""
+        before = x.shape[1]
+        after = before * self.out_channels // self.in_channels
+        return F.conv2d(x, self.weight[:after, :before], None, self.stride, self.padding)
+
+
+class _SlimBlurConv2d(BlurConv2d, _SlimConv2d):
+    """Blur what arrives, then the slim convolution."""
+
+
+class _SwitchableNorm(nn.ModuleDict):
+    """A norm for each width, under the number of its channels."""
+
+    def __init__(self, layers: Layers, channels: int, widths: Sequence[float]) -> None:
+        super().__init__({str(count): layers.make_norm(count) for count in widths_dims(channels, widths)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise by the norm of the width that ``x`` has."""
+        normalised: Tensor = self[str(x.shape[1])](x)
+        return normalised

@@ -1,0 +1,227 @@
+"""One model, every protocol asked for, and the baselines beside it: result after result.
+
+A protocol takes a model's embeddings and yields what it found. Where the embeddings lack what it needs (a head,
+superclasses, two examples of a class) it raises an InputError that says so, and the caller decides whether that
+matters: one command measures whatever a folder allows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from matryo.baselines import DRAWN, baseline
+from matryo.errors import InputError
+from matryo.evaluation.disagreement import disagreement
+from matryo.evaluation.evaluate import default_dims, evaluate
+from matryo.evaluation.few_shot import few_shot
+from matryo.evaluation.predictions import predict
+from matryo.evaluation.probe import linear_probe
+from matryo.evaluation.result import Evaluation
+from matryo.evaluation.robustness import robustness
+from matryo.evaluation.similarity import similarity_span
+from matryo.evaluation.stream import stream
+from matryo.evaluation.superclass import superclass_accuracy
+from matryo.evaluation.trends import trends
+from matryo.evaluation.zero_shot import zero_shot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from matryo.embeddings import EmbeddingSet
+    from matryo.evaluation.predictions import Predictions
+    from matryo.results import Result
+
+__all__ = ["BASELINE_TITLES", "PROTOCOLS", "Subject", "measure", "measure_baseline"]
+
+BASELINE_TITLES = {
+    "truncate": "truncated",
+    "random": "random features",
+    "pca": "PCA",
+    "svd": "SVD",
+    "svd-classifier": "SVD of the classifier",
+    "jl": "random projection",
+}
+_SHOTS = (1, 3, 5, 7, 9)
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """One model's embeddings: a split that is searched, and splits that ask."""
+
+    name: str
+    seed: int | None
+    database: EmbeddingSet
+    queries: Mapping[str, EmbeddingSet]
+    texts: EmbeddingSet | None = None
+    """Embeddings of texts about the classes, for zero-shot."""
+    asked_dims: tuple[int, ...] = ()
+    """Where to evaluate; none means the nesting and the dims between."""
+
+    @property
+    def dims(self) -> list[int]:
+        """The nesting, or the halves of vectors trained at one dim alone."""
+        return default_dims(self.database.nesting, interpolated=False)
+
+    def predictions(self, split: str) -> Predictions:
+        """By the head where it knows several dims, else by the nearest neighbour."""
+        asked = self.queries[split]
+        by_head = asked.head is not None and len(asked.head.dims) > 1
+        return predict(asked if by_head else asked.transformed(asked.vectors), self.database, dims=self.dims)
+
+
+def measure(subject: Subject, protocol: str, *, progress: bool = True) -> list[Any]:
+    """The results of one of :data:`PROTOCOLS`, each under the subject's name."""
+    if protocol not in PROTOCOLS:
+        raise InputError("there is no such protocol", got=repr(protocol), cure=f"choose from {', '.join(PROTOCOLS)}")
+    return [dataclasses.replace(one, model=subject.name) for one in PROTOCOLS[protocol](subject, progress)]
+
+
+def measure_baseline(
+    subject: Subject, name: str, *, draws: int = 5, progress: bool = True
+) -> list[Evaluation]:
+    """The subject's vectors through a baseline fitted on its database; random ones are the mean of ``draws``."""
+    drawn: dict[str, list[Evaluation]] = {}
+    for seed in range(draws if name in DRAWN else 1):
+        fitted = baseline(name, seed).fit(subject.database)
+        queries = {split: fitted.apply(asked) for split, asked in subject.queries.items()}
+        mapped = dataclasses.replace(subject, database=fitted.apply(subject.database), queries=queries)
+        for one in _evaluate(mapped, progress):
+            drawn.setdefault(one.split, []).append(one)
+    title = f"{subject.name} + {BASELINE_TITLES[name]}"
+    return [dataclasses.replace(_mean(many), model=title) for many in drawn.values()]
+
+
+def _evaluate(subject: Subject, progress: bool) -> Iterator[Evaluation]:
+    for asked in subject.queries.values():
+        chosen = subject.asked_dims or default_dims(subject.database.nesting)
+        yield evaluate(subject.database, asked, dims=[m for m in chosen if m <= asked.dim], progress=progress)
+
+
+def _probe(subject: Subject, progress: bool) -> Iterator[Result]:
+    for asked in subject.queries.values():
+        yield linear_probe(subject.database, asked, dims=subject.dims, progress=progress)
+
+
+def _few_shot(subject: Subject, _: bool) -> Iterator[Result]:
+    splits = list(subject.queries.values())
+    if not any(_most(asked) > 1 for asked in splits):
+        splits = [_pooled(splits)]   # one example a class in each, but several styles of it together
+    for asked in splits:
+        fitting = [shots for shots in _SHOTS if shots < _most(asked)]
+        yield few_shot(asked, shots=fitting or _SHOTS[:1], dims=subject.dims)
+        if novel := _novel(subject, asked):
+            yield few_shot(
+                asked, shots=fitting or _SHOTS[:1], dims=subject.dims, classes=novel, about="never trained"
+            )
+
+
+def _stream(subject: Subject, _: bool) -> Iterator[Result]:
+    for asked in subject.queries.values():
+        yield stream(subject.database, asked, novel=_novel(subject, asked), dims=subject.dims)
+
+
+def _superclass(subject: Subject, _: bool) -> Iterator[Result]:
+    for split, asked in subject.queries.items():
+        yield superclass_accuracy(asked, subject.predictions(split))
+
+
+def _trends(subject: Subject, _: bool) -> Iterator[Result]:
+    for split, asked in subject.queries.items():
+        yield trends(asked, subject.predictions(split))
+
+
+def _disagreement(subject: Subject, _: bool) -> Iterator[Result]:
+    for split, asked in subject.queries.items():
+        made = subject.predictions(split)
+        yield disagreement(asked, made, low=made.dims[0], high=made.dims[-1])
+
+
+def _robustness(subject: Subject, progress: bool) -> Iterator[Result]:
+    if len(subject.queries) < 2:
+        raise InputError("robustness compares several splits", got=len(subject.queries), cure="encode another one")
+    oracles = [trends(asked, subject.predictions(split)) for split, asked in subject.queries.items()]
+    yield robustness(list(_evaluate(subject, progress)), oracles)
+
+
+def _similarity(subject: Subject, _: bool) -> Iterator[Result]:
+    for asked in subject.queries.values():
+        if _most(asked) > 1:
+            yield similarity_span(asked, dims=subject.dims)
+    if not any(_most(asked) > 1 for asked in subject.queries.values()):
+        yield similarity_span(_pooled(list(subject.queries.values())), dims=subject.dims)
+
+
+def _cascade(subject: Subject, _: bool) -> Iterator[Result]:
+    from matryo.classify import cascade_curve
+
+    for asked in subject.queries.values():
+        for strategy in ("greedy", "budget", "risk"):
+            yield cascade_curve(asked, strategy=strategy)
+
+
+def _zero_shot(subject: Subject, _: bool) -> Iterator[Result]:
+    if subject.texts is None:
+        raise InputError("zero-shot needs embeddings of texts about the classes", got="none", cure="give --texts DIR")
+    for asked in subject.queries.values():
+        yield zero_shot(subject.texts, asked, dims=subject.dims)
+
+
+PROTOCOLS: dict[str, Callable[[Subject, bool], Iterator[Any]]] = {
+    "evaluate": _evaluate,
+    "probe": _probe,
+    "few-shot": _few_shot,
+    "stream": _stream,
+    "robustness": _robustness,
+    "superclass": _superclass,
+    "trends": _trends,
+    "disagreement": _disagreement,
+    "similarity": _similarity,
+    "cascade": _cascade,
+    "zero-shot": _zero_shot,
+}
+
+
+def _most(embeddings: EmbeddingSet) -> int:
+    """How many examples the largest class has."""
+    labels = np.asarray([] if embeddings.labels is None else embeddings.labels, np.int64)
+    return int(np.bincount(labels[labels >= 0], minlength=1).max())
+
+
+def _novel(subject: Subject, asked: EmbeddingSet) -> list[int]:
+    """The classes that ask but that the database, and so the training, lacks."""
+    if asked.labels is None or subject.database.labels is None:
+        return []
+    return [int(label) for label in np.setdiff1d(asked.labels, subject.database.labels) if label >= 0]
+
+
+def _pooled(sets: Sequence[EmbeddingSet]) -> EmbeddingSet:
+    """Several splits as one."""
+    first = sets[0]
+    if any(one.labels is None for one in sets):
+        raise InputError("splits that are put together must have labels", got="none", cure="write them with labels=…")
+    whole = first.select(np.zeros(sum(map(len, sets)), np.int64))   # the size and names; its rows come next
+    about = dataclasses.replace(whole.manifest, split=" + ".join(one.manifest.split for one in sets))
+    return dataclasses.replace(
+        whole,
+        manifest=about,
+        vectors=np.concatenate([np.asarray(one.vectors) for one in sets]),
+        labels=np.concatenate([np.asarray(one.labels) for one in sets]),
+        ids=np.concatenate([np.asarray(one.ids).astype(str) for one in sets]),
+    )
+
+
+def _mean(drawn: Sequence[Evaluation]) -> Evaluation:
+    """The evaluation whose every figure is the mean of the draws'."""
+    figures = [one.to_figures() for one in drawn]
+    return Evaluation.from_figures({**figures[0], "dims": _mean_of([one["dims"] for one in figures])})
+
+
+def _mean_of(values: Sequence[Any]) -> Any:
+    if isinstance(values[0], dict):
+        return {key: _mean_of([value[key] for value in values]) for key in values[0]}
+    return fmean(values) if isinstance(values[0], float) else values[0]

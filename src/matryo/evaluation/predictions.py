@@ -1,0 +1,173 @@
+"""What a model says of each example at every dim: by its head, or by the nearest neighbour where it has none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from matryo.embeddings import UNKNOWN
+from matryo.errors import EmbeddingsError
+from matryo.evaluation.checks import check_finite, check_pair, chosen_dims, labels_of
+from matryo.evaluation.search import search
+from matryo.nesting import Nesting, truncate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matryo.embeddings import EmbeddingSet, Head
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+    Bools = np.ndarray[Any, np.dtype[np.bool_]]
+    Floats = np.ndarray[Any, np.dtype[np.float32]]
+    Integers = np.ndarray[Any, np.dtype[np.int64]]
+
+__all__ = ["Predictions", "class_name", "predict"]
+
+_BATCH = 8 << 20   # numbers, of vectors or of logits, held at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """The class predicted for each example at each dim, beside the true one."""
+
+    by: str
+    """"head" or "1-NN"."""
+    dims: tuple[int, ...]
+    labels: Integers
+    """[n], the truth."""
+    predicted: Integers
+    """[dims, n]."""
+    confidence: Floats
+    """[dims, n]: the softmax probability of the predicted class, or the cosine with the neighbour."""
+    rows: Integers
+    """[n]: which rows of the embeddings these are (those of unknown class are left out)."""
+
+    @property
+    def correct(self) -> Bools:
+        """[dims, n]: where the prediction is the truth."""
+        return np.asarray(self.predicted == self.labels)
+
+    def check_of(self, embeddings: EmbeddingSet) -> None:
+        """Raise unless these are predictions of the rows of ``embeddings``."""
+        labels = labels_of(embeddings, "embeddings")
+        if self.rows[-1] >= len(labels) or (labels[self.rows] != self.labels).any():
+            raise EmbeddingsError(
+                "the predictions must be of these very embeddings",
+                got=f"other labels than those of {embeddings.path}",
+                cure="call predict with the same embeddings as queries",
+            )
+
+
+def predict(
+    queries: EmbeddingSet, database: EmbeddingSet | None = None, *, dims: Sequence[int] | None = None
+) -> Predictions:
+    """By the head in ``queries`` where there is one, else by the class of the nearest vector in ``database``.
+
+    The dims are those of the head, or of the nesting (halved where it has one alone), unless ``dims`` lists others;
+    a tied head may be asked at any. Rows of unknown class (−1) are left out, and so is, without a head, a row of a
+    class that the database lacks. Of equal logits the smaller class is predicted, of equal neighbours that of the
+    smaller row.
+
+    >>> from matryo.embeddings import EmbeddingSet, Head
+    >>> head = Head.tied([[1.0, 0.0], [0.0, 1.0]], dims=(1, 2))
+    >>> said = predict(EmbeddingSet.of([[1, 0], [1, 3], [5, 5]], labels=[0, 1, -1], head=head))
+    >>> said.predicted.tolist(), said.correct.mean(axis=1).tolist()
+    ([[0, 0], [0, 1]], [0.5, 1.0])
+    """
+    if queries.head is not None:
+        return _by_head(queries, queries.head, dims)
+    if database is not None:
+        return _by_neighbour(queries, database, dims)
+    raise EmbeddingsError(
+        "predictions need the head that was trained with the encoder, or a database of labelled vectors",
+        got=f"{queries.path} without a head, and no database",
+        cure="give the embeddings of the train split as the database, or encode with a model that has a head",
+    )
+
+
+def _by_head(queries: EmbeddingSet, head: Head, dims: Sequence[int] | None) -> Predictions:
+    nesting = Nesting(head.dims if dims is None else sorted({*dims}))
+    nesting.check_fits(head.dim)
+    labels = labels_of(queries, "queries")
+    _check_head(head, labels)
+    rows = _some(np.flatnonzero(labels != UNKNOWN))
+    predicted = np.empty((len(nesting), len(rows)), np.int64)
+    confidence = np.empty(predicted.shape, np.float32)
+    done = 0
+    for start, vectors in queries.batches(max(1, _BATCH // max(head.classes, queries.dim))):
+        here = rows[(rows >= start) & (rows < start + len(vectors))]
+        span = slice(done, done + len(here))
+        with np.errstate(over="ignore", invalid="ignore"):   # told by check_finite, with the row
+            for place, (_, logits) in enumerate(head.all_logits(vectors[here - start], nesting.dims)):
+                check_finite(logits, here, "queries")
+                predicted[place, span] = logits.argmax(axis=1)
+                confidence[place, span] = _softmax_of_best(logits)
+        done += len(here)
+    return Predictions("head", nesting.dims, labels[rows], predicted, confidence, rows)
+
+
+def _softmax_of_best(logits: Floats) -> Floats:
+    below = logits - logits.max(axis=1, keepdims=True)
+    return np.asarray(1 / np.exp(below).sum(axis=1))   # the best itself is exp(0)
+
+
+def _by_neighbour(queries: EmbeddingSet, database: EmbeddingSet, dims: Sequence[int] | None) -> Predictions:
+    known, asked = labels_of(database, "database"), labels_of(queries, "queries")
+    check_pair(database, queries, ("database", "queries"))
+    nesting = chosen_dims(queries, dims)
+    rows = _some(np.flatnonzero(np.isin(asked, known[known != UNKNOWN])))
+    _check_several(known)
+    vectors = queries.vectors if len(rows) == queries.count else queries.vectors[rows]
+    found = search(database.vectors, vectors, nesting.dims, k=1)
+    nearest = np.stack([found[dim][:, 0] for dim in nesting.dims])
+    confidence = _cosines(database.vectors, vectors, nearest, nesting)
+    return Predictions("1-NN", nesting.dims, asked[rows], known[nearest], confidence, rows)
+
+
+def _cosines(database: Array, queries: Array, nearest: Integers, nesting: Nesting) -> Floats:
+    cosines = np.empty(nearest.shape, np.float32)
+    step = max(1, _BATCH // nesting.dim)
+    for start in range(0, len(queries), step):
+        span = slice(start, start + step)
+        for place, dim in enumerate(nesting.dims):   # another neighbour at each dim, so no sum to share
+            pair = queries[span, :dim], database[nearest[place, span], :dim]
+            one, other = (truncate(half.astype(np.float64), dim) for half in pair)
+            cosines[place, span] = (one * other).sum(axis=1)
+    return cosines
+
+
+def class_name(embeddings: EmbeddingSet, label: int) -> str:
+    """What to call a predicted class: its name, or its number where it has none."""
+    if label == UNKNOWN:
+        return "unknown"
+    return embeddings.classes[label] if label < len(embeddings.classes) else str(label)
+
+
+def _check_head(head: Head, labels: Integers) -> None:
+    if head.classes < 2 or labels.max() >= head.classes:
+        raise EmbeddingsError(
+            "the head must tell two classes apart at least, and know every class of the queries",
+            got=f"{head.classes} classes, labels up to {labels.max()}",
+            cure="give the head that knows them, or label the rows of other classes −1",
+        )
+
+
+def _check_several(known: Integers) -> None:
+    if (known == known[0]).all():
+        raise EmbeddingsError(
+            "the database must hold more than one class, or every answer is right by construction",
+            got=f"only class {known[0]}",
+            cure="add vectors of other classes; those of no class get the label −1",
+        )
+
+
+def _some(rows: Integers) -> Integers:
+    if len(rows) == 0:
+        raise EmbeddingsError(
+            "some queries must be of a known class, one that the database holds if it is asked",
+            got="none",
+            cure="check that both were labelled with the same list of classes",
+        )
+    return rows

@@ -1,0 +1,97 @@
+"""Trends: how single classes and examples fare as the dim grows, and what perfect routing would give.
+
+The paper sorts classes into four trends (appendix "Analysis of Model Disagreement") without defining them. Here they
+are exact, and exclude each other. With r the number of a class's examples that are right, from dim to dim:
+
+- **up**: r never falls. A class that stays as it is counts too.
+- **up, then a dip**: r rises, then falls, never turning again; and all its falls together lose one or two examples,
+  the paper's "one or two misclassifications per class".
+- **down, then up**: r falls, then rises, never turning again.
+- **no clear trend**: anything else, so also a class that only falls, or falls by more than two after rising.
+
+>>> [trend_of(right) for right in ([3, 3, 5], [3, 5, 5, 4], [5, 3, 4], [3, 5, 2], [3, 4, 3, 4])]
+['up', 'up, then a dip', 'down, then up', 'no clear trend', 'no clear trend']
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from matryo.evaluation.predictions import class_name
+from matryo.results import Result
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matryo.embeddings import EmbeddingSet
+    from matryo.evaluation.predictions import Predictions
+
+__all__ = ["TRENDS", "Trends", "trend_of", "trends"]
+
+TRENDS = ("up", "up, then a dip", "down, then up", "no clear trend")
+_DIP = 2   # examples
+
+
+@dataclass(frozen=True)
+class Trends(Result):
+    """Per-class accuracy by dim, sorted into trends; and at which dim an example is first right."""
+
+    kind: ClassVar[str] = "trends"
+    model: str
+    dataset: str
+    split: str
+    by: str
+    dims: tuple[int, ...]
+    accuracy: tuple[float, ...]
+    """[dims]."""
+    classes: tuple[str, ...]
+    """The classes with examples, by name (or number)."""
+    class_counts: tuple[int, ...]
+    class_accuracy: tuple[tuple[float, ...], ...]
+    """[classes][dims]."""
+    trend: tuple[str, ...]
+    """[classes]: one of TRENDS."""
+    first_right: tuple[float, ...]
+    """[dims]: the share of the examples that are first right at this dim."""
+    always_wrong: float
+    oracle: float
+    """The share right at some dim: what perfect routing would reach."""
+
+
+def trends(embeddings: EmbeddingSet, predictions: Predictions) -> Trends:
+    """What ``predictions`` of ``embeddings`` gain and lose from dim to dim, by class and by example."""
+    predictions.check_of(embeddings)
+    about, correct = embeddings.manifest, predictions.correct
+    ever = np.asarray(correct.any(axis=0))
+    classes, places, counts = np.unique(predictions.labels, return_inverse=True, return_counts=True)
+    right = np.stack([np.bincount(places[row], minlength=len(classes)) for row in correct], axis=1)
+    first = np.bincount(correct.argmax(axis=0)[ever], minlength=len(correct))
+    return Trends(
+        about.title, about.dataset, about.split, predictions.by, predictions.dims,
+        accuracy=tuple(correct.mean(axis=1).tolist()),
+        classes=tuple(class_name(embeddings, label) for label in classes.tolist()),
+        class_counts=tuple(counts.tolist()),
+        class_accuracy=tuple(map(tuple, (right / counts[:, None]).tolist())),
+        trend=tuple(map(trend_of, right.tolist())),
+        first_right=tuple((first / len(ever)).tolist()),
+        always_wrong=float((~ever).mean()),
+        oracle=float(ever.mean()),
+    )   # fmt: skip
+
+
+def trend_of(right: Sequence[int]) -> str:
+    """Which of TRENDS the examples of a class that are right follow, from dim to dim; defined above."""
+    steps = np.diff(right)
+    steps = steps[steps != 0]
+    rises = steps > 0
+    turns = int((rises[1:] != rises[:-1]).sum())
+    if rises.all():
+        return TRENDS[0]
+    if turns == 1 and rises[0] and -steps[~rises].sum() <= _DIP:
+        return TRENDS[1]
+    if turns == 1 and not rises[0]:
+        return TRENDS[2]
+    return TRENDS[3]

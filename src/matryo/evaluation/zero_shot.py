@@ -1,0 +1,104 @@
+"""Zero-shot: classify by the nearest text embedding of a class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from matryo.embeddings import UNKNOWN
+from matryo.errors import EmbeddingsError
+from matryo.evaluation.checks import check_finite, check_pair, chosen_dims, labels_of
+from matryo.metrics import label_ranks
+from matryo.nesting import truncate
+from matryo.results import Result
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matryo.embeddings import EmbeddingSet
+    from matryo.nesting import Nesting
+
+    Floats = np.ndarray[Any, np.dtype[np.float32]]
+    Integers = np.ndarray[Any, np.dtype[np.int64]]
+
+__all__ = ["ZeroShot", "zero_shot"]
+
+_BATCH = 8 << 20   # numbers, of vectors or of scores, held at a time
+
+
+@dataclass(frozen=True)
+class ZeroShot(Result):
+    """Accuracy by dim when the classes are known by their texts alone."""
+
+    kind: ClassVar[str] = "zero-shot"
+    model: str
+    dataset: str
+    split: str
+    prompts: int
+    """Texts in all; those of one class are averaged."""
+    dims: tuple[int, ...]
+    top1: tuple[float, ...]
+    top5: tuple[float, ...]
+
+
+def zero_shot(texts: EmbeddingSet, queries: EmbeddingSet, *, dims: Sequence[int] | None = None) -> ZeroShot:
+    """Classify ``queries`` by cosine with ``texts``, whose labels say which class each text describes.
+
+    At each dim the prompts of a class are truncated, normalised, averaged and normalised again. The dims are those
+    of the queries' nesting (halved where it has one alone), unless ``dims`` lists others. Texts and queries of
+    unknown class (−1) are left out; with five classes or fewer, top-5 is 1.
+
+    >>> from matryo.embeddings import EmbeddingSet
+    >>> texts = EmbeddingSet.of([[1, 0], [2, 1], [0, 1]], labels=[0, 0, 1])
+    >>> zero_shot(texts, EmbeddingSet.of([[3, 1], [1, 9], [1, 2]], labels=[0, 1, 0]), dims=[2]).top1
+    (0.6666666666666666,)
+    """
+    described, asked = labels_of(texts, "texts"), labels_of(queries, "queries")
+    check_pair(texts, queries, ("texts", "queries"))
+    nesting = chosen_dims(queries, dims)
+    prompts, rows = np.flatnonzero(described != UNKNOWN), np.flatnonzero(asked != UNKNOWN)
+    classes = np.unique(described[prompts])
+    _check_classes(classes, asked[rows])
+    means = _class_means(texts, prompts[np.argsort(described[prompts], kind="stable")], nesting)
+    places, ranks = np.searchsorted(classes, asked), np.empty((len(nesting), len(rows)), np.int64)
+    done = 0
+    for start, vectors in queries.batches(max(1, _BATCH // max(len(classes), queries.dim))):
+        here = rows[(rows >= start) & (rows < start + len(vectors))]
+        for mean, rank in zip(means, ranks, strict=True):
+            with np.errstate(over="ignore", invalid="ignore"):   # told by check_finite, with the row
+                # The query's own norm does not change the order of the classes.
+                scores = truncate(vectors[here - start], mean.shape[1], normalize=False) @ mean.T
+            check_finite(scores, here, "queries")
+            rank[done : done + len(here)] = label_ranks(scores, places[here])
+        done += len(here)
+    top1, top5 = (tuple((ranks < k).mean(axis=1).tolist()) for k in (1, 5))
+    about = queries.manifest
+    return ZeroShot(about.title, about.dataset, about.split, len(prompts), nesting.dims, top1, top5)
+
+
+def _class_means(texts: EmbeddingSet, prompts: Integers, nesting: Nesting) -> list[Floats]:
+    """The unit mean of each class at each dim; ``prompts`` come class by class."""
+    vectors = np.asarray(texts.vectors[prompts], np.float64)
+    check_finite(vectors, prompts, "texts")
+    firsts = np.unique(labels_of(texts, "texts")[prompts], return_index=True)[1]
+    # The direction of a mean is that of the sum.
+    sums = (np.add.reduceat(truncate(vectors, dim), firsts) for dim in nesting.dims)
+    return [truncate(one, one.shape[1]).astype(np.float32) for one in sums]
+
+
+def _check_classes(classes: Integers, asked: Integers) -> None:
+    if len(classes) < 2:
+        raise EmbeddingsError(
+            "the texts must describe two classes at least, or every query is of the same",
+            got=len(classes),
+            cure="give a text with its label for each class",
+        )
+    missing = np.setdiff1d(asked, classes)
+    if len(asked) == 0 or len(missing):
+        raise EmbeddingsError(
+            "there must be queries of known class, and a text for each of their classes",
+            got=f"{len(asked)} such queries, {len(missing)} classes without a text",
+            cure="describe every class, or label the other queries −1",
+        )
