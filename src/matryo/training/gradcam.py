@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["GradCam", "gradcam", "overlay"]
 
-_FINE = 7   # a map of as many places a side tells parts apart: what a ResNet has at 224 px
-_BATCH = 64
+_FINE = 4   # a map of fewer places a side tells no parts apart
+_BATCH = 16   # images at once: they need as much memory as in training
 # Black, purple, red, orange, pale yellow: lightness rises all the way, so that the order is seen without a legend.
 _COLOURS = np.array([(0, 0, 4), (87, 16, 110), (188, 55, 84), (249, 142, 9), (252, 255, 164)], np.float32)
 
@@ -74,7 +74,7 @@ def gradcam(
         classes: the class to explain, as an integer for all, [n] or [n, dims]; by default the one predicted at
             each dim.
         layer: a module of the encoder that gives a map [batch, channels, height, width]; by default the last
-            stage that is at least 7 × 7, or the largest.
+            stage whose map is at least 4 × 4, or else the first.
 
     >>> seen = gradcam(load("runs/demo"), ["cat.png"], dims=(8, 256))         # doctest: +SKIP
     >>> overlay(seen.images[0], seen.maps[0, 0])                              # doctest: +SKIP
@@ -85,12 +85,12 @@ def gradcam(
     model.network.eval()
     batches = test_batches(given, model.recipe, model.device, batch=_BATCH, workers=0)
     parts: list[tuple[Tensor, ...]] = []
-    for pixels, _ in batches:
+    for start, (pixels, _) in zip(range(0, len(given), _BATCH), batches, strict=True):
         layer = _choose_layer(model.network.encoder, pixels[:1]) if layer is None else layer
-        done = sum(len(part[0]) for part in parts)
-        wanted = None if asked is None else asked[done : done + len(pixels)].to(model.device)
-        parts.append((_unnormalised(model, pixels), *_explain(model, pixels, dims, wanted, layer)))
-    columns = [torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True)]
+        wanted = None if asked is None else asked[start : start + _BATCH].to(model.device)
+        found = _explain(model, pixels, dims, wanted, layer)
+        parts.append(tuple(part.cpu() for part in (_seen(model, pixels), *found)))
+    columns = [torch.cat(column).numpy() for column in zip(*parts, strict=True)]
     return GradCam(dims, str(layer), *columns)
 
 
@@ -106,14 +106,14 @@ def overlay(image: Array, heat: Array) -> Array:
     grey = image.mean(-1, keepdims=True)
     places = np.linspace(0, 1, len(_COLOURS))
     colour = np.stack([np.interp(heat, places, channel) for channel in _COLOURS.T], -1)
-    return np.asarray(np.rint((grey + colour) / 2), np.uint8)
+    return np.asarray(np.rint(0.4 * grey + 0.6 * colour), np.uint8)
 
 
 def _explain(
     model: TrainedModel, pixels: Tensor, dims: Sequence[int], wanted: Tensor | None, layer: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The maps, the predicted classes and their probabilities of one batch."""
-    network = model.network
+    network, flip = model.network, model.recipe.data.test_flip
     kept: list[Tensor] = []
 
     def keep(_: nn.Module, __: Any, output: Any) -> Tensor:
@@ -123,11 +123,12 @@ def _explain(
     hook = _module(network.encoder, layer).register_forward_hook(keep)
     try:
         with torch.enable_grad(), autocast(model.recipe, model.device):
-            z = network.embed(pixels, flip=model.recipe.data.test_flip)
+            z = network.embed(pixels, flip=flip)
     finally:
         hook.remove()
-    if not kept:
-        raise InputError("the layer must be one that the encoder runs", got=layer, cure="name another")
+    if len(kept) != 1 + flip:
+        times = len(kept) // (1 + flip)
+        raise InputError("the layer must run once for an image", got=f"{layer}, run {times} times", cure="name another")
     maps, predicted, probability = [], [], []
     for i, dim in enumerate(dims):
         logits = _logits(network.head, z, dim)
@@ -142,7 +143,8 @@ def _explain(
 
 def _heat(kept: Sequence[Tensor], slopes: Sequence[Tensor]) -> Tensor:
     """ReLU(Σ_k α_k A_k), [batch, height, width]; a second map is that of the mirror image."""
-    heats = [(slope.mean((2, 3), keepdim=True) * a.detach()).sum(1) for a, slope in zip(kept, slopes, strict=True)]
+    alphas = [slope.float().mean((2, 3), keepdim=True) for slope in slopes]
+    heats = [(alpha * a.detach().float()).sum(1) for alpha, a in zip(alphas, kept, strict=True)]
     return torch.relu(sum((heat.flip(-1) for heat in heats[1:]), heats[0]))
 
 
@@ -157,9 +159,9 @@ def _logits(head: NestedLinear, z: Tensor, dim: int) -> Tensor:
     return F.linear(z[:, :dim], head.weight_at(dim), head.bias_at(dim))
 
 
-def _unnormalised(model: TrainedModel, pixels: Tensor) -> Tensor:
+def _seen(model: TrainedModel, pixels: Tensor) -> Tensor:
     data = model.recipe.data
-    return Normalise(data.mean, data.std, model.device).undo(pixels).cpu()
+    return Normalise(data.mean, data.std, model.device).undo(pixels)
 
 
 def _stages(encoder: nn.Module) -> list[str]:
@@ -204,17 +206,25 @@ def _module(encoder: nn.Module, layer: str) -> nn.Module:
     if not layer or layer not in modules:
         known = _stages(encoder) or [name for name in modules if name][-4:]
         raise InputError("the layer must be a module of the encoder", got=repr(layer), cure=f"try {', '.join(known)}")
+    if any(getattr(module, "output_fmt", "") == "NHWC" for module in modules.values()):   # timm says so
+        raise _no_map("channels last", layer)
     return modules[layer]
 
 
 def _check_map(output: Any, layer: str) -> Tensor:
-    if not isinstance(output, torch.Tensor) or output.ndim != 4:
-        raise InputError(
-            "Grad-CAM needs a layer that gives a map [batch, channels, height, width]",
-            got=f"{layer}: {list(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__}",
-            cure="name a convolutional layer; a transformer has no such map",
-        )
+    if not isinstance(output, torch.Tensor):
+        raise _no_map(type(output).__name__, layer)
+    if output.ndim != 4:
+        raise _no_map(list(output.shape), layer)
     return output
+
+
+def _no_map(got: object, layer: str) -> InputError:
+    return InputError(
+        "Grad-CAM needs a layer that gives a map [batch, channels, height, width]",
+        got=f"{got} from {layer}",
+        cure="name a convolutional layer; a transformer has none",
+    )
 
 
 def _check_dims(head: NestedLinear, dims: Sequence[int] | None) -> tuple[int, ...]:
