@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from matryo.classify import Cascade
     from matryo.embeddings import EmbeddingSet
     from matryo.errors import MatryoError
     from matryo.evaluation import evaluate
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
     from matryo.training import load, train
 
 __version__ = "0.1.0"
-__all__ = ["EmbeddingSet", "MatryoError", "Nesting", "evaluate", "load", "train", "truncate"]
+__all__ = ["Cascade", "EmbeddingSet", "MatryoError", "Nesting", "evaluate", "load", "train", "truncate"]
 
 _HOMES = {
+    "Cascade": "matryo.classify",
     "EmbeddingSet": "matryo.embeddings",
     "MatryoError": "matryo.errors",
     "Nesting": "matryo.nesting",

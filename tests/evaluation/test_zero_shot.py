@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,6 @@ import pytest
 
 from matryo.embeddings import EmbeddingSet
 from matryo.errors import EmbeddingsError, NestingError
-from matryo.evaluation import zero_shot as module
 from matryo.evaluation.predictions import predict
 from matryo.evaluation.zero_shot import ZeroShot, zero_shot
 from matryo.nesting import Nesting
@@ -50,7 +50,7 @@ def scores(texts: EmbeddingSet, query: np.ndarray, dim: int) -> list[float]:
 
 
 def test_top1_and_top5_against_plain_loops(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_BATCH", 80)   # ten queries at a time
+    monkeypatch.setattr(importlib.import_module("matryo.evaluation.zero_shot"), "_BATCH", 80)   # ten queries at a time
     texts, queries = pair()
     found = zero_shot(texts, queries)
     assert (found.model, found.dataset, found.split) == ("m", "toy", "test")

@@ -1,11 +1,12 @@
 """Evaluation: every dim × every protocol → one results table."""
 
+from matryo.evaluation.checks import default_dims
 from matryo.evaluation.disagreement import Disagreement, disagreement
-from matryo.evaluation.evaluate import default_dims, evaluate
 from matryo.evaluation.few_shot import FewShot, few_shot
-from matryo.evaluation.measure import PROTOCOLS, Subject, measure, measure_baseline
+from matryo.evaluation.grade import evaluate
 from matryo.evaluation.predictions import Predictions, predict
 from matryo.evaluation.probe import Probe, linear_probe
+from matryo.evaluation.protocols import PROTOCOLS, Subject, measure, measure_baseline
 from matryo.evaluation.result import Comparison, DimRow, Evaluation, beside
 from matryo.evaluation.robustness import Robustness, robustness
 from matryo.evaluation.search import search

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.errors import EmbeddingsError
-from matryo.evaluation.evaluate import default_dims
 from matryo.nesting import Nesting
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
     Integers = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = ["check_finite", "check_pair", "chosen_dims", "labels_of"]
+__all__ = ["check_finite", "check_pair", "check_several", "chosen_dims", "default_dims", "labels_of"]
 
 
 def labels_of(embeddings: EmbeddingSet, role: str) -> Integers:
@@ -32,11 +31,26 @@ def labels_of(embeddings: EmbeddingSet, role: str) -> Integers:
     return np.asarray(embeddings.labels)
 
 
-def chosen_dims(embeddings: EmbeddingSet, dims: Sequence[int] | None) -> Nesting:
-    """The dims asked for; by default those of the nesting, or the halves where it has one dim alone."""
-    chosen = Nesting(sorted({*dims}) if dims is not None else default_dims(embeddings.nesting, interpolated=False))
+def chosen_dims(embeddings: EmbeddingSet, dims: Sequence[int] | None, interpolated: bool = False) -> Nesting:
+    """The dims asked for, or :func:`default_dims`."""
+    chosen = Nesting(sorted({*dims}) if dims is not None else default_dims(embeddings.nesting, interpolated))
     chosen.check_fits(embeddings.dim)
     return chosen
+
+
+def default_dims(nesting: Nesting, interpolated: bool = True) -> list[int]:
+    """The dims to measure when none are named: the nesting's, and the ones midway between them.
+
+    Vectors trained at one dim alone are measured at its halves: what plain truncation is worth.
+
+    >>> default_dims(Nesting([8, 16, 64]))
+    [8, 12, 16, 40, 64]
+    >>> default_dims(Nesting([64]))
+    [8, 12, 16, 24, 32, 48, 64]
+    """
+    if len(nesting) == 1:
+        nesting = Nesting.halving(nesting.dim, min(8, nesting.dim))
+    return sorted({*nesting.dims, *(nesting.between() if interpolated else ())})
 
 
 def check_pair(one: EmbeddingSet, other: EmbeddingSet, roles: tuple[str, str]) -> None:
@@ -53,6 +67,16 @@ def check_pair(one: EmbeddingSet, other: EmbeddingSet, roles: tuple[str, str]) -
             f"{both} must have the same list of classes, or their labels mean different things",
             got=f"{len(one.classes)} and {len(other.classes)} classes, not the same",
             cure="encode both from one dataset",
+        )
+
+
+def check_several(known: Integers) -> None:
+    """Raise unless a database holds several classes."""
+    if (known == known[0]).all():
+        raise EmbeddingsError(
+            "the database must hold more than one class, or every answer is right by construction",
+            got=f"only class {known[0]}",
+            cure="add vectors of other classes; those of no class get the label −1",
         )
 
 

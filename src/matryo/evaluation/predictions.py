@@ -9,7 +9,7 @@ import numpy as np
 
 from matryo.embeddings import UNKNOWN
 from matryo.errors import EmbeddingsError
-from matryo.evaluation.checks import check_finite, check_pair, chosen_dims, labels_of
+from matryo.evaluation.checks import check_finite, check_pair, check_several, chosen_dims, labels_of
 from matryo.evaluation.search import search
 from matryo.nesting import Nesting, truncate
 
@@ -118,7 +118,7 @@ def _by_neighbour(queries: EmbeddingSet, database: EmbeddingSet, dims: Sequence[
     check_pair(database, queries, ("database", "queries"))
     nesting = chosen_dims(queries, dims)
     rows = _some(np.flatnonzero(np.isin(asked, known[known != UNKNOWN])))
-    _check_several(known)
+    check_several(known)
     vectors = queries.vectors if len(rows) == queries.count else queries.vectors[rows]
     found = search(database.vectors, vectors, nesting.dims, k=1)
     nearest = np.stack([found[dim][:, 0] for dim in nesting.dims])
@@ -151,15 +151,6 @@ def _check_head(head: Head, labels: Integers) -> None:
             "the head must tell two classes apart at least, and know every class of the queries",
             got=f"{head.classes} classes, labels up to {labels.max()}",
             cure="give the head that knows them, or label the rows of other classes −1",
-        )
-
-
-def _check_several(known: Integers) -> None:
-    if (known == known[0]).all():
-        raise EmbeddingsError(
-            "the database must hold more than one class, or every answer is right by construction",
-            got=f"only class {known[0]}",
-            cure="add vectors of other classes; those of no class get the label −1",
         )
 
 

@@ -1,18 +1,41 @@
-"""Linear probe: a softmax classifier fitted on the frozen vectors, one at each dim."""
+"""Linear probe: a softmax classifier fitted on the frozen vectors, one at each dim.
+
+It minimises the mean cross-entropy plus ``l2 / 2`` times the squared weights (not the biases), which is
+scikit-learn's LogisticRegression with ``C = 1 / (n · l2)``. Its input is the raw prefix, centred, over the root mean
+square of all its columns: one common scale, so that ``l2`` means the same for every model and dim. A scale for each
+column would undo what training decided: a column that hardly varies would weigh as much as any other.
+
+L-BFGS takes some 20 steps where it otherwise takes over 100 because it works in the prefix's principal axes, each
+scaled so that the loss curves about equally along all of them. This changes the way, not the minimum.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+from tqdm import tqdm
+
+from matryo.embeddings import UNKNOWN
+from matryo.errors import EmbeddingsError, InputError, MissingExtra
+from matryo.evaluation.checks import check_finite, check_pair, chosen_dims, labels_of
+from matryo.metrics import label_ranks
 from matryo.results import Result
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from matryo.embeddings import EmbeddingSet
 
-__all__ = ["Probe", "linear_probe"]
+    Doubles = np.ndarray[Any, np.dtype[np.float64]]
+    Floats = np.ndarray[Any, np.dtype[np.float32]]
+    Integers = np.ndarray[Any, np.dtype[np.int64]]
+
+__all__ = ["FittedProbe", "Probe", "fit_probe", "linear_probe"]
+
+_LOGITS = 2 << 20   # held at a time
 
 
 @dataclass(frozen=True)
@@ -28,5 +51,189 @@ class Probe(Result):
     top5: tuple[float, ...]
 
 
-def linear_probe(database: EmbeddingSet, queries: EmbeddingSet, *, dims: Sequence[int] | None = None) -> Probe:
-    raise NotImplementedError
+def linear_probe(
+    database: EmbeddingSet,
+    queries: EmbeddingSet,
+    *,
+    dims: Sequence[int] | None = None,
+    l2: float = 1e-4,
+    tolerance: float = 1e-5,
+    iterations: int = 60,
+    progress: bool = True,
+) -> Probe:
+    """Fit on ``database`` and read on ``queries`` at each dim.
+
+    A fit ends when a step improves the loss by less than ``tolerance`` (of the loss, or of 1 where that is more), or
+    after ``iterations`` steps. Vectors of unknown class (−1) are left out, and queries of a class that the database
+    lacks. The database is held in memory twice, as float32.
+
+    On :class:`~matryo.baselines.RandomFeatures` it is the paper's linear probe on random features.
+    """
+    check_pair(database, queries, ("database", "queries"))
+    dims = chosen_dims(queries, dims).dims
+    fitted = fit_probe(database, dims=dims, l2=l2, tolerance=tolerance, iterations=iterations, progress=progress)
+    return fitted.read(queries)
+
+
+def fit_probe(
+    database: EmbeddingSet,
+    *,
+    dims: Sequence[int] | None = None,
+    l2: float = 1e-4,
+    tolerance: float = 1e-5,
+    iterations: int = 60,
+    progress: bool = True,
+) -> FittedProbe:
+    """Fit only, to be read on several splits."""
+    minimize = _minimizer()
+    _check_options(l2, tolerance, iterations)
+    nesting = chosen_dims(database, dims)
+    classes, train, labels = _examples(database, nesting.dim, "database")
+    if len(classes) < 2:
+        raise EmbeddingsError(
+            "a classifier needs at least two classes", got=len(classes), cure="label more vectors of the database"
+        )
+    mean = train.mean(axis=0, dtype=np.float64).astype(np.float32)
+    train -= mean
+    options = {"maxiter": iterations, "ftol": tolerance, "gtol": 0.0}
+    search = partial(minimize, jac=True, method="L-BFGS-B", options=options)
+    covariance = (train.T @ train).astype(np.float64) / len(train)
+    classifiers = []
+    with tqdm(desc="probe", total=sum(nesting.dims), unit="column", delay=2, disable=not progress) as bar:
+        for dim in nesting.dims:
+            space = _Space.of(covariance[:dim, :dim], len(classes), l2)
+            classifiers.append(_classifier(train[:, :dim], labels, space, search))
+            bar.update(dim)
+    return FittedProbe(database, classes, mean, tuple(classifiers))
+
+
+@dataclass(frozen=True, eq=False)
+class FittedProbe:
+    """A linear classifier at each dim, fitted on a database."""
+
+    database: EmbeddingSet
+    classes: Integers
+    mean: Floats
+    """[d]: subtracted from a vector before it is classified."""
+    classifiers: tuple[tuple[Doubles, Doubles], ...]
+    """A weight [classes, dim] and a bias [classes] at each dim."""
+
+    def read(self, queries: EmbeddingSet) -> Probe:
+        """How often it is right about ``queries``."""
+        check_pair(self.database, queries, ("database", "queries"))
+        _, asked, truth = _examples(queries, len(self.mean), "queries", self.classes)
+        asked -= self.mean
+        ranks = [label_ranks(asked[:, : w.shape[1]] @ w.T + bias, truth) for w, bias in self.classifiers]
+        dims = tuple(weight.shape[1] for weight, _ in self.classifiers)
+        top1, top5 = (tuple(float((rank < k).mean()) for rank in ranks) for k in (1, 5))
+        about = queries.manifest
+        return Probe(about.title, about.dataset, about.split, dims, top1, top5)
+
+
+def _classifier(
+    train: Floats, labels: Integers, space: _Space, search: Callable[..., Any]
+) -> tuple[Doubles, Doubles]:
+    """The weight [classes, dim] and the bias [classes] for centred prefixes."""
+    # From zero: starting from the classifier of a smaller dim was measured to save no steps.
+    start = np.zeros((space.classes, len(space.penalty)))
+    loss = _Loss(space.into(train), labels, space.classes, space.penalty)
+    return space.leave(search(loss, start.ravel()).x.reshape(start.shape))
+
+
+@dataclass(frozen=True, eq=False)
+class _Space:
+    """The coordinates to fit in: principal axes of the prefix, scaled, and a constant column for the bias."""
+
+    axes: Doubles
+    """[dim, dim], orthogonal."""
+    scale: Doubles
+    """[dim], of each axis."""
+    classes: int
+    penalty: Doubles
+    """[dim + 1]: ``l2`` on the weights of the standardised prefix, as these coordinates see it."""
+
+    @property
+    def constant(self) -> float:
+        """The constant column: the loss curves along a bias by p (1 − p), too."""
+        return float(np.sqrt(self.classes))
+
+    @classmethod
+    def of(cls, covariance: Doubles, classes: int, l2: float) -> _Space:
+        spread = float(np.sqrt(np.trace(covariance) / len(covariance))) or 1.0   # the common scale
+        values, axes = np.linalg.eigh(covariance / spread**2)
+        # Along an axis the loss curves by its variance × p (1 − p), with p about 1 / classes, and the penalty by l2.
+        rounded = 1 / np.sqrt(np.maximum(values, 0) / classes + l2)
+        return cls(axes, rounded / spread, classes, np.append(l2 * rounded**2, 0.0))
+
+    def into(self, prefixes: Floats) -> Floats:
+        columns = np.full((len(prefixes), len(self.axes) + 1), self.constant, np.float32)
+        np.matmul(prefixes, (self.axes * self.scale).astype(np.float32), out=columns[:, :-1])
+        return columns
+
+    def leave(self, weights: Doubles) -> tuple[Doubles, Doubles]:
+        return (weights[:, :-1] * self.scale) @ self.axes.T, weights[:, -1] * self.constant
+
+
+@dataclass(frozen=True, eq=False)
+class _Loss:
+    """Loss and gradient as L-BFGS asks for them: products in float32, sums over batches in float64."""
+
+    columns: Floats
+    labels: Integers
+    classes: int
+    penalty: Doubles
+
+    def __call__(self, flat: Doubles) -> tuple[float, Doubles]:
+        weights = flat.reshape(self.classes, -1)
+        penalty, narrow = self.penalty * weights, weights.astype(np.float32)
+        loss, gradient = 0.0, np.zeros_like(weights)
+        step = max(1, _LOGITS // self.classes)
+        for start in range(0, len(self.labels), step):
+            columns, labels = self.columns[start : start + step], self.labels[start : start + step]
+            logits, true = columns @ narrow.T, (np.arange(len(labels)), labels)
+            logits -= logits.max(axis=1, keepdims=True)
+            loss -= float(logits[true].sum(dtype=np.float64))
+            sums = np.exp(logits, out=logits).sum(axis=1, keepdims=True)
+            loss += float(np.log(sums).sum(dtype=np.float64))
+            logits /= sums
+            logits[true] -= 1
+            gradient += logits.T @ columns
+        count = len(self.labels)
+        return loss / count + float((penalty * weights).sum()) / 2, (gradient / count + penalty).ravel()
+
+
+def _examples(
+    embeddings: EmbeddingSet, dim: int, role: str, known: Integers | None = None
+) -> tuple[Integers, Floats, Integers]:
+    # The classes, the prefixes of those who have one, and its place among the classes.
+    labels = labels_of(embeddings, role)
+    classes = np.unique(labels[labels != UNKNOWN]) if known is None else known
+    used = np.flatnonzero(np.isin(labels, classes))
+    if len(used) == 0:
+        raise EmbeddingsError(
+            f"some of the {role} must be of a known class",
+            got=f"{embeddings.count} vectors, none of them",
+            cure="check that both were labelled with the same list of classes",
+        )
+    prefixes = embeddings.at(dim, normalize=False)
+    prefixes = prefixes if len(used) == len(prefixes) else prefixes[used]
+    check_finite(prefixes, used, role)
+    return classes, prefixes, np.searchsorted(classes, labels[used])
+
+
+def _check_options(l2: float, tolerance: float, iterations: int) -> None:
+    if not (l2 > 0 and tolerance >= 0 and iterations >= 1):
+        raise InputError(
+            "l2 must be positive, the tolerance not negative, and the iterations at least 1",
+            got=f"l2={l2}, tolerance={tolerance}, iterations={iterations}",
+            cure="the defaults are 1e-4, 1e-5 and 60",
+        )
+
+
+def _minimizer() -> Callable[..., Any]:
+    try:
+        from scipy.optimize import minimize
+    except ImportError as error:
+        raise MissingExtra("scipy", "evaluate") from error
+    minimizer: Callable[..., Any] = minimize
+    return minimizer

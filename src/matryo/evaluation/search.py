@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
-from matryo.errors import EmbeddingsError, InputError
+from matryo.errors import EmbeddingsError, InputError, MissingExtra
 from matryo.nesting import Nesting, prefix_norms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from matryo.evaluation import compiled
 
     Vectors = np.ndarray[Any, np.dtype[np.floating[Any]]]
     Floats = np.ndarray[Any, np.dtype[np.float32]]
@@ -33,6 +35,7 @@ __all__ = ["NeighbourBatch", "search", "search_batches"]
 
 _BUDGET = 256 << 20   # bytes for a batch of queries, its best so far at every dim, and a tile of the database
 _TILE = (1024, 2048)   # queries × database rows scored at a time: much work a product, yet near the cache
+_REPAYS = 1 << 34   # multiplications from which on loading the compiled loop is time well spent
 _NOTHING = np.iinfo(np.int64).min   # the key of no neighbour at all, below that of any score
 
 
@@ -45,64 +48,107 @@ class NeighbourBatch:
 
 
 def search(
-    database: Vectors, queries: Vectors, dims: Sequence[int], k: int, *, progress: bool = False
+    database: Vectors,
+    queries: Vectors,
+    dims: Sequence[int],
+    k: int,
+    *,
+    fast: bool | None = None,
+    progress: bool = False,
 ) -> dict[int, Indices]:
     """The ``k`` nearest database rows of each query at each dim, [queries, k], nearest first.
 
-    Near means cosine at that dim, in float32; of equal scores the smaller row comes first.
+    Near means cosine at that dim, in float32; of equal scores the smaller row comes first. ``fast=True`` takes the
+    compiled loop of the extra ``fast``, ``False`` plain numpy. Their scores differ by rounding only. By default the
+    compiled one is taken where it is installed, for searches long enough to repay its loading.
     """
-    batches = list(search_batches(database, queries, dims, k, progress=progress))
+    batches = list(search_batches(database, queries, dims, k, fast=fast, progress=progress))
     return {dim: np.concatenate([batch.indices[dim] for batch in batches]) for dim in dims}
 
 
 def search_batches(
-    database: Vectors, queries: Vectors, dims: Sequence[int], k: int, *, progress: bool = False
+    database: Vectors,
+    queries: Vectors,
+    dims: Sequence[int],
+    k: int,
+    *,
+    fast: bool | None = None,
+    progress: bool = False,
 ) -> Iterator[NeighbourBatch]:
     """:func:`search`, batch by batch of queries, for those who keep less than every index."""
     nesting = Nesting(dims)
     _check(database, queries, nesting, k)
-    rows = _query_rows(queries.shape[1], len(nesting), k)
     pairs = len(queries) * len(database)
+    scan = _pick(fast, pairs * nesting.dim)
+    rows = scan.batch(nesting.dim, len(nesting), k, len(database), _BUDGET)
     with tqdm(desc="search", total=pairs, unit="pair", unit_scale=True, delay=2, disable=not progress) as bar:
         for start in range(0, len(queries), rows):
             batch = _widen(queries[start : start + rows, : nesting.dim])
+            norms = _finite(_norms(batch, [nesting.dim]), "query", start)
             # By a power of two, so that no score overflows and none is rounded.
-            exponents = np.frexp(_norms(batch, [nesting.dim], "query", start))[1]
-            batch = np.ldexp(batch, -exponents)
-            best = [_Best(len(batch), k) for _ in nesting.dims]
-            _scan(database, batch, nesting, best, bar)
-            yield NeighbourBatch(start, {m: b.indices() for m, b in zip(nesting.dims, best, strict=True)})
+            best = scan(np.ldexp(batch, -np.frexp(norms)[1]), nesting.dims, k, len(database))
+            for first in range(0, len(database), best.rows):
+                tile = _widen(database[first : first + best.rows, : nesting.dim])
+                _finite(best.load(tile), "database", first)
+                best.score(first)
+                bar.update(len(batch) * len(tile))
+            yield NeighbourBatch(start, best.indices())
 
 
-def _scan(database: Vectors, queries: Floats, nesting: Nesting, best: list[_Best], bar: Any) -> None:
-    height, width = _TILE
-    for first in range(0, len(database), width):
-        tile = _widen(database[first : first + width, : nesting.dim])
-        norms = _norms(tile, nesting.dims, "database", first)
+def _pick(fast: bool | None, work: int) -> type[Scan | compiled.Scan]:
+    if fast or (fast is None and work >= _REPAYS):
+        try:
+            from matryo.evaluation import compiled
+        except ImportError as error:
+            if fast:
+                raise MissingExtra("numba", "fast") from error
+        else:
+            return compiled.Scan
+    return Scan
+
+
+class Scan:
+    """The best ``k`` so far of some queries at every dim. Tiles of the database come in order, ``load`` then ``score``.
+
+    This one is plain numpy, and the oracle of the compiled :class:`matryo.evaluation.compiled.Scan`.
+    """
+
+    def __init__(self, queries: Floats, dims: Sequence[int], k: int, _count: int) -> None:
+        self.queries, self.nesting = queries, Nesting(dims)
+        self.height, self.rows = _TILE
+        self.best = [_Best(len(queries), k) for _ in dims]
+
+    @staticmethod
+    def batch(dim: int, dims: int, k: int, _count: int, budget: int) -> int:
+        """How many queries to scan at a time, to stay within ``budget`` bytes."""
+        height, width = _TILE
+        spare = budget - 4 * width * (2 * dim + 3 * height)
+        return max(height, spare // (4 * dim + 2 * 8 * k * dims))
+
+    def load(self, tile: Floats) -> Floats:
+        """Take in the next rows, at most ``rows`` of them; gives the norms of their prefixes, [rows, dims]."""
+        norms = _norms(tile, self.nesting.dims)
+        self.tile = tile
         # The same floor as truncate: a zero vector stays zero, so it scores 0 with everything.
-        inverse = np.ascontiguousarray(np.reciprocal(np.maximum(norms, np.finfo(np.float32).tiny)).T)
-        for top in range(0, len(queries), height):
-            rows = slice(top, top + height)
-            _score_tile(queries[rows], tile, inverse, nesting, best, rows, first)
-        bar.update(len(queries) * len(tile))
+        self.scales = np.ascontiguousarray(np.reciprocal(np.maximum(norms, np.finfo(np.float32).tiny)).T)
+        return norms
 
+    def score(self, first: int) -> None:
+        """Score the rows taken in last, which are the database's from ``first`` on."""
+        for top in range(0, len(self.queries), self.height):
+            rows = slice(top, top + self.height)
+            queries = self.queries[rows]
+            total = np.zeros((len(queries), len(self.tile)), np.float32)
+            added, scores = np.empty_like(total), np.empty_like(total)
+            for (low, high), scale, found in zip(self.nesting.blocks, self.scales, self.best, strict=True):
+                np.matmul(queries[:, low:high], self.tile[:, low:high].T, out=added)
+                total += added
+                np.multiply(total, scale, out=scores)
+                found.merge(scores, rows, first)
 
-def _score_tile(
-    queries: Floats,
-    tile: Floats,
-    inverse: Floats,
-    nesting: Nesting,
-    best: list[_Best],
-    rows: slice,
-    first: int,
-) -> None:
-    total = np.zeros((len(queries), len(tile)), np.float32)
-    added, scores = np.empty_like(total), np.empty_like(total)
-    for (low, high), scale, found in zip(nesting.blocks, inverse, best, strict=True):
-        np.matmul(queries[:, low:high], tile[:, low:high].T, out=added)
-        total += added
-        np.multiply(total, scale, out=scores)
-        found.merge(scores, rows, first)
+    def indices(self) -> dict[int, Indices]:
+        """The rows of the best, [queries, k] by dim, best first."""
+        return {dim: best.indices() for dim, best in zip(self.nesting.dims, self.best, strict=True)}
 
 
 class _Best:
@@ -164,19 +210,16 @@ def _pack(keys: Keys, query: Indices, queries: int) -> Keys:
     return packed
 
 
-def _query_rows(dim: int, dims: int, k: int) -> int:
-    height, width = _TILE
-    spare = _BUDGET - 4 * width * (2 * dim + 3 * height)
-    return max(height, spare // (4 * dim + 2 * 8 * k * dims))
-
-
 def _widen(vectors: Vectors) -> Floats:
     return np.ascontiguousarray(vectors, dtype=np.float32)
 
 
-def _norms(vectors: Floats, dims: Sequence[int], which: str, first: int) -> Floats:
-    with np.errstate(over="ignore", invalid="ignore"):   # told below, with the row
-        norms = prefix_norms(vectors, dims)
+def _norms(vectors: Floats, dims: Sequence[int]) -> Floats:
+    with np.errstate(over="ignore", invalid="ignore"):   # told by _finite, with the row
+        return prefix_norms(vectors, dims)
+
+
+def _finite(norms: Floats, which: str, first: int) -> Floats:
     bad = np.flatnonzero(~np.isfinite(norms).all(axis=1))
     if len(bad):
         raise EmbeddingsError(

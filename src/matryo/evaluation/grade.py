@@ -14,6 +14,7 @@ import numpy as np
 
 from matryo.embeddings import UNKNOWN
 from matryo.errors import EmbeddingsError, InputError
+from matryo.evaluation.checks import check_pair, check_several, chosen_dims, labels_of
 from matryo.evaluation.result import DimRow, Evaluation
 from matryo.evaluation.search import search_batches
 from matryo.metrics import (
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
     Integers = np.ndarray[Any, np.dtype[np.integer[Any]]]
 
-__all__ = ["default_dims", "evaluate"]
+__all__ = ["evaluate"]
 
 _VOTERS = (5, 10, 20)   # the k of k-NN
 _HEAD_BATCH = 8 << 20   # numbers, of vectors or of logits, that the head holds at a time
@@ -59,9 +60,9 @@ def evaluate(
     class are found and count as wrong, but cast no vote. A query that is itself in the database finds itself. A
     head in the queries' folder is graded too: at its own dims if it is separate, at all dims if it is tied.
     """
-    known, asked = _labels(database, "database"), _labels(queries, "queries")
-    _check_pair(database, queries)
-    nesting, depths = _dims(queries, dims, interpolated), _depths(ks, database.count)
+    known, asked = labels_of(database, "database"), labels_of(queries, "queries")
+    check_pair(database, queries, ("database", "queries"))
+    nesting, depths = chosen_dims(queries, dims, interpolated), _depths(ks, database.count)
     totals = _totals(known, asked)
     used = np.flatnonzero(totals)
     if len(used) == 0:
@@ -70,7 +71,7 @@ def evaluate(
             got=f"{queries.count} queries, none of them",
             cure="check that both were labelled with the same list of classes",
         )
-    _check_classes(known)
+    check_several(known)
     neighbours = _search(database, queries, used, nesting, depths, progress)
     head = _head_accuracy(queries, used, nesting)
     rows = tuple(
@@ -114,7 +115,7 @@ def _search(
     depths: list[int],
     progress: bool,
 ) -> dict[int, _Neighbours]:
-    known, asked = _labels(database, "database"), _labels(queries, "queries")[used]
+    known, asked = labels_of(database, "database"), labels_of(queries, "queries")[used]
     vectors = queries.vectors if len(used) == queries.count else queries.vectors[used]
     voters = [k for k in _VOTERS if k <= database.count]
     depth = min(max([10, *depths, *voters]), database.count)
@@ -137,7 +138,7 @@ def _head_accuracy(queries: EmbeddingSet, used: Integers, nesting: Nesting) -> d
     if head is None:
         return {}
     dims = [m for m in nesting.dims if (m in head.dims if head.kind == "separate" else m <= head.dim)]
-    labels, ranks = _labels(queries, "queries"), {dim: np.empty(len(used), np.int64) for dim in dims}
+    labels, ranks = labels_of(queries, "queries"), {dim: np.empty(len(used), np.int64) for dim in dims}
     done = 0
     for start, vectors in queries.batches(max(1, _HEAD_BATCH // max(head.classes, queries.dim))):
         rows = used[(used >= start) & (used < start + len(vectors))]
@@ -145,61 +146,6 @@ def _head_accuracy(queries: EmbeddingSet, used: Integers, nesting: Nesting) -> d
             ranks[dim][done : done + len(rows)] = label_ranks(logits, labels[rows])
         done += len(rows)
     return {dim: {f"head_top{k}": float((rank < k).mean()) for k in (1, 5)} for dim, rank in ranks.items()}
-
-
-def _labels(embeddings: EmbeddingSet, role: str) -> Integers:
-    if embeddings.labels is None:
-        raise EmbeddingsError(
-            f"the {role} must have labels to be evaluated",
-            got=embeddings.path,
-            cure="write them again with labels=…, one class index a vector",
-        )
-    return np.asarray(embeddings.labels)
-
-
-def _check_pair(database: EmbeddingSet, queries: EmbeddingSet) -> None:
-    if database.dim != queries.dim:
-        raise EmbeddingsError(
-            "database and queries must have the same number of columns",
-            got=f"{database.dim} and {queries.dim}",
-            cure="encode both with one model",
-        )
-    if database.classes and queries.classes and database.classes != queries.classes:
-        raise EmbeddingsError(
-            "database and queries must have the same list of classes, or their labels mean different things",
-            got=f"{len(database.classes)} and {len(queries.classes)} classes, not the same",
-            cure="encode both from one dataset",
-        )
-
-
-def _check_classes(known: Integers) -> None:
-    if (known == known[0]).all():
-        raise EmbeddingsError(
-            "the database must hold more than one class, or every answer is right by construction",
-            got=f"only class {known[0]}",
-            cure="add vectors of other classes; those of no class get the label −1",
-        )
-
-
-def _dims(queries: EmbeddingSet, dims: Sequence[int] | None, interpolated: bool) -> Nesting:
-    chosen = Nesting(sorted({*dims}) if dims is not None else default_dims(queries.nesting, interpolated))
-    chosen.check_fits(queries.dim)
-    return chosen
-
-
-def default_dims(nesting: Nesting, interpolated: bool = True) -> list[int]:
-    """The dims to measure when none are named: the nesting's, and the ones midway between them.
-
-    Vectors trained at one dim alone are measured at its halves: what plain truncation is worth.
-
-    >>> default_dims(Nesting([8, 16, 64]))
-    [8, 12, 16, 40, 64]
-    >>> default_dims(Nesting([64]))
-    [8, 12, 16, 24, 32, 48, 64]
-    """
-    if len(nesting) == 1:
-        nesting = Nesting.halving(nesting.dim, min(8, nesting.dim))
-    return sorted({*nesting.dims, *(nesting.between() if interpolated else ())})
 
 
 def _depths(ks: Sequence[int], count: int) -> list[int]:

@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.baselines import DRAWN, baseline
-from matryo.errors import InputError
+from matryo.classify import cascade_curve
+from matryo.embeddings import UNKNOWN
+from matryo.errors import EmbeddingsError, InputError
+from matryo.evaluation.checks import default_dims
 from matryo.evaluation.disagreement import disagreement
-from matryo.evaluation.evaluate import default_dims, evaluate
 from matryo.evaluation.few_shot import few_shot
+from matryo.evaluation.grade import evaluate
 from matryo.evaluation.predictions import predict
-from matryo.evaluation.probe import linear_probe
+from matryo.evaluation.probe import fit_probe
 from matryo.evaluation.result import Evaluation
 from matryo.evaluation.robustness import robustness
 from matryo.evaluation.similarity import similarity_span
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
     from matryo.embeddings import EmbeddingSet
     from matryo.evaluation.predictions import Predictions
     from matryo.results import Result
+
+    Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 __all__ = ["BASELINE_TITLES", "PROTOCOLS", "Subject", "measure", "measure_baseline"]
 
@@ -103,26 +108,29 @@ def _evaluate(subject: Subject, progress: bool) -> Iterator[Evaluation]:
 
 
 def _probe(subject: Subject, progress: bool) -> Iterator[Result]:
+    fitted = fit_probe(subject.database, dims=subject.dims, progress=progress)
     for asked in subject.queries.values():
-        yield linear_probe(subject.database, asked, dims=subject.dims, progress=progress)
+        yield fitted.read(asked)
 
 
-def _few_shot(subject: Subject, _: bool) -> Iterator[Result]:
-    splits = list(subject.queries.values())
-    if not any(_most(asked) > 1 for asked in splits):
-        splits = [_pooled(splits)]   # one example a class in each, but several styles of it together
-    for asked in splits:
-        fitting = [shots for shots in _SHOTS if shots < _most(asked)]
-        yield few_shot(asked, shots=fitting or _SHOTS[:1], dims=subject.dims)
-        if novel := _novel(subject, asked):
+def _few_shot(subject: Subject, progress: bool) -> Iterator[Result]:
+    for asked in _repeating(subject):
+        shots = _fitting_shots(_class_counts(asked))
+        yield few_shot(asked, shots=shots, dims=subject.dims, progress=progress)
+        novel = _novel(subject, asked)
+        counts = _class_counts(asked)[novel]
+        if len(novel) > 1 and counts.min() > 1:
+            shots = tuple(n for n in _SHOTS if n < counts.min())
             yield few_shot(
-                asked, shots=fitting or _SHOTS[:1], dims=subject.dims, classes=novel, about="never trained"
+                asked, shots=shots, dims=subject.dims, classes=novel, about="never trained", progress=progress
             )
 
 
-def _stream(subject: Subject, _: bool) -> Iterator[Result]:
-    for asked in subject.queries.values():
-        yield stream(subject.database, asked, novel=_novel(subject, asked), dims=subject.dims)
+def _stream(subject: Subject, progress: bool) -> Iterator[Result]:
+    for asked in _repeating(subject):
+        yield stream(
+            subject.database, asked, novel=_novel(subject, asked), dims=subject.dims, progress=progress
+        )
 
 
 def _superclass(subject: Subject, _: bool) -> Iterator[Result]:
@@ -149,16 +157,11 @@ def _robustness(subject: Subject, progress: bool) -> Iterator[Result]:
 
 
 def _similarity(subject: Subject, _: bool) -> Iterator[Result]:
-    for asked in subject.queries.values():
-        if _most(asked) > 1:
-            yield similarity_span(asked, dims=subject.dims)
-    if not any(_most(asked) > 1 for asked in subject.queries.values()):
-        yield similarity_span(_pooled(list(subject.queries.values())), dims=subject.dims)
+    for asked in _repeating(subject):
+        yield similarity_span(asked, dims=subject.dims)
 
 
 def _cascade(subject: Subject, _: bool) -> Iterator[Result]:
-    from matryo.classify import cascade_curve
-
     for asked in subject.queries.values():
         for strategy in ("greedy", "budget", "risk"):
             yield cascade_curve(asked, strategy=strategy)
@@ -186,24 +189,36 @@ PROTOCOLS: dict[str, Callable[[Subject, bool], Iterator[Any]]] = {
 }
 
 
-def _most(embeddings: EmbeddingSet) -> int:
-    """How many examples the largest class has."""
+def _class_counts(embeddings: EmbeddingSet) -> Integers:
+    """How many examples each class has."""
     labels = np.asarray([] if embeddings.labels is None else embeddings.labels, np.int64)
-    return int(np.bincount(labels[labels >= 0], minlength=1).max())
+    return np.bincount(labels[labels >= 0], minlength=1)
+
+
+def _fitting_shots(counts: Integers) -> tuple[int, ...]:
+    """As many shots as half of the classes have examples for, and one more to ask about."""
+    usual = float(np.median(counts[counts > 0])) if counts.any() else 0.0
+    return tuple(n for n in _SHOTS if n < usual) or _SHOTS[:1]
+
+
+def _repeating(subject: Subject) -> list[EmbeddingSet]:
+    """The splits where classes have several examples; or all splits as one, so that styles of one class meet."""
+    splits = list(subject.queries.values())
+    return [asked for asked in splits if _class_counts(asked).max() > 1] or [_pooled(splits)]
 
 
 def _novel(subject: Subject, asked: EmbeddingSet) -> list[int]:
     """The classes that ask but that the database, and so the training, lacks."""
     if asked.labels is None or subject.database.labels is None:
         return []
-    return [int(label) for label in np.setdiff1d(asked.labels, subject.database.labels) if label >= 0]
+    return [int(label) for label in np.setdiff1d(asked.labels, subject.database.labels) if label != UNKNOWN]
 
 
 def _pooled(sets: Sequence[EmbeddingSet]) -> EmbeddingSet:
     """Several splits as one."""
     first = sets[0]
     if any(one.labels is None for one in sets):
-        raise InputError("splits that are put together must have labels", got="none", cure="write them with labels=…")
+        raise EmbeddingsError("the queries must have labels", got="none", cure="write them again with labels=…")
     whole = first.select(np.zeros(sum(map(len, sets)), np.int64))   # the size and names; its rows come next
     about = dataclasses.replace(whole.manifest, split=" + ".join(one.manifest.split for one in sets))
     return dataclasses.replace(

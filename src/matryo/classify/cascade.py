@@ -1,0 +1,188 @@
+"""Adaptive classification: each row is answered at the smallest dim that is sure enough of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from matryo.classify.estimator import Classifier
+from matryo.classify.labels import check_holdout, class_names, to_columns
+from matryo.classify.outcomes import NEVER, CascadeResult
+from matryo.classify.rows import Rows, read_rows
+from matryo.classify.strategy import choose_thresholds
+from matryo.classify.walk import Answers, ask_all, ask_until_sure
+from matryo.embeddings import UNKNOWN
+from matryo.errors import InputError
+from matryo.files import write_json
+from matryo.nesting import Nesting
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matryo.embeddings import Head
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+    Integers = np.ndarray[Any, np.dtype[np.int64]]
+
+__all__ = ["Cascade"]
+
+_FORMAT = "matryo cascade 1"
+_CHOICE = ("strategy", "expected_dim", "max_loss", "confidence", "seed")
+
+
+class Cascade(Classifier):
+    """Answers each row at the first dim whose softmax probability reaches that dim's threshold.
+
+    It is used as any classifier of scikit-learn. ``X`` is logits by dim (an array [dims, n, classes], a list, or a
+    mapping from dim), vectors [n, d] for a ``head``, or an :class:`EmbeddingSet` that holds its head and labels. Fit on
+    rows that trained neither the encoder nor the head: those they have learned look surer than fresh ones.
+
+    ``strategy`` says how ``fit`` chooses the thresholds. "greedy": dim after dim, as the paper does. "budget": all
+    together, for the best accuracy at an ``expected_dim``. "risk": for the smallest expected dim with which at most
+    ``max_loss`` of the last dim's accuracy is lost, with that ``confidence``, on fresh rows too. Where no cascade can
+    be certified, ``certified_`` is False and the last dim answers every row.
+
+    ``y`` holds columns of the logits, unless ``classes`` names these columns.
+
+    >>> logits = {8: [[0, 4], [0, 1], [1, 0], [5, 0]], 16: [[0, 9], [9, 0], [9, 0], [9, 0]]}   # the second errs at 8
+    >>> cascade = Cascade().fit(logits, [1, 0, 0, 0])
+    >>> cascade.predict(logits), cascade.exit_dim(logits), cascade.thresholds_.round(2)
+    (array([1, 0, 0, 0]), array([ 8, 16, 16,  8]), array([0.74]))
+    >>> cascade.holdout_.accuracy, cascade.holdout_.expected_dim
+    (1.0, 12.0)
+    """
+
+    dims_: tuple[int, ...]
+    """The dims, smallest first."""
+    thresholds_: Array
+    """[dims − 1]: how sure a row must be to be answered at each dim but the last; ∞ where no row is."""
+    classes_: Array
+    """What ``predict`` calls each column of the logits."""
+    holdout_: CascadeResult
+    """Accuracy and cost on the rows it was fitted on: flattering, for all but a certified loss."""
+    certified_: bool
+    """For "risk": whether a cascade was certified."""
+    n_features_in_: int
+    """For vectors: how many columns they have."""
+
+    def __init__(
+        self,
+        nesting: Nesting | Sequence[int] | None = None,
+        *,
+        head: Head | None = None,
+        classes: Sequence[Any] | None = None,
+        strategy: str = "greedy",
+        expected_dim: float | None = None,
+        max_loss: float = 0.005,
+        confidence: float = 0.95,
+        seed: int = 0,
+    ) -> None:
+        self.nesting = nesting
+        self.head = head
+        self.classes = classes
+        self.strategy = strategy
+        self.expected_dim = expected_dim
+        self.max_loss = max_loss
+        self.confidence = confidence
+        self.seed = seed
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Choose the thresholds on the hold-out ``X`` and its labels ``y`` (by default those of the embeddings)."""
+        rows = read_rows(X, self.nesting, self.head)
+        classes = class_names(self.classes, rows.classes)
+        columns = to_columns(X, y, classes, rows.count)
+        check_holdout(columns)
+        outcomes = ask_all(rows, columns)
+        thresholds = choose_thresholds(outcomes, **{name: getattr(self, name) for name in _CHOICE})
+        self._forget()
+        if thresholds is None:
+            thresholds = np.full(len(rows.dims) - 1, NEVER)
+            self.certified_ = False
+        elif self.strategy == "risk":
+            self.certified_ = True
+        if rows.features is not None:
+            self.n_features_in_ = rows.features
+        self.dims_, self.thresholds_, self.classes_ = rows.dims, thresholds, classes
+        self.holdout_ = outcomes.measure(thresholds)
+        return self
+
+    def answers(self, X: Any) -> Answers:
+        """Class, confidence and dim of each row, in one go; rows stop being computed where they are answered."""
+        return ask_until_sure(self._rows(X), self.thresholds_)
+
+    def predict(self, X: Any) -> Array:
+        """The class of each row."""
+        return np.asarray(self.classes_[self.answers(X).columns])
+
+    def predict_proba(self, X: Any) -> Array:
+        """[n, classes]: the softmax of each row at the dim that answers it."""
+        found = ask_until_sure(self._rows(X), self.thresholds_, probabilities=True).probabilities
+        assert found is not None   # asked for in the line above
+        return found
+
+    def exit_dim(self, X: Any) -> Integers:
+        """[n]: the dim that answers each row."""
+        return self.answers(X).dims
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """The share of rows answered right."""
+        rows = self._rows(X)
+        columns = to_columns(X, y, self.classes_, rows.count)
+        return float((ask_until_sure(rows, self.thresholds_).columns == columns)[columns != UNKNOWN].mean())
+
+    def measure(self, X: Any, y: Any = None) -> CascadeResult:
+        """Accuracy and cost on fresh rows, beside the last dim alone; every dim is computed for that."""
+        rows = self._rows(X)
+        return ask_all(rows, to_columns(X, y, self.classes_, rows.count)).measure(self.thresholds_)
+
+    def save(self, path: str | Path) -> None:
+        """Write what was learned as JSON, atomically. The head is not in it: embeddings hold theirs."""
+        self._check_fitted()
+        saved = {"format": _FORMAT, **{name: getattr(self, name) for name in _CHOICE}}
+        saved |= {"certified": getattr(self, "certified_", None), "classes": self.classes_.tolist()}
+        write_json(Path(path), saved | {"holdout": self.holdout_.to_figures()})   # with the dims and the thresholds
+
+    @classmethod
+    def load(cls, path: str | Path, head: Head | None = None) -> Self:
+        """Read what :meth:`save` wrote; vectors need their ``head`` again, logits and embeddings do not."""
+        try:
+            saved = json.loads(Path(path).read_text(encoding="utf-8"))
+            if saved["format"] != _FORMAT:
+                raise ValueError(f"format {saved['format']!r}")
+            found = CascadeResult.from_figures(saved["holdout"])
+            cascade = cls(found.dims, head=head, classes=saved["classes"], **{k: saved[k] for k in _CHOICE})
+            cascade.dims_, cascade.holdout_ = Nesting(found.dims).dims, found
+            cascade.classes_ = class_names(saved["classes"], len(saved["classes"]))
+            cascade.thresholds_ = np.array([NEVER if one is None else one for one in found.thresholds], np.float64)
+            if len(cascade.thresholds_) != len(found.dims) - 1:
+                raise ValueError(f"{len(cascade.thresholds_)} thresholds for {len(found.dims)} dims")
+            if saved["certified"] is not None:
+                cascade.certified_ = saved["certified"]
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            cure = "save it again, or check the path"
+            raise InputError(f"{path} must be a saved cascade", got=error, cure=cure) from error
+        return cascade
+
+    def _rows(self, X: Any) -> Rows:
+        self._check_fitted()
+        rows = read_rows(X, self.dims_, self.head)
+        if rows.classes != len(self.classes_):
+            raise InputError(
+                f"there must be logits for the {len(self.classes_)} classes the cascade was fitted to",
+                got=rows.classes,
+                cure="use the head it was fitted with",
+            )
+        if rows.features is not None and rows.features != getattr(self, "n_features_in_", rows.features):
+            raise InputError(
+                f"vectors must have {self.n_features_in_} columns, as those that the cascade was fitted on",
+                got=rows.features,
+                cure="encode them with the same model",
+            )
+        return rows
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "thresholds_"):
+            raise InputError("a cascade must be fitted before it answers", got=self, cure="call fit(X, y) first")

@@ -1,0 +1,166 @@
+"""The cascade's curve: accuracy against expected dim, stopping early at each dim, over random hold-outs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from matryo.classify.greedy import greedy_thresholds
+from matryo.classify.joint import budget_thresholds, price_path
+from matryo.classify.labels import check_holdout, class_names, to_columns
+from matryo.classify.outcomes import NEVER
+from matryo.classify.risk import fewest_rows, risk_thresholds
+from matryo.classify.rows import read_rows
+from matryo.classify.strategy import check_budget, check_risk, check_strategy
+from matryo.classify.walk import ask_all
+from matryo.embeddings import EmbeddingSet
+from matryo.errors import InputError
+from matryo.nesting import Nesting
+from matryo.results import Result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from matryo.classify.outcomes import CascadeResult, Outcomes
+    from matryo.embeddings import Head
+
+__all__ = ["CascadeCurve", "cascade_curve"]
+
+_LOSSES = (0.005, 0.01, 0.02, 0.05)
+
+
+@dataclass(frozen=True)
+class CascadeCurve(Result):
+    """Mean ± standard deviation over the hold-outs, one point for each last dim."""
+
+    kind: ClassVar[str] = "cascade"
+    model: str
+    dataset: str
+    split: str
+    head: str
+    """"separate" or "tied"."""
+    strategy: str
+    """How thresholds were chosen: "greedy", "budget" or "risk"."""
+    holdouts: int
+    fitted_on: int
+    """Examples in a hold-out that the thresholds were fitted on."""
+    tested_on: int
+    dims: tuple[int, ...]
+    """All dims of the cascade."""
+    single: tuple[float, ...]
+    """[dims]: accuracy of that dim alone on all examples (no cascade)."""
+    stop: tuple[float, ...]
+    """[points]: for greedy the last dim allowed; for budget the expected dim allowed; for risk the loss allowed."""
+    accuracy: tuple[float, ...]
+    accuracy_sd: tuple[float, ...]
+    expected_dim: tuple[float, ...]
+    """[points]: mean of the last dim used."""
+    expected_dim_sd: tuple[float, ...]
+    cumulative_dim: tuple[float, ...]
+    """[points]: mean of the sum of all dims computed, as separate heads pay."""
+    cumulative_dim_sd: tuple[float, ...]
+
+
+def cascade_curve(
+    X: Any,
+    y: Any = None,
+    *,
+    nesting: Nesting | Sequence[int] | None = None,
+    head: Head | None = None,
+    strategy: str = "greedy",
+    stops: Sequence[float] | None = None,
+    confidence: float = 0.95,
+    holdouts: int = 30,
+    fraction: float = 0.5,
+    seed: int = 0,
+) -> CascadeCurve:
+    """Fit on a random ``fraction`` of the rows and test on the others, ``holdouts`` times.
+
+    ``X``, ``y``, ``nesting`` and ``head`` are those of :class:`Cascade`. The points of the curve are ``stops``: for
+    "greedy" the last dims allowed (by default every one), for "budget" the expected dims allowed (by default every dim
+    and those between), for "risk" the losses allowed (by default of 0.5, 1, 2 and 5 points those that so many rows can
+    certify).
+    """
+    check_strategy(strategy)
+    rows = read_rows(X, nesting, head)
+    columns = to_columns(X, y, class_names(None, rows.classes), rows.count)
+    check_holdout(columns)
+    outcomes = ask_all(rows, columns)
+    fitted = _check_sizes(outcomes.count, fraction, holdouts)
+    points = _points(strategy, stops, rows.dims, confidence, fitted)
+    found = []
+    for turn in range(holdouts):
+        order = np.random.default_rng([seed, turn]).permutation(outcomes.count)
+        holdout, rest = outcomes.select(order[:fitted]), outcomes.select(order[fitted:])
+        found.append(_fit_and_test(holdout, rest, strategy, points, confidence, turn))
+    about = X.manifest if isinstance(X, EmbeddingSet) else None
+    return CascadeCurve(
+        model=about.title if about else "",
+        dataset=about.dataset if about else "",
+        split=about.split if about else "",
+        head="tied" if rows.tied else "separate",
+        strategy=strategy,
+        holdouts=holdouts,
+        fitted_on=fitted,
+        tested_on=outcomes.count - fitted,
+        dims=rows.dims,
+        single=tuple(outcomes.correct.mean(axis=1).tolist()),
+        stop=tuple(points),
+        **_summary(found),
+    )
+
+
+def _fit_and_test(
+    holdout: Outcomes, rest: Outcomes, strategy: str, points: Sequence[float], confidence: float, seed: int
+) -> list[CascadeResult]:
+    dims = holdout.dims
+    if strategy == "greedy":   # stopping earlier leaves the thresholds before that as they were
+        thresholds, last = greedy_thresholds(holdout), [dims.index(int(stop)) for stop in points]
+        return [rest.until(place + 1).measure(thresholds[:place]) for place in last]
+    if strategy == "budget":
+        path = price_path(holdout)
+        return [rest.measure(budget_thresholds(holdout, stop, path)) for stop in points]
+    found = [risk_thresholds(holdout, stop, confidence, seed) for stop in points]
+    full = np.full(len(dims) - 1, NEVER)
+    return [rest.measure(full if thresholds is None else thresholds) for thresholds in found]
+
+
+def _points(
+    strategy: str, stops: Sequence[float] | None, dims: tuple[int, ...], confidence: float, fitted: int
+) -> tuple[float, ...]:
+    defaults: dict[str, Callable[[], Sequence[float]]] = {
+        "greedy": lambda: dims,
+        "budget": lambda: (*dims, *Nesting(dims).between()),
+        "risk": lambda: [loss for loss in _LOSSES if fewest_rows(loss, confidence) <= fitted] or _LOSSES[-1:],
+    }
+    points = tuple(sorted(defaults[strategy]() if stops is None else stops))
+    for stop in points:
+        if strategy == "greedy" and stop not in dims:
+            raise InputError("a greedy cascade must stop at one of its dims", got=stop, cure=f"choose from {dims}")
+        if strategy == "budget":
+            check_budget(stop, dims)
+        if strategy == "risk":
+            check_risk(stop, confidence)
+    return points
+
+
+def _check_sizes(count: int, fraction: float, holdouts: int) -> int:
+    fitted = round(fraction * count)
+    if holdouts < 2 or not 2 <= fitted <= count - 1:
+        raise InputError(
+            "there must be two hold-outs at least, of two rows at least, that leave rows to test on",
+            got=f"{holdouts} hold-outs of {fraction:g} of {count} rows",
+            cure="choose a fraction between 0 and 1, or give more rows",
+        )
+    return fitted
+
+
+def _summary(results: list[list[CascadeResult]]) -> dict[str, tuple[float, ...]]:
+    found: dict[str, tuple[float, ...]] = {}
+    for name in ("accuracy", "expected_dim", "cumulative_dim"):
+        values = np.array([[getattr(point, name) for point in points] for points in results])
+        found[name] = tuple(values.mean(axis=0).tolist())
+        found[f"{name}_sd"] = tuple(values.std(axis=0, ddof=1).tolist())
+    return found

@@ -1,0 +1,78 @@
+"""Labels as columns of the logits, whatever users call their classes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from matryo.embeddings import UNKNOWN, EmbeddingSet
+from matryo.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+    Integers = np.ndarray[Any, np.dtype[np.int64]]
+
+__all__ = ["check_holdout", "class_names", "to_columns"]
+
+
+def class_names(classes: Sequence[Any] | None, count: int) -> Array:
+    """[count]: what each column of the logits is called; by default 0, 1, 2, …"""
+    if classes is None:
+        return np.arange(count)
+    names = np.asarray(classes)
+    if names.shape != (count,) or len(set(names.tolist())) != count:
+        raise InputError(
+            f"classes must name each of the {count} columns of the logits once",
+            got=f"{names.size} names, {len(set(names.ravel().tolist()))} different",
+            cure="list them in the order of the columns",
+        )
+    return names
+
+
+def to_columns(x: Any, y: Any, classes: Array, count: int) -> Integers:
+    """[count]: the column of each row's true class; UNKNOWN where embeddings do not know it.
+
+    The labels of embeddings are columns already, whatever these are called.
+    """
+    if y is None and isinstance(x, EmbeddingSet):
+        if x.labels is None:
+            raise InputError(
+                "the embeddings must have labels", got=x.path, cure="write them again with labels=…, or give y"
+            )
+        labels, known = np.asarray(x.labels), np.append(np.arange(len(classes)), UNKNOWN)
+    elif y is None:
+        raise InputError("a cascade requires y to be passed, but the target y is None", cure="give the true classes")
+    else:
+        labels, known = _flat(y, count), classes
+    column = {name: place for place, name in enumerate(known.tolist())}
+    if strange := {label for label in labels.tolist() if label not in column}:
+        raise InputError(
+            "labels must be among the classes that have logits",
+            got=", ".join(map(repr, sorted(strange, key=str)[:5])),
+            cure=f"these are {', '.join(map(str, classes[:3].tolist()))}, …; Cascade(classes=…) names them otherwise",
+        )
+    columns = np.array([column[label] for label in labels.tolist()], np.int64)
+    return np.where(columns < len(classes), columns, UNKNOWN)
+
+
+def check_holdout(columns: Integers) -> None:
+    """Raise unless there are rows of two classes at least: else any threshold is as good as any other."""
+    if len(found := np.unique(columns[columns != UNKNOWN])) < 2:
+        raise InputError(
+            "the hold-out must have labelled rows of at least two classes",
+            got=f"{(columns != UNKNOWN).sum()} rows, {len(found)} class{'es' * (len(found) != 1)}",
+            cure="hold out more rows",
+        )
+
+
+def _flat(y: Any, count: int) -> Array:
+    labels = np.asarray(y)
+    if labels.shape != (count,):
+        raise InputError(
+            f"y must be a list of labels, one for each of the {count} rows", got=f"shape {labels.shape}",
+            cure="pass the labels of the very rows of X",
+        )   # fmt: skip
+    return labels

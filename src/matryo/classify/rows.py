@@ -1,0 +1,192 @@
+"""Rows to classify, from logits or from vectors and a head: logits at growing dims, for the rows that ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from matryo.embeddings import EmbeddingSet
+from matryo.errors import InputError, NestingError
+from matryo.nesting import Nesting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from matryo.embeddings import Head
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+    Integers = np.ndarray[Any, np.dtype[np.int64]]
+
+__all__ = ["Batch", "Rows", "read_rows"]
+
+_BATCH = 4 << 20   # numbers, of vectors or of logits, that a batch holds
+
+
+class Batch(Protocol):
+    """Some rows, asked at one dim after the other."""
+
+    def at(self, dim: int, rows: Integers) -> Array:
+        """The logits of ``rows`` at ``dim``: a larger dim and no further rows with every call."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """All rows, whatever their logits come from."""
+
+    dims: tuple[int, ...]
+    """At which dims they can be asked."""
+    count: int
+    classes: int
+    """How many classes there are logits for."""
+    batch: Callable[[slice], Batch]
+    """Opens some of the rows."""
+    tied: bool = False
+    """Whether a dim adds to the sums of the one before."""
+    features: int | None = None
+    """How many columns the vectors have, if there are vectors."""
+
+    def parts(self) -> Iterator[slice]:
+        """All rows, in parts that fit in memory."""
+        step = max(1, _BATCH // max(self.classes, self.dims[-1]))
+        for start in range(0, self.count, step):
+            yield slice(start, min(start + step, self.count))
+
+
+def read_rows(x: Any, nesting: Nesting | Sequence[int] | None, head: Head | None) -> Rows:
+    """What users hand over: logits by dim, vectors [n, d] for the ``head``, or embeddings that hold their own."""
+    dims = nesting.dims if isinstance(nesting, Nesting) else nesting
+    if hasattr(x, "toarray"):   # some of scipy's are mappings too
+        raise InputError("X must not be sparse", got=type(x).__name__, cure="give X.toarray()")
+    if isinstance(x, EmbeddingSet):
+        if (head := head or x.head) is None:
+            raise InputError(
+                "these embeddings must hold the head that classifies them",
+                got=f"{x.path} without one",
+                cure="encode with matryo encode, or write them with head=…",
+            )
+        return _vectors(np.asarray(x.vectors), dims, head)
+    if isinstance(x, Mapping):
+        return _logits(_of_dims(x, dims), sorted(x) if dims is None else dims)
+    array = _as_array(x)
+    if array.ndim == 3:
+        return _logits(list(array), dims)
+    if head is None:
+        raise InputError(
+            "Cascade needs logits by dim [dims, n, classes], or a head for vectors [n, d]",
+            got=f"an array of shape {array.shape} and no head",
+            cure="give Cascade(head=…), or stack the logits",
+        )
+    return _vectors(array, dims, head)
+
+
+@dataclass(frozen=True, eq=False)
+class _LogitBatch:
+    logits: dict[int, Array]
+
+    def at(self, dim: int, rows: Integers) -> Array:
+        return self.logits[dim][rows]
+
+
+@dataclass(frozen=True, eq=False)
+class _SeparateBatch:
+    head: Head
+    vectors: Array
+
+    def at(self, dim: int, rows: Integers) -> Array:
+        return self.head.logits(_columns(self.vectors, rows, 0, dim), dim)
+
+
+class _TiedBatch:
+    """Keeps the sums of the rows that go on, and adds the new block to them."""
+
+    def __init__(self, head: Head, vectors: Array) -> None:
+        self.weight, self.bias = head.weights[head.dim], head.biases.get(head.dim)
+        self.vectors, self.rows, self.done = vectors, np.arange(len(vectors)), 0
+        self.sums = np.zeros((len(vectors), head.classes), np.float32)
+
+    def at(self, dim: int, rows: Integers) -> Array:
+        if len(rows) < len(self.rows):
+            self.sums = self.sums[np.searchsorted(self.rows, rows)]
+        block = _columns(self.vectors, rows, self.done, dim)
+        self.sums += block @ self.weight[:, self.done : dim].T
+        self.rows, self.done = rows, dim
+        return self.sums if self.bias is None else self.sums + self.bias
+
+
+def _columns(vectors: Array, rows: Integers, low: int, high: int) -> Array:
+    block = vectors[:, low:high]
+    return block if len(rows) == len(vectors) else block[rows]
+
+
+def _of_dims(by_dim: Mapping[int, Any], dims: Sequence[int] | None) -> list[Any]:
+    if missing := [m for m in dims or () if m not in by_dim]:
+        raise NestingError(
+            "there must be logits for every dim of the cascade",
+            got=f"none for {', '.join(map(str, missing))}",
+            cure="add them, or name the dims there are in Cascade(nesting)",
+        )
+    return [by_dim[m] for m in (sorted(by_dim) if dims is None else dims)]
+
+
+def _logits(given: Sequence[Any], dims: Sequence[int] | None) -> Rows:
+    if dims is None or len(dims) != len(given):
+        raise NestingError(
+            "there must be logits for every dim of the cascade, and a dim for all logits",
+            got=f"logits at {len(given)} dims, {'no' if dims is None else len(dims)} dims",
+            cure="name them: Cascade(nesting)",
+        )
+    arrays = tuple(_as_array(one) for one in given)
+    shapes = {one.shape for one in arrays}
+    if len(shapes) > 1 or arrays[0].ndim != 2 or arrays[0].shape[1] < 2:
+        raise InputError(
+            "logits must be [n, classes] at each dim, of the same rows and of at least two classes",
+            got=", ".join(map(str, sorted(shapes))),
+            cure="stack them as [dims, n, classes]",
+        )
+    kept, (count, classes) = Nesting(dims).dims, arrays[0].shape
+    # Who computed the logits is unknown; that each dim started again is the dear case.
+    return Rows(
+        kept, count, classes, lambda part: _LogitBatch({m: one[part] for m, one in zip(kept, arrays, strict=True)})
+    )
+
+
+def _vectors(vectors: Array, dims: Sequence[int] | None, head: Head) -> Rows:
+    nesting = Nesting(head.dims if dims is None else dims)
+    nesting.check_fits(head.dim)
+    if head.kind == "separate" and (strange := [m for m in nesting.dims if m not in head.dims]):
+        raise NestingError(
+            "a separate head classifies only at the dims it was trained for",
+            got=", ".join(map(str, strange)),
+            cure=f"choose from {', '.join(map(str, head.dims))}",
+        )
+    if vectors.ndim != 2 or vectors.shape[1] < nesting.dim:
+        raise InputError(
+            f"vectors must be an array [n, d] of at least {nesting.dim} columns, which the head reads",
+            got=f"shape {vectors.shape}",
+            cure="Reshape your data to one vector a row, of the encoder that the head was trained with",
+        )
+    kind = _TiedBatch if head.kind == "tied" else _SeparateBatch
+    return Rows(
+        nesting.dims,
+        len(vectors),
+        head.classes,
+        lambda part: kind(head, np.asarray(vectors[part], np.float32)),
+        tied=head.kind == "tied",
+        features=vectors.shape[1],
+    )
+
+
+def _as_array(values: Any) -> Array:
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError) as error:   # ragged lists
+        raise InputError(
+            "logits and vectors must be arrays of numbers", got=error, cure="stack rows of equal length"
+        ) from error
+    if array.dtype.kind not in "fiu":
+        raise InputError("logits and vectors must be real numbers", got=array.dtype, cure="convert them first")
+    return array
