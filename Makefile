@@ -46,7 +46,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/train: $(VENV)/bin/python pyproject.toml
-	$(VENV)/bin/python $(PIP) install --editable ".[train]"
+	$(VENV)/bin/python $(PIP) install --editable ".[train,report]"
 	touch $@
 
 $(VENV)/dev: $(VENV)/train

@@ -41,7 +41,7 @@ def main() -> None:
                 row = run_row(train(recipe, shown, folder, progress=False))
                 if args.runs:
                     encode(folder, shown, dataset)
-            extra = {"changed": changed, **({"novel": args.novel} if args.novel else {})}
+            extra = {"changed": changed, "alone": not args.shared, **({"novel": args.novel} if args.novel else {})}
             append_rows(args.rows, [dataclasses.replace(row, figures={**row.figures, **extra})])
             top1 = "  ".join(f"{dim}:{100 * value:.2f}" for dim, value in row.figures["top1"]["val"].items())
             print(f"{args.recipe} {model} seed {seed}: {row.figures['seconds']:.0f} s  {top1}", flush=True)
@@ -67,6 +67,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--rows", type=Path, default=Path("docs/results/tiny-imagenet.jsonl"))
     parser.add_argument("--runs", type=Path, metavar="DIR", help="keep the runs here, with their embeddings")
+    parser.add_argument("--shared", action="store_true", help="others use the device too: the seconds mean nothing")
     parser.add_argument("--novel", type=int, default=0, metavar="N", help="classes that training is not shown")
     parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="recipe fields to override")
     parser.add_argument(

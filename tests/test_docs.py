@@ -27,7 +27,7 @@ from matryo.training.recipes import load_recipe, recipe_fields, recipe_from_dict
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "scripts" / "make_docs.py"
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(ROOT.glob("docs/**/*.md"))
-NEEDS = {"torch", "PIL", "tomli_w"}
+NEEDS = {"torch", "PIL", "tomli_w", "matplotlib", "scipy"}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -99,3 +99,6 @@ def test_the_commit_is_matryos_own_or_what_the_launcher_says(tmp_path: Path) -> 
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "told"
+    del environment["MATRYO_COMMIT"]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "unknown"

@@ -136,7 +136,9 @@ def command_line(argv: list[str]) -> str:
 
 
 def _commit() -> str:
-    # A checkout answers for itself; a copy without .git (a container, a batch job) is told by its launcher.
+    # Whoever launches a copy (a container, a batch job) knows better than a stale .git in it; a checkout knows itself.
+    if told := os.environ.get("MATRYO_COMMIT"):
+        return told
     here = Path(__file__).resolve().parent
     git = ["git", "-C", str(here)]
     try:
@@ -146,7 +148,7 @@ def _commit() -> str:
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
         changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("MATRYO_COMMIT", "unknown")
+        return "unknown"
     return head.stdout.strip()[:12] + ("+changes" if changed.stdout.strip() else "")
 
 

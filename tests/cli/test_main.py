@@ -60,23 +60,44 @@ def test_evaluate_prints_a_table_and_stores_rows(tmp_path):
     done = matryo("evaluate", folder, "--json", tmp_path / "rows.jsonl", "--quiet")
     assert done.returncode == 0, done.stderr
     assert "1-NN" in done.stdout
-    [row] = read_rows(tmp_path / "rows.jsonl")
-    assert row.kind == "evaluate"
+    row, pca = read_rows(tmp_path / "rows.jsonl")
+    assert (row.kind, row.subject.split()[0], pca.figures["model"]) == ("evaluate", "mine", "mine + PCA")
     assert set(row.figures["dims"]) == {"8", "12", "16", "24", "32"}
     assert row.figures["dims"]["32"]["top1"] > 0.9
     assert str(tmp_path) not in json.dumps(row.command)
-    printed = matryo("evaluate", folder, "--json", "-", "--dims", "4,32")
+    printed = matryo("evaluate", folder, "--json", "-", "--dims", "4,32", "--baselines", "none")
     assert set(json.loads(printed.stdout)["figures"]["dims"]) == {"4", "32"}
 
 
 def test_folders_stand_side_by_side(tmp_path):
     both = [vectors(tmp_path / "a"), vectors(tmp_path / "b", seed=1)]
-    done = matryo("evaluate", *both, "--show", "1-NN,mAP@10", "--quiet")
+    done = matryo("evaluate", *both, "--show", "1-NN,mAP@10", "--baselines", "none", "--quiet")
     assert done.returncode == 0, done.stderr
     names, titles = done.stdout.splitlines()[1:3]
     assert names.split() == ["a", "b"]
     assert titles.split() == ["dim", "1-NN", "mAP@10", "1-NN", "mAP@10"]
-    assert matryo("evaluate", both[0], "--show", "all", "--quiet").stdout.count("P@50") == 2
+    assert matryo("evaluate", both[0], "--show", "all", "--quiet").stdout.count(" P@50") == 2
+
+
+def test_baselines_and_protocols_are_named_and_misspelt_ones_refused(tmp_path):
+    folder = vectors(tmp_path / "mine")
+    out = tmp_path / "rows.jsonl"
+    done = matryo("evaluate", folder, "--baselines", "random,jl", "--protocols", "few-shot,evaluate", "--json", out)
+    assert done.returncode == 0, done.stderr
+    told = [(row.kind, row.figures["model"]) for row in read_rows(out)]
+    assert told == [
+        ("few-shot", "mine"),
+        ("evaluate", "mine"),
+        ("evaluate", "mine + random features"),
+        ("evaluate", "mine + random projection"),
+    ]
+    assert "1 results of other protocols" in done.stdout
+    assert "choose from truncate, random, pca" in refused("evaluate", folder, "--baselines", "pcaa")
+    assert "choose from evaluate, probe" in refused("evaluate", folder, "--protocols", "fewshot")
+    assert "must have superclasses" in refused("evaluate", folder, "--protocols", "superclass")
+    everything = matryo("evaluate", folder, "--protocols", "all", "--baselines", "all", "--quiet")
+    assert everything.returncode == 0, everything.stderr
+    assert "left out superclass of mine: the embeddings must have superclasses" in everything.stderr
 
 
 def test_a_split_of_other_classes_is_left_out_unless_asked_for(tmp_path):

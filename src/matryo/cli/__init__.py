@@ -12,7 +12,7 @@ from matryo.errors import MatryoError
 
 __all__ = ["build_parser", "main"]
 
-VERBS = ("demo", "train", "encode", "evaluate")
+VERBS = ("demo", "train", "encode", "evaluate", "classify", "report")
 
 
 def build_parser() -> argparse.ArgumentParser:

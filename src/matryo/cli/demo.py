@@ -1,4 +1,4 @@
-"""Train a nested and a fixed model on the bundled emoji, encode, and measure them side by side.
+"""Train a nested and a fixed model on the bundled emoji, encode, measure them side by side, and draw a report.
 
 A few minutes on two CPU cores, most of it training. Everything lands in --out; run again, it goes on where it
 was stopped.
@@ -23,11 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """The spine in one go: train, encode, evaluate."""
-    from matryo.cli.evaluate import evaluate_folders, to_rows
+    """The whole way in one go: train, encode, evaluate, report."""
+    from matryo.cli.evaluate import measure_folders, open_subjects, to_rows
+    from matryo.cli.report import write_report
     from matryo.cli.train import print_run, run_row
     from matryo.data import open_dataset
-    from matryo.evaluation import table
+    from matryo.errors import MissingExtra
+    from matryo.evaluation import Evaluation, table
     from matryo.results import append_rows
     from matryo.training import encode_split, load, load_recipe, train
 
@@ -45,14 +47,22 @@ def run(args: argparse.Namespace) -> None:
         model = load(out)
         for split in (recipe.data.train, *recipe.data.test):
             encode_split(model, dataset, split, out / "embeddings" / split, progress=progress)
-    found = evaluate_folders([args.out / name for name in recipes], progress=progress)
-    print("\n" + table([(one.name, one.evaluation) for one in found], show=("1-NN", "mAP@10")) + "\n")
-    rows = args.out / "demo.jsonl"
-    rows.unlink(missing_ok=True)
-    append_rows(rows, [*(run_row(args.out / name) for name in recipes), *to_rows(found)])
-    nested, fixed = (next(o.evaluation for o in found if (o.name, o.evaluation.split) == (n, "flat")) for n in recipes)
+    folders = [args.out / name for name in recipes]
+    found = measure_folders(open_subjects(folders), "all", "pca,random", progress=progress)
+    evaluated = [one.result for one in found if isinstance(one.result, Evaluation)]
+    print("\n" + table([(one.model, one) for one in evaluated], show=("1-NN",)) + "\n")
+    rows = [*map(run_row, folders), *to_rows(found)]
+    stored = args.out / "demo.jsonl"
+    stored.unlink(missing_ok=True)
+    append_rows(stored, rows)
+    try:
+        page = f"open {write_report(rows, folders, args.out / 'report', title='The demo: emoji at every dim')}"
+    except MissingExtra as error:
+        page = f"not drawn: {error}"
+    nested, fixed = (next(one for one in evaluated if (one.model, one.split) == (name, "flat")) for name in recipes)
     full = nested.rows[-1]
     print(f"""On drawings in a style that training did not see ("flat"), 1-NN accuracy:
   {full.top1:.1%} with all {full.dim} dimensions, {nested.at(16).top1:.1%} with the first 16
   {nested.at(8).top1:.1%} with the first 8, where an ordinary model cut to 8 has {fixed.at(8).top1:.1%}
-runs in {args.out / NESTED} and {args.out / FIXED}, rows in {rows}""")
+runs in {args.out / NESTED} and {args.out / FIXED}, rows in {stored}
+the report, with every figure: {page}""")

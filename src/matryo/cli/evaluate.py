@@ -113,7 +113,6 @@ def open_subjects(
     from matryo.embeddings import EmbeddingSet
     from matryo.evaluation import Subject, default_dims
 
-    names = [folder.name for folder in folders]
     subjects: list[Subject] = []
     for folder in folders:
         sets = _open_sets(folder, {database, *(queries or ())})
@@ -122,12 +121,16 @@ def open_subjects(
         # Dims the user named must fit; those of the first folder are cut to what this one has.
         shared = default_dims((subjects[0].database if subjects else searched).nesting)
         at = dims or [m for m in shared if m <= searched.dim]
-        name = folder.name if names.count(folder.name) == 1 else str(folder)
         model = searched.manifest.model
         seed = None if isinstance(model, str) else model.get("seed")
         described = EmbeddingSet.open(texts) if texts else None
-        subjects.append(Subject(name, seed, searched, asking, described, tuple(at)))
-    return subjects
+        subjects.append(Subject(folder.name, seed, searched, asking, described, tuple(at)))
+    # Runs of one name with different seeds are one model, several times; with one seed they are different ones.
+    known = [(subject.name, subject.seed) for subject in subjects]
+    return [
+        subject if known.count(key) == 1 else dataclasses.replace(subject, name=str(folder))
+        for subject, key, folder in zip(subjects, known, folders, strict=True)
+    ]
 
 
 def measure_folders(
@@ -135,7 +138,7 @@ def measure_folders(
 ) -> list[Measured]:
     """Every protocol on every model, then the baselines of those that were trained for one dim."""
     from matryo.baselines import NAMES
-    from matryo.errors import InputError
+    from matryo.errors import InputError, MissingExtra
     from matryo.evaluation import PROTOCOLS, measure, measure_baseline
 
     found: list[Measured] = []
@@ -143,7 +146,7 @@ def measure_folders(
         for subject in subjects:
             try:
                 found += [Measured(subject.seed, one) for one in measure(subject, protocol, progress=progress)]
-            except InputError as error:
+            except (InputError, MissingExtra) as error:
                 if protocols != "all":
                     raise
                 print(f"left out {protocol} of {subject.name}: {error}", file=sys.stderr)

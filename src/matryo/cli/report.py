@@ -1,0 +1,172 @@
+"""Draw everything that is known of some embeddings as one page: open report/index.html in any browser.
+
+Each FOLDER (as for `matryo evaluate`) is measured with every protocol that its embeddings allow, and with the
+baselines; --rows adds results that were stored before. Where the pictures are at hand (the bundled emoji, or --data
+DIR) the page shows the examples on which small and large dims disagree, and for a run of a convolutional network what
+each dim looks at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from matryo.data import Dataset
+    from matryo.evaluation import Disagreement
+    from matryo.report import GradCamStrip
+    from matryo.results import Row
+
+__all__ = ["add_arguments", "run", "write_report"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to measure, which rows to add, where the page goes."""
+    from matryo.cli.evaluate import add_subject_arguments
+
+    add_subject_arguments(parser, folders="*", baselines="all")
+    parser.add_argument("--rows", action="append", type=Path, default=[], metavar="FILE", help="stored rows; repeat")
+    parser.add_argument("--protocols", default="all", metavar="NAME,…", help="as for evaluate [all]")
+    parser.add_argument("--out", type=Path, default=Path("report"), metavar="DIR", help="where the page goes [report]")
+    parser.add_argument("--title", default="", metavar="TEXT", help="the page's title (default: what was measured)")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="folder of the dataset, for the pictures")
+    parser.add_argument("--strips", type=int, default=6, metavar="N", help="examples with Grad-CAM maps [6]")
+    parser.add_argument("--quiet", action="store_true", help="no progress bars")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measure, gather, draw."""
+    from matryo.cli.evaluate import measure_folders, open_subjects, parse_dims, to_rows
+    from matryo.errors import InputError
+    from matryo.results import read_rows
+
+    if not args.folders and not args.rows:
+        raise InputError("a report needs something to show", got="nothing", cure="give a run FOLDER, or --rows FILE")
+    rows = [row for path in args.rows for row in read_rows(path)]
+    if args.folders:
+        subjects = open_subjects(
+            args.folders, database=args.database, queries=args.queries, dims=parse_dims(args.dims), texts=args.texts
+        )
+        rows += to_rows(measure_folders(subjects, args.protocols, args.baselines, progress=not args.quiet))
+    page = write_report(rows, args.folders, args.out, title=args.title, data=args.data, strips=args.strips)
+    print(f"open {page}")
+
+
+def write_report(
+    rows: Sequence[Row],
+    folders: Sequence[Path],
+    out: Path,
+    *,
+    title: str = "",
+    data: Path | None = None,
+    strips: int = 6,
+) -> Path:
+    """The page of ``rows``, with pictures where a folder's dataset is at hand; an older report gives way."""
+    from matryo.evaluation import Disagreement
+    from matryo.report import build_report
+
+    pictures: dict[str, bytes] = {}
+    drawn: list[GradCamStrip] = []
+    credits: dict[str, None] = {}
+    told = [Disagreement.from_figures(row.figures) for row in rows if row.kind == "disagreement"]
+    for folder in folders:
+        dataset = _dataset(folder, data)
+        if dataset is None:
+            continue
+        mine = [one for one in told if one.model in (folder.name, str(folder)) and one.dataset == dataset.name]
+        for one in mine:
+            pictures |= _pictures(one, dataset)
+        if mine and strips and not drawn and importlib.util.find_spec("torch"):
+            drawn = _strips(folder, mine, dataset, strips)
+        credits |= dict.fromkeys(dataset.credits if pictures else ())
+    subjects = ", ".join(dict.fromkeys(folder.name for folder in folders)) or "stored results"
+    return build_report(
+        rows, out,
+        title=title or f"What each dim is worth: {subjects}",
+        pictures=pictures, strips=drawn, credits=tuple(credits), overwrite=True,
+    )  # fmt: skip
+
+
+def _dataset(folder: Path, data: Path | None) -> Dataset | None:
+    """The images that a run was trained on, if they can be opened; a page without pictures is still a page."""
+    import json
+
+    from matryo.data import open_dataset
+    from matryo.errors import DataError, MissingExtra
+
+    try:
+        facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        source, classes = facts["recipe"]["data"]["source"], facts["classes"]
+    except (OSError, ValueError, KeyError):
+        return None   # embeddings from elsewhere
+    if source != "emoji" and data is None:
+        print(f"no pictures of {folder.name}: --data DIR says where they are", file=sys.stderr)
+        return None
+    try:
+        return open_dataset(source, data, classes=classes)
+    except (DataError, MissingExtra) as error:
+        print(f"no pictures of {folder.name}: {error}", file=sys.stderr)
+        return None
+
+
+def _pictures(one: Disagreement, dataset: Dataset) -> dict[str, bytes]:
+    """The examples' images as PNG, under the keys that the report asks for."""
+    if one.split not in dataset.splits:
+        return {}
+    images = dataset.split(one.split)
+    matching = [
+        row for row, name in zip(one.rows, one.ids, strict=True) if row < len(images) and images.name(row) == name
+    ]
+    return {f"{one.dataset}/{one.split}/{row}": png(images.image(row)) for row in matching}
+
+
+def _strips(folder: Path, told: Iterable[Disagreement], dataset: Dataset, count: int) -> list[GradCamStrip]:
+    """Examples that the smallest dim gets wrong and the largest right, with what each dim looks at."""
+    from matryo.errors import InputError
+    from matryo.report import GradCamStrip
+    from matryo.training import load
+    from matryo.training.gradcam import gradcam, overlay
+
+    chosen = [
+        (one.split, row, label)
+        for one in told
+        for row, label, said in zip(one.rows, one.labels, one.said, strict=True)
+        if said[1] == label and one.split in dataset.splits
+    ][:count]
+    if not chosen:
+        return []
+    model = load(folder)
+    dims = sorted({*model.nesting.dims[:3], model.nesting.dim})
+    images = [dataset.split(split).image(row) for split, row, _ in chosen]
+    try:
+        seen = gradcam(model, images, dims)
+    except InputError as error:
+        print(f"no Grad-CAM: {error}", file=sys.stderr)
+        return []
+    return [
+        GradCamStrip(
+            picture=png(seen.images[i]),
+            label=label,
+            dims=seen.dims,
+            overlays=tuple(png(overlay(seen.images[i], heat)) for heat in seen.maps[i]),
+            said=tuple(model.classes[said] for said in seen.predicted[i]),
+            probability=tuple(map(float, seen.probability[i])),
+        )
+        for i, (_, _, label) in enumerate(chosen)
+    ]
+
+
+def png(pixels: Any) -> bytes:
+    """An RGB image as the bytes of a PNG file."""
+    import io
+
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()

@@ -1,0 +1,65 @@
+"""`matryo report`: from folders or stored rows to a page, with pictures where they are at hand."""
+
+import json
+
+import numpy as np
+import pytest
+
+from matryo import EmbeddingSet, Nesting
+from matryo.cli import main
+from matryo.data import emoji
+from matryo.embeddings import Head
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("PIL")
+
+
+@pytest.fixture
+def run(tmp_path):
+    """What looks like a run on emoji, made of their pixels: real pictures, real labels, no training."""
+    data = emoji()
+    rng = np.random.default_rng(0)
+    projection = rng.normal(size=(32 * 32 * 3, 32)) / 50
+    about = {"nesting": Nesting([8, 16, 32]), "dataset": "emoji", "classes": data.classes, "model": "pixels"}
+    about |= {"superclasses": data.superclasses, "superclass_of": data.superclass_of}
+    head = Head.tied(rng.normal(size=(len(data.classes), 32)), dims=(8, 16, 32))
+    for split in ("train", "flat", "twemoji"):
+        images = data.split(split)
+        rows = np.flatnonzero(images.labels < 60)
+        pixels = np.stack([images.image(i) for i in range(rows[-1] + 1)]).reshape(rows[-1] + 1, -1) / 255.0 - 0.5
+        names = [images.name(i) for i in range(len(pixels))]
+        EmbeddingSet.write(
+            tmp_path / "mine" / "embeddings" / split, pixels @ projection, labels=images.labels[: len(pixels)],
+            ids=names, head=head, split=split, **about,
+        )  # fmt: skip
+    facts = {"recipe": {"data": {"source": "emoji"}}, "classes": list(data.classes)}
+    (tmp_path / "mine" / "run.json").write_text(json.dumps(facts))
+    return tmp_path / "mine"
+
+
+def test_a_folder_becomes_a_page_with_pictures_and_credits(run, tmp_path, capsys):
+    out = tmp_path / "page"
+    assert main(["report", str(run), "--out", str(out), "--strips", "0", "--baselines", "pca", "--quiet"]) == 0
+    assert f"open {out / 'index.html'}" in capsys.readouterr().out
+    text = (out / "index.html").read_text(encoding="utf-8")
+    assert "mine" in text
+    assert "data:image/png;base64," in text
+    assert "Graphics by Twemoji" in text
+    kinds = {json.loads(line)["kind"] for line in (out / "rows.jsonl").read_text(encoding="utf-8").splitlines()}
+    assert {"evaluate", "robustness", "superclass", "trends", "disagreement", "cascade"} <= kinds
+
+    again = tmp_path / "again"
+    rows = ["--rows", str(out / "rows.jsonl")]
+    assert main(["report", *rows, "--out", str(again), "--title", "Stored <rows>"]) == 0
+    page = (again / "index.html").read_text(encoding="utf-8")
+    assert "Stored &lt;rows&gt;" in page
+    assert "Graphics by Twemoji" not in page   # no picture, no credit
+    assert main(["report", *rows, "--out", str(again)]) == 0   # a report gives way to a newer one
+
+
+def test_what_cannot_be_shown(tmp_path, capsys):
+    assert main(["report"]) == 1
+    assert "a report needs something to show" in capsys.readouterr().err
+    (tmp_path / "broken.jsonl").write_text("{}\n")
+    assert main(["report", "--rows", str(tmp_path / "broken.jsonl")]) == 1
+    assert "line 1" in capsys.readouterr().err
