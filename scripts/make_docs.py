@@ -52,7 +52,7 @@ METRICS: tuple[tuple[str, str, Callable[[DimRow], float | None]], ...] = (
     ("1-NN", "The class of the nearest vector.", lambda row: row.top1),
     ("mAP@10", "How well the ten nearest are ranked.", lambda row: row.map_at[10]),
 )
-FOLDER = re.compile(r"(?P<recipe>.+)-(?P<kind>separate|tied|fixed|slimmable)(?:-\d+)?(?P<more> \+ .+)?$")
+FOLDER = re.compile(r"(?P<recipe>.+)-(?P<kind>separate|tied|fixed(?=-)|slimmable(?=-))(?:-\d+)?(?P<more> \+ .+)?$")
 COLUMNS = ("MRL", "MRL-E", "fixed", "slimmable", "slimmable, truncated", "truncated", "PCA", "SVD",
            "SVD of the classifier", "random features", "random projection")  # fmt: skip
 

@@ -11,7 +11,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -134,8 +134,8 @@ def test_every_option_is_documented():
 def test_every_public_name_is_documented():
     page = (ROOT / "docs/python-api.md").read_text(encoding="utf-8")
     home = Path(matryo.__file__).parent
-    rooms = ["nesting", "heads", "losses", "encoders", "training", "data", "embeddings", "evaluation", "metrics",
-             "results", "errors"]  # fmt: skip
+    rooms = ["nesting", "heads", "losses", "encoders", "training", "data", "embeddings", "baselines", "classify",
+             "evaluation", "report", "metrics", "results", "errors"]  # fmt: skip
     for room in ["", *rooms]:
         path = home / f"{room}.py" if (home / f"{room}.py").exists() else home / room / "__init__.py"
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -292,7 +292,7 @@ def demo_rows(tmp_path):
                 )
                 for part in ("database", "queries")
             ]  # fmt: skip
-            one = evaluate(*sets, dims=[2, 3, 4, 6, 8], progress=False)
+            one = replace(evaluate(*sets, dims=[2, 3, 4, 6, 8], progress=False), model=name)
             rows.append(row("evaluate", f"{name} emoji {split}", one.to_figures(), command="matryo demo"))
             found[name, split] = one
     return rows, found
@@ -315,7 +315,8 @@ def test_the_demo_rows_fill_the_readme(make_docs, checkout, demo_rows):
     assert "`matryo demo`" in text
     assert "abc123" in text
     page = (checkout / "docs/results/demo.md").read_text(encoding="utf-8")
-    assert "demo-nested 1-NN" in page
+    assert "split `twemoji`, mAP@10" in page
+    assert "| dim | demo-nested | demo-fixed |" in page
     assert "3\\*" in page
     assert make_docs.main(["--root", str(checkout), "--check"]) == 0
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from matryo import EmbeddingSet, Nesting
+from matryo import EmbeddingSet, Nesting, truncate
 from matryo.cli import main
 from matryo.data import emoji
 from matryo.embeddings import Head
@@ -22,16 +22,19 @@ def run(tmp_path):
     projection = rng.normal(size=(32 * 32 * 3, 32)) / 50
     about = {"nesting": Nesting([8, 16, 32]), "dataset": "emoji", "classes": data.classes, "model": "pixels"}
     about |= {"superclasses": data.superclasses, "superclass_of": data.superclass_of}
-    head = Head.tied(rng.normal(size=(len(data.classes), 32)), dims=(8, 16, 32))
+    head = None
     for split in ("train", "flat", "twemoji"):
         images = data.split(split)
-        rows = np.flatnonzero(images.labels < 60)
-        pixels = np.stack([images.image(i) for i in range(rows[-1] + 1)]).reshape(rows[-1] + 1, -1) / 255.0 - 0.5
-        names = [images.name(i) for i in range(len(pixels))]
+        count = np.flatnonzero(images.labels < 60)[-1] + 1
+        pixels = np.stack([images.image(i) for i in range(count)]).reshape(count, -1) / 255.0 - 0.5
+        vectors, labels, names = pixels @ projection, images.labels[:count], [images.name(i) for i in range(count)]
+        if head is None:   # a class is the mean of its training drawings
+            weight = np.zeros((len(data.classes), 32))
+            np.add.at(weight, labels, truncate(vectors, 32) / np.bincount(labels)[labels, None])
+            head = Head.tied(weight, dims=(8, 16, 32))
         EmbeddingSet.write(
-            tmp_path / "mine" / "embeddings" / split, pixels @ projection, labels=images.labels[: len(pixels)],
-            ids=names, head=head, split=split, **about,
-        )  # fmt: skip
+            tmp_path / "mine" / "embeddings" / split, vectors, labels=labels, ids=names, head=head, split=split, **about
+        )
     facts = {"recipe": {"data": {"source": "emoji"}}, "classes": list(data.classes)}
     (tmp_path / "mine" / "run.json").write_text(json.dumps(facts))
     return tmp_path / "mine"

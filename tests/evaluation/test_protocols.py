@@ -40,7 +40,7 @@ FITTED = {"probe": "scipy"}
 def test_every_protocol_tells_its_splits_under_the_subjects_name(subject, protocol):
     if protocol in FITTED:
         pytest.importorskip(FITTED[protocol])
-    found = measure(subject, protocol, progress=False)
+    found = measure(subject, protocol)
     assert {one.kind for one in found} == {protocol}
     assert {one.model for one in found} == {"mine"}
     if protocol == "robustness":
@@ -64,6 +64,8 @@ def test_what_a_folder_lacks_is_named(subject):
     bare = Subject("bare", None, subject.database, {"near": embeddings("near", 60, seed=2)})
     with pytest.raises(InputError, match="must have superclasses"):
         measure(bare, "superclass")
+    with pytest.raises(InputError, match=r"a head at several dims \(got none\)"):
+        measure(bare, "cascade")
     with pytest.raises(InputError, match="several splits"):
         measure(bare, "robustness")
     with pytest.raises(InputError, match=r"no such protocol .*'nope'"):
@@ -76,16 +78,16 @@ def test_what_a_folder_lacks_is_named(subject):
 
 
 def test_predictions_come_from_a_head_that_knows_several_dims_else_from_neighbours(subject):
-    assert subject.predictions("near").by == "head"
+    assert subject.predictions["near"].by == "head"
     alone = Head.separate({16: np.eye(CLASSES + 2, 16)})
     fixed = embeddings("near", 60, seed=2, head=alone, nesting=Nesting([16]))
     said = Subject("fixed", None, embeddings("train", 180, seed=1, nesting=Nesting([16])), {"near": fixed})
-    assert said.predictions("near").by == "1-NN"
-    assert said.predictions("near").dims == (8, 16)
+    assert said.predictions["near"].by == "1-NN"
+    assert said.predictions["near"].dims == (8, 16)
 
 
 def test_a_baseline_is_its_map_then_evaluate(subject):
-    found = measure_baseline(subject, "pca", progress=False)
+    found = measure_baseline(subject, "pca")
     assert [one.model for one in found] == ["mine + PCA"] * 2
     fitted = PCA().fit(subject.database)
     for one, asked in zip(found, subject.queries.values(), strict=True):
@@ -94,7 +96,7 @@ def test_a_baseline_is_its_map_then_evaluate(subject):
 
 
 def test_random_baselines_are_the_mean_of_their_draws(subject):
-    near = measure_baseline(subject, "random", draws=3, progress=False)[0]
+    near = measure_baseline(subject, "random", draws=3)[0]
     drawn = []
     for seed in range(3):
         fitted = RandomFeatures(seed).fit(subject.database)

@@ -12,6 +12,8 @@ from pathlib import Path
 __all__ = ["add_arguments", "run"]
 
 NESTED, FIXED = "demo-nested", "demo-fixed"
+# All but the slowest (the linear probe) and what emoji do not have.
+PROTOCOLS = "evaluate,few-shot,robustness,superclass,trends,disagreement,similarity,cascade?"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +50,7 @@ def run(args: argparse.Namespace) -> None:
         for split in (recipe.data.train, *recipe.data.test):
             encode_split(model, dataset, split, out / "embeddings" / split, progress=progress)
     folders = [args.out / name for name in recipes]
-    found = measure_folders(open_subjects(folders), "all", "pca,random", progress=progress)
+    found = measure_folders(open_subjects(folders, progress=progress), PROTOCOLS, "pca,random")
     evaluated = [one.result for one in found if isinstance(one.result, Evaluation)]
     print("\n" + table([(one.model, one) for one in evaluated], show=("1-NN",)) + "\n")
     rows = [*map(run_row, folders), *to_rows(found)]

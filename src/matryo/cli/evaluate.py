@@ -83,9 +83,10 @@ def run(args: argparse.Namespace) -> None:
     from matryo.results import append_rows
 
     subjects = open_subjects(
-        args.folders, database=args.database, queries=args.queries, dims=parse_dims(args.dims), texts=args.texts
-    )
-    found = measure_folders(subjects, args.protocols, args.baselines, progress=not args.quiet)
+        args.folders, database=args.database, queries=args.queries, dims=parse_dims(args.dims), texts=args.texts,
+        progress=not args.quiet,
+    )  # fmt: skip
+    found = measure_folders(subjects, args.protocols, args.baselines)
     if args.json == "-":
         for row in to_rows(found):
             print(json.dumps(dataclasses.asdict(row), ensure_ascii=False))
@@ -108,6 +109,7 @@ def open_subjects(
     queries: Sequence[str] | None = None,
     dims: Sequence[int] | None = None,
     texts: Path | None = None,
+    progress: bool = True,
 ) -> list[Subject]:
     """The model in each folder, all to be evaluated at the same dims: the first one's, unless ``dims`` says."""
     from matryo.embeddings import EmbeddingSet
@@ -124,7 +126,7 @@ def open_subjects(
         model = searched.manifest.model
         seed = None if isinstance(model, str) else model.get("seed")
         described = EmbeddingSet.open(texts) if texts else None
-        subjects.append(Subject(folder.name, seed, searched, asking, described, tuple(at)))
+        subjects.append(Subject(folder.name, seed, searched, asking, described, tuple(at), progress))
     # Runs of one name with different seeds are one model, several times; with one seed they are different ones.
     known = [(subject.name, subject.seed) for subject in subjects]
     return [
@@ -133,10 +135,12 @@ def open_subjects(
     ]
 
 
-def measure_folders(
-    subjects: Sequence[Subject], protocols: str = "evaluate", baselines: str = "none", *, progress: bool = True
-) -> list[Measured]:
-    """Every protocol on every model, then the baselines of those that were trained for one dim."""
+def measure_folders(subjects: Sequence[Subject], protocols: str, baselines: str) -> list[Measured]:
+    """Every protocol on every model, then the baselines of those that were trained for one dim.
+
+    Both are names with commas between, or "all": then what the embeddings do not allow is left out, and told. So is
+    what stands behind a question mark: "evaluate,few-shot?".
+    """
     from matryo.baselines import NAMES
     from matryo.errors import InputError, MissingExtra
     from matryo.evaluation import PROTOCOLS, measure, measure_baseline
@@ -145,19 +149,19 @@ def measure_folders(
     for protocol in _chosen(protocols, tuple(PROTOCOLS)):
         for subject in subjects:
             try:
-                found += [Measured(subject.seed, one) for one in measure(subject, protocol, progress=progress)]
+                found += [Measured(subject.seed, one) for one in measure(subject, protocol.rstrip("?"))]
             except (InputError, MissingExtra) as error:
-                if protocols != "all":
+                if not protocol.endswith("?"):
                     raise
-                print(f"left out {protocol} of {subject.name}: {error}", file=sys.stderr)
+                print(f"left out {protocol[:-1]} of {subject.name}: {error}", file=sys.stderr)
     fixed = [subject for subject in subjects if len(subject.database.nesting) == 1]
     for name in _chosen(baselines, NAMES):
         for subject in fixed or subjects:
-            if name == "svd-classifier" and subject.database.head is None and baselines == "all":
+            if name == "svd-classifier?" and subject.database.head is None:
                 continue
-            if name == "truncate" and subject in fixed and baselines == "all":
+            if name == "truncate?" and subject in fixed:
                 continue   # a fixed model read at small dims is just that
-            found += [Measured(subject.seed, one) for one in measure_baseline(subject, name, progress=progress)]
+            found += [Measured(subject.seed, one) for one in measure_baseline(subject, name.rstrip("?"))]
     return found
 
 
@@ -176,8 +180,8 @@ def to_rows(found: Sequence[Measured]) -> list[Row]:
 def _chosen(text: str, known: Sequence[str]) -> list[str]:
     from matryo.errors import InputError
 
-    names = list(known) if text == "all" else [] if text in ("none", "") else text.split(",")
-    if unknown := [name for name in names if name not in known]:
+    names = [f"{name}?" for name in known] if text == "all" else [] if text in ("none", "") else text.split(",")
+    if unknown := [name for name in names if name.rstrip("?") not in known]:
         raise InputError("there is no such choice", got=", ".join(unknown), cure=f"choose from {', '.join(known)}")
     return names
 

@@ -50,9 +50,10 @@ def run(args: argparse.Namespace) -> None:
     rows = [row for path in args.rows for row in read_rows(path)]
     if args.folders:
         subjects = open_subjects(
-            args.folders, database=args.database, queries=args.queries, dims=parse_dims(args.dims), texts=args.texts
-        )
-        rows += to_rows(measure_folders(subjects, args.protocols, args.baselines, progress=not args.quiet))
+            args.folders, database=args.database, queries=args.queries, dims=parse_dims(args.dims), texts=args.texts,
+            progress=not args.quiet,
+        )  # fmt: skip
+        rows += to_rows(measure_folders(subjects, args.protocols, args.baselines))
     page = write_report(rows, args.folders, args.out, title=args.title, data=args.data, strips=args.strips)
     print(f"open {page}")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,7 @@ BASELINE_TITLES = {
     "jl": "random projection",
 }
 _SHOTS = (1, 3, 5, 7, 9)
+_DRAWS = 30   # of few-shot: all classes take part in each, so that the mean settles soon
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,115 +68,133 @@ class Subject:
     """Embeddings of texts about the classes, for zero-shot."""
     asked_dims: tuple[int, ...] = ()
     """Where to evaluate; none means the nesting and the dims between."""
+    progress: bool = True
+    """Whether what takes long shows how far it is."""
 
     @property
     def dims(self) -> list[int]:
         """The nesting, or the halves of vectors trained at one dim alone."""
         return default_dims(self.database.nesting, interpolated=False)
 
-    def predictions(self, split: str) -> Predictions:
-        """By the head where it knows several dims, else by the nearest neighbour."""
-        asked = self.queries[split]
-        by_head = asked.head is not None and len(asked.head.dims) > 1
-        return predict(asked if by_head else asked.transformed(asked.vectors), self.database, dims=self.dims)
+    @cached_property
+    def evaluations(self) -> list[Evaluation]:
+        """Every split, evaluated: once, for all protocols that read it."""
+        found = []
+        for asked in self.queries.values():
+            dims = [m for m in self.asked_dims or default_dims(self.database.nesting) if m <= asked.dim]
+            found.append(evaluate(self.database, asked, dims=dims, progress=self.progress))
+        return found
+
+    @cached_property
+    def predictions(self) -> dict[str, Predictions]:
+        """What is said of every split: by the head where it knows several dims, else by the nearest neighbour."""
+        found = {}
+        for split, asked in self.queries.items():
+            by_head = asked.head is not None and len(asked.head.dims) > 1
+            known = asked if by_head else asked.transformed(asked.vectors)
+            found[split] = predict(known, self.database, dims=self.dims)
+        return found
 
 
-def measure(subject: Subject, protocol: str, *, progress: bool = True) -> list[Any]:
+def measure(subject: Subject, protocol: str) -> list[Any]:
     """The results of one of :data:`PROTOCOLS`, each under the subject's name."""
     if protocol not in PROTOCOLS:
         raise InputError("there is no such protocol", got=repr(protocol), cure=f"choose from {', '.join(PROTOCOLS)}")
-    return [dataclasses.replace(one, model=subject.name) for one in PROTOCOLS[protocol](subject, progress)]
+    return [dataclasses.replace(one, model=subject.name) for one in PROTOCOLS[protocol](subject)]
 
 
-def measure_baseline(
-    subject: Subject, name: str, *, draws: int = 5, progress: bool = True
-) -> list[Evaluation]:
+def measure_baseline(subject: Subject, name: str, *, draws: int = 5) -> list[Evaluation]:
     """The subject's vectors through a baseline fitted on its database; random ones are the mean of ``draws``."""
     drawn: dict[str, list[Evaluation]] = {}
     for seed in range(draws if name in DRAWN else 1):
         fitted = baseline(name, seed).fit(subject.database)
         queries = {split: fitted.apply(asked) for split, asked in subject.queries.items()}
         mapped = dataclasses.replace(subject, database=fitted.apply(subject.database), queries=queries)
-        for one in _evaluate(mapped, progress):
+        for one in mapped.evaluations:
             drawn.setdefault(one.split, []).append(one)
     title = f"{subject.name} + {BASELINE_TITLES[name]}"
     return [dataclasses.replace(_mean(many), model=title) for many in drawn.values()]
 
 
-def _evaluate(subject: Subject, progress: bool) -> Iterator[Evaluation]:
-    for asked in subject.queries.values():
-        chosen = subject.asked_dims or default_dims(subject.database.nesting)
-        yield evaluate(subject.database, asked, dims=[m for m in chosen if m <= asked.dim], progress=progress)
+def _evaluate(subject: Subject) -> Iterator[Evaluation]:
+    yield from subject.evaluations
 
 
-def _probe(subject: Subject, progress: bool) -> Iterator[Result]:
-    fitted = fit_probe(subject.database, dims=subject.dims, progress=progress)
+def _probe(subject: Subject) -> Iterator[Result]:
+    fitted = fit_probe(subject.database, dims=subject.dims, progress=subject.progress)
     for asked in subject.queries.values():
         yield fitted.read(asked)
 
 
-def _few_shot(subject: Subject, progress: bool) -> Iterator[Result]:
+def _few_shot(subject: Subject) -> Iterator[Result]:
     for asked in _repeating(subject):
         shots = _fitting_shots(_class_counts(asked))
-        yield few_shot(asked, shots=shots, dims=subject.dims, progress=progress)
+        yield few_shot(asked, shots=shots, draws=_DRAWS, dims=subject.dims, progress=subject.progress)
         novel = _novel(subject, asked)
         counts = _class_counts(asked)[novel]
         if len(novel) > 1 and counts.min() > 1:
             shots = tuple(n for n in _SHOTS if n < counts.min())
             yield few_shot(
-                asked, shots=shots, dims=subject.dims, classes=novel, about="never trained", progress=progress
-            )
+                asked, shots=shots, draws=_DRAWS, dims=subject.dims, progress=subject.progress,
+                classes=novel, about="never trained",
+            )  # fmt: skip
 
 
-def _stream(subject: Subject, progress: bool) -> Iterator[Result]:
+def _stream(subject: Subject) -> Iterator[Result]:
     for asked in _repeating(subject):
         yield stream(
-            subject.database, asked, novel=_novel(subject, asked), dims=subject.dims, progress=progress
+            subject.database, asked, novel=_novel(subject, asked), dims=subject.dims, progress=subject.progress
         )
 
 
-def _superclass(subject: Subject, _: bool) -> Iterator[Result]:
+def _superclass(subject: Subject) -> Iterator[Result]:
     for split, asked in subject.queries.items():
-        yield superclass_accuracy(asked, subject.predictions(split))
+        yield superclass_accuracy(asked, subject.predictions[split])
 
 
-def _trends(subject: Subject, _: bool) -> Iterator[Result]:
+def _trends(subject: Subject) -> Iterator[Result]:
     for split, asked in subject.queries.items():
-        yield trends(asked, subject.predictions(split))
+        yield trends(asked, subject.predictions[split])
 
 
-def _disagreement(subject: Subject, _: bool) -> Iterator[Result]:
+def _disagreement(subject: Subject) -> Iterator[Result]:
     for split, asked in subject.queries.items():
-        made = subject.predictions(split)
+        made = subject.predictions[split]
         yield disagreement(asked, made, low=made.dims[0], high=made.dims[-1])
 
 
-def _robustness(subject: Subject, progress: bool) -> Iterator[Result]:
+def _robustness(subject: Subject) -> Iterator[Result]:
     if len(subject.queries) < 2:
         raise InputError("robustness compares several splits", got=len(subject.queries), cure="encode another one")
-    oracles = [trends(asked, subject.predictions(split)) for split, asked in subject.queries.items()]
-    yield robustness(list(_evaluate(subject, progress)), oracles)
+    oracles = [trends(asked, subject.predictions[split]) for split, asked in subject.queries.items()]
+    yield robustness(subject.evaluations, oracles)
 
 
-def _similarity(subject: Subject, _: bool) -> Iterator[Result]:
+def _similarity(subject: Subject) -> Iterator[Result]:
     for asked in _repeating(subject):
         yield similarity_span(asked, dims=subject.dims)
 
 
-def _cascade(subject: Subject, _: bool) -> Iterator[Result]:
+def _cascade(subject: Subject) -> Iterator[Result]:
     for asked in subject.queries.values():
+        if asked.head is None or len(asked.head.dims) < 2:
+            raise InputError(
+                "a cascade needs a head at several dims",
+                got="none" if asked.head is None else f"dim {asked.head.dim} only",
+                cure="train one with --head.kind separate or tied",
+            )
         for strategy in ("greedy", "budget", "risk"):
             yield cascade_curve(asked, strategy=strategy)
 
 
-def _zero_shot(subject: Subject, _: bool) -> Iterator[Result]:
+def _zero_shot(subject: Subject) -> Iterator[Result]:
     if subject.texts is None:
         raise InputError("zero-shot needs embeddings of texts about the classes", got="none", cure="give --texts DIR")
     for asked in subject.queries.values():
         yield zero_shot(subject.texts, asked, dims=subject.dims)
 
 
-PROTOCOLS: dict[str, Callable[[Subject, bool], Iterator[Any]]] = {
+PROTOCOLS: dict[str, Callable[[Subject], Iterator[Any]]] = {
     "evaluate": _evaluate,
     "probe": _probe,
     "few-shot": _few_shot,
