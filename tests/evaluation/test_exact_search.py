@@ -49,9 +49,9 @@ def shrink(monkeypatch: pytest.MonkeyPatch, tile: tuple[int, int], budget: int =
     monkeypatch.setattr(module, "_TILE", tile)
     monkeypatch.setattr(module, "_BUDGET", budget)
     if HAS_NUMBA:   # one panel a tile, six queries a thread
-        compiled = importlib.import_module("matryo.evaluation.compiled")
-        monkeypatch.setattr(compiled, "_TILE", 1)
-        monkeypatch.setattr(compiled, "_PART", 1)
+        kernel = importlib.import_module("matryo.evaluation.kernel")
+        monkeypatch.setattr(kernel, "_TILE", 1)
+        monkeypatch.setattr(kernel, "_PART", 1)
 
 
 @both

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from matryo.classify.estimator import Classifier
-from matryo.classify.labels import check_holdout, class_names, to_columns
+from matryo.classify.labels import check_holdout, check_known, class_names, to_columns
 from matryo.classify.outcomes import NEVER, CascadeResult
 from matryo.classify.rows import Rows, read_rows
-from matryo.classify.strategy import choose_thresholds
+from matryo.classify.strategy import check_choice, choose_thresholds
 from matryo.classify.walk import Answers, ask_all, ask_until_sure
 from matryo.embeddings import UNKNOWN
 from matryo.errors import InputError
@@ -92,6 +92,7 @@ class Cascade(Classifier):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Choose the thresholds on the hold-out ``X`` and its labels ``y`` (by default those of the embeddings)."""
         rows = read_rows(X, self.nesting, self.head)
+        check_choice(rows.dims, self.strategy, self.expected_dim, self.max_loss, self.confidence)
         classes = class_names(self.classes, rows.classes)
         columns = to_columns(X, y, classes, rows.count)
         check_holdout(columns)
@@ -115,7 +116,8 @@ class Cascade(Classifier):
 
     def predict(self, X: Any) -> Array:
         """The class of each row."""
-        return np.asarray(self.classes_[self.answers(X).columns])
+        columns = self.answers(X).columns
+        return np.asarray(self.classes_[columns])
 
     def predict_proba(self, X: Any) -> Array:
         """[n, classes]: the softmax of each row at the dim that answers it."""
@@ -130,13 +132,13 @@ class Cascade(Classifier):
     def score(self, X: Any, y: Any = None) -> float:
         """The share of rows answered right."""
         rows = self._rows(X)
-        columns = to_columns(X, y, self.classes_, rows.count)
+        columns = check_known(to_columns(X, y, self.classes_, rows.count))
         return float((ask_until_sure(rows, self.thresholds_).columns == columns)[columns != UNKNOWN].mean())
 
     def measure(self, X: Any, y: Any = None) -> CascadeResult:
         """Accuracy and cost on fresh rows, beside the last dim alone; every dim is computed for that."""
         rows = self._rows(X)
-        return ask_all(rows, to_columns(X, y, self.classes_, rows.count)).measure(self.thresholds_)
+        return ask_all(rows, check_known(to_columns(X, y, self.classes_, rows.count))).measure(self.thresholds_)
 
     def save(self, path: str | Path) -> None:
         """Write what was learned as JSON, atomically. The head is not in it: embeddings hold theirs."""

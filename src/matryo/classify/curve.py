@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from matryo.classify.greedy import greedy_thresholds
-from matryo.classify.joint import budget_thresholds, price_path
+from matryo.classify.joint import budget_thresholds
 from matryo.classify.labels import check_holdout, class_names, to_columns
 from matryo.classify.outcomes import NEVER
 from matryo.classify.risk import fewest_rows, risk_thresholds
@@ -120,8 +120,7 @@ def _fit_and_test(
         thresholds, last = greedy_thresholds(holdout), [dims.index(int(stop)) for stop in points]
         return [rest.until(place + 1).measure(thresholds[:place]) for place in last]
     if strategy == "budget":
-        path = price_path(holdout)
-        return [rest.measure(budget_thresholds(holdout, stop, path)) for stop in points]
+        return [rest.measure(thresholds) for thresholds in budget_thresholds(holdout, points)]
     found = [risk_thresholds(holdout, stop, confidence, seed) for stop in points]
     full = np.full(len(dims) - 1, NEVER)
     return [rest.measure(full if thresholds is None else thresholds) for thresholds in found]

@@ -3,7 +3,8 @@
 With all thresholds but one fixed, the best value of that one is found exactly: sort the rows that reach its dim by
 confidence, and for every place to cut add up what stopping there changes. Doing so dim after dim, from the last to the
 first, until nothing improves climbs to a local optimum. For a budget, climbs start along a path of prices a dim that is
-walked in both directions, and from the greedy thresholds, so that the result is never worse than these.
+walked in both directions, and from the greedy thresholds, so that the result is never worse than these; in the end
+thresholds are exchanged for one another.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from matryo.classify.greedy import greedy_thresholds
 from matryo.classify.outcomes import ALWAYS, NEVER
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from matryo.classify.outcomes import Outcomes
 
     Doubles = np.ndarray[Any, np.dtype[np.float64]]
@@ -30,7 +33,7 @@ last dim is wrong or the other way round, and dims used. Tallies are whole numbe
 
 _PRICES = 32
 _SWEEPS = 50
-_STARTS = 4
+_STARTS = 3
 
 
 class Climb:
@@ -48,48 +51,79 @@ class Climb:
         exits = self.outcomes.exits(thresholds)
         return np.asarray(self.tallies[exits, :, np.arange(len(exits))].sum(axis=0))
 
+    def value(self, thresholds: Doubles, worth: Worth) -> float:
+        """What the cascade with these ``thresholds`` is worth."""
+        return float(worth(self.total(thresholds)))
+
     def best(self, cascades: list[Doubles], worth: Worth) -> Doubles:
         """The one of ``cascades`` that is worth most; the first of equals."""
-        return max(cascades, key=lambda thresholds: float(worth(self.total(thresholds))))
+        return max(cascades, key=lambda thresholds: self.value(thresholds, worth))
 
     def climb(self, thresholds: Doubles, worth: Worth) -> Doubles:
         """Improve ``thresholds`` until no single change does."""
         for _ in range(_SWEEPS):
-            better = self._sweep(thresholds, worth)
-            if self.best([thresholds, better], worth) is thresholds:
+            before, thresholds = thresholds, self._sweep(thresholds, worth)
+            if (before == thresholds).all():
                 break
-            thresholds = better
         return thresholds
 
-    def _sweep(self, thresholds: Doubles, worth: Worth) -> Doubles:
+    def exchange(self, thresholds: Doubles, worth: Worth) -> Doubles:
+        """Climb on where no single change helps: move one threshold, let all others adapt, keep what is better."""
+        value = self.value(thresholds, worth)
+        for place, confidence in enumerate(np.sort(self.outcomes.confidence[:-1], axis=1)):
+            for other in _elsewhere(confidence, thresholds[place]):
+                moved = thresholds.copy()
+                moved[place] = other
+                moved = self._sweep(moved, worth, fixed=place)
+                if self.value(moved, worth) > value:
+                    thresholds = self.climb(moved, worth)
+                    value = self.value(thresholds, worth)
+        return thresholds
+
+    def _sweep(self, thresholds: Doubles, worth: Worth, fixed: int | None = None) -> Doubles:
         found, exits = thresholds.copy(), self.outcomes.exits(thresholds)
         settled = self.tallies[exits, :, np.arange(len(exits))].T   # [3, n]: of rows that stop earlier
         later = self.tallies[-1]                                    # [3, n]: of rows that go on from here
         for place in reversed(range(len(found))):
-            order = self.orders[place][exits[self.orders[place]] >= place]
-            none_stops = settled[:, exits < place].sum(axis=1) + later[:, order].sum(axis=1)
-            changes = np.cumsum(self.tallies[place][:, order] - later[:, order], axis=1)
-            totals = none_stops[:, None] + np.pad(changes, ((0, 0), (1, 0)))
             confidence = self.outcomes.confidence[place]
-            found[place] = _cut(confidence[order], totals, worth)
+            if place != fixed:
+                order = self.orders[place][exits[self.orders[place]] >= place]
+                none_stops = np.where(exits < place, settled, later).sum(axis=1)
+                totals = np.column_stack([none_stops, (self.tallies[place] - later)[:, order]]).cumsum(axis=1)
+                found[place] = _cut(confidence[order], totals, worth, found[place])
             later = np.where(confidence >= found[place], self.tallies[place], later)
         return found
 
 
-def _cut(confidence: Doubles, totals: Integers, worth: Worth) -> float:
-    """The threshold that stops the best number of rows, most confident first; equal ones stay together."""
-    places = np.flatnonzero(confidence[:-1] > confidence[1:]) + 1
-    places = np.unique(np.concatenate([[0], places, [len(confidence)]]))
-    values = worth(totals[:, places])
-    best = places[len(places) - 1 - int(np.argmax(values[::-1]))]   # of equals, the one that stops most rows
-    if best == len(confidence):
+def _cut(confidence: Doubles, totals: Integers, worth: Worth, threshold: float) -> float:
+    """The threshold that stops the best number of rows, most confident first; the given one if none is better."""
+    between = np.flatnonzero(confidence[:-1] > confidence[1:]) + 1   # equal rows stay together
+    cuts = np.concatenate([[0], between, [len(confidence)]])
+    values = worth(totals[:, cuts])
+    if float(worth(totals[:, (confidence >= threshold).sum()])) >= values.max():
+        return threshold
+    best = cuts[len(cuts) - 1 - np.argmax(values[::-1])]   # of equals, the one that stops most rows
+    return _between(confidence[::-1], len(confidence) - int(best))
+
+
+def _between(confidence: Doubles, below: int) -> float:
+    """The threshold under which lie the first ``below`` of these, which rise."""
+    if below == 0:
         return ALWAYS
-    if best == 0:
+    if below == len(confidence):
         return NEVER
     # Midway, so that no row changes sides when another batch rounds its confidence differently.
-    above, below = confidence[best - 1], confidence[best]
-    middle = (above + below) / 2
-    return float(middle if middle > below else above)
+    low, high = confidence[below - 1], confidence[below]
+    middle = (low + high) / 2
+    return float(middle if middle > low else high)
+
+
+def _elsewhere(confidence: Doubles, threshold: float) -> list[float]:
+    """Other values to try: some more or fewer rows stop, and steps over the whole range."""
+    count, here = len(confidence), int(np.searchsorted(confidence, threshold))
+    steps = [max(1, count * percent // 100) for percent in (1, 4, 16)]
+    places = {*(here + step for step in steps), *(here - step for step in steps), *range(0, count + 1, -(-count // 4))}
+    return [_between(confidence, place) for place in sorted(places) if 0 <= place <= count and place != here]
 
 
 def price_path(outcomes: Outcomes) -> list[Doubles]:
@@ -114,19 +148,28 @@ def _walk(climb: Climb, thresholds: Doubles, prices: list[float]) -> list[Double
     return found
 
 
-def budget_thresholds(outcomes: Outcomes, expected_dim: float, path: list[Doubles] | None = None) -> Doubles:
-    """[dims − 1]: the most accurate cascade found whose expected dim on these rows is at most ``expected_dim``.
+def budget_thresholds(outcomes: Outcomes, budgets: Sequence[float]) -> list[Doubles]:
+    """For each expected dim of ``budgets``, the most accurate cascade found that keeps to it on these rows.
 
-    It is at least as accurate as the greedy cascade, stopped at any dim, that keeps to the budget. A ``path`` of
-    :func:`price_path` serves several budgets.
+    It is at least as accurate as the greedy cascade, stopped at any dim, that keeps to the budget too.
     """
-    # A mean that was measured on these very rows may have been rounded down.
-    climb, worth = Climb(outcomes), _within(expected_dim * outcomes.count * (1 + 1e-9))
-    greedy = greedy_thresholds(outcomes)
+    climb, greedy = Climb(outcomes), greedy_thresholds(outcomes)
     stopped = [np.where(np.arange(len(greedy)) < last, greedy, ALWAYS) for last in range(len(greedy) + 1)]
-    starts = [*(price_path(outcomes) if path is None else path), *stopped]
-    starts.sort(key=lambda thresholds: -float(worth(climb.total(thresholds))))
-    return climb.best([climb.climb(start, worth) for start in starts[:_STARTS]], worth)
+    starts = [*price_path(outcomes), *stopped]
+    found: dict[float, Doubles] = {}
+    best: Doubles | None = None
+    for budget in sorted(budgets, reverse=True):
+        limit = budget * outcomes.count * (1 + 1e-9)   # a mean of these very rows may have been rounded down
+        if best is None or climb.total(best)[2] > limit:   # else the best for a larger budget is so for this one
+            best = _best_within(climb, starts, limit)
+        found[budget] = best
+    return [found[budget] for budget in budgets]
+
+
+def _best_within(climb: Climb, starts: list[Doubles], limit: float) -> Doubles:
+    worth = _within(limit)
+    near = sorted(starts, key=lambda thresholds: -climb.value(thresholds, worth))[:_STARTS]
+    return climb.exchange(climb.best([climb.climb(start, worth) for start in near], worth), worth)
 
 
 def _priced(price: float) -> Worth:

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
     Integers = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = ["check_holdout", "class_names", "to_columns"]
+__all__ = ["check_holdout", "check_known", "class_names", "to_columns"]
 
 
 def class_names(classes: Sequence[Any] | None, count: int) -> Array:
     """[count]: what each column of the logits is called; by default 0, 1, 2, …"""
     if classes is None:
         return np.arange(count)
-    names = np.asarray(classes)
-    if names.shape != (count,) or len(set(names.tolist())) != count:
+    names = np.array(list(classes))
+    if names.shape != (count,) or names.dtype.kind not in "iufbU" or len(np.unique(names)) != count:
         raise InputError(
-            f"classes must name each of the {count} columns of the logits once",
-            got=f"{names.size} names, {len(set(names.ravel().tolist()))} different",
+            f"classes must name each of the {count} columns of the logits once, by numbers or text",
+            got=f"{len(names)} names",
             cure="list them in the order of the columns",
         )
     return names
@@ -66,6 +66,13 @@ def check_holdout(columns: Integers) -> None:
             got=f"{(columns != UNKNOWN).sum()} rows, {len(found)} class{'es' * (len(found) != 1)}",
             cure="hold out more rows",
         )
+
+
+def check_known(columns: Integers) -> Integers:
+    """The same, if any class is known: else there is nothing to be right about."""
+    if not (columns != UNKNOWN).any():
+        raise InputError("there must be rows whose class is known", got=f"{len(columns)} rows", cure="give labels")
+    return columns
 
 
 def _flat(y: Any, count: int) -> Array:

@@ -78,9 +78,10 @@ class Outcomes:
 
     def exits(self, thresholds: Doubles) -> Integers:
         """[n]: the place among the dims where each row is answered: the first where it is sure, else the last."""
-        sure = np.ones(self.confidence.shape, bool)
-        sure[:-1] = self.confidence[:-1] >= thresholds[:, None]
-        return np.asarray(sure.argmax(axis=0))
+        places = np.full(self.count, len(thresholds))
+        for place in reversed(range(len(thresholds))):
+            places[self.confidence[place] >= thresholds[place]] = place
+        return places
 
     def right(self, thresholds: Doubles) -> Bools:
         """[n]: whether the cascade's answer is the true one."""

@@ -1,10 +1,10 @@
 """A promise that holds on fresh data: at most so much accuracy lost against the last dim, with so much confidence.
 
-Learn, then test. One part of the rows shapes the thresholds. From that shape follows a row of cascades, from one that
-hardly ever stops early to ever bolder ones, all thresholds moving together. The other part, which had no say in them,
-tests one after the other, and the boldest before the first that fails is kept. The chance that any cascade which breaks
-the promise is kept is then at most that of one test going wrong (fixed-sequence testing), whatever the heads are like.
-Rows must be drawn alike: the promise is on data like the hold-out.
+Learn, then test. One part of the rows shapes the thresholds. From that shape follows a series of cascades, from one
+that hardly ever stops early to ever bolder ones, all thresholds moving together. The other part, which had no say in
+them, tests one after the other, and the boldest before the first that fails is kept. The chance of keeping one that
+breaks the promise is then at most that of a single test going wrong (fixed-sequence testing), whatever the heads are
+like. Rows must be drawn alike: the promise is on data like the hold-out.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from matryo.classify.outcomes import NEVER
 from matryo.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from matryo.classify.outcomes import Outcomes
 
     Doubles = np.ndarray[Any, np.dtype[np.float64]]
@@ -34,7 +36,7 @@ _NUISANCE = 0.05   # of the allowed error goes to the bound on how many rows dif
 
 
 def risk_thresholds(outcomes: Outcomes, max_loss: float, confidence: float, seed: int) -> Doubles | None:
-    """[dims − 1]: the cheapest cascade certified to lose at most ``max_loss``; None if none is."""
+    """[dims − 1]: the cheapest cascade certified to lose at most ``max_loss``; None if none that stops early is."""
     if outcomes.count < (fewest := fewest_rows(max_loss, confidence)):
         raise InputError(
             f"at least {fewest:,} rows are needed to certify a loss of at most {100 * max_loss:g} %",
@@ -49,7 +51,7 @@ def risk_thresholds(outcomes: Outcomes, max_loss: float, confidence: float, seed
         if not certified(test, thresholds, max_loss, confidence):
             break
         kept = thresholds
-    return kept
+    return None if kept is None or (kept == NEVER).all() else kept
 
 
 def fewest_rows(max_loss: float, confidence: float) -> int:
@@ -79,18 +81,18 @@ def _shape(outcomes: Outcomes, max_loss: float, confidence: float) -> Doubles:
 
     def worth(tallies: Integers) -> Doubles:
         right, apart, dims = tallies
-        excess = full - right + margin * np.sqrt(apart + 1) - max_loss * outcomes.count
+        excess = full - right + margin * np.sqrt(apart) - max_loss * outcomes.count
         return np.asarray(np.where(excess <= 0, -dims, -all_dims - excess), np.float64)
 
     starts = [np.full(len(outcomes.dims) - 1, level) for level in (NEVER, 0.99, 0.95, 0.9, 0.8, 0.6, 0.4)]
     return climb.best([climb.climb(start, worth) for start in starts], worth)
 
 
-def _bolder_and_bolder(shape: Doubles) -> list[Doubles]:
+def _bolder_and_bolder(shape: Doubles) -> Iterator[Doubles]:
     """All thresholds move together on the scale of log-odds; a dim that never answers keeps silent."""
     inside = np.clip(shape, 1e-6, 1 - 1e-6)
     odds = np.log(inside / (1 - inside))
-    return [np.where(shape == NEVER, NEVER, 1 / (1 + np.exp(-odds - shift))) for shift in _BOLDER]
+    yield from (np.where(shape == NEVER, NEVER, 1 / (1 + np.exp(-odds - shift))) for shift in _BOLDER)
 
 
 def certified(outcomes: Outcomes, thresholds: Doubles, max_loss: float, confidence: float) -> bool:
@@ -121,12 +123,13 @@ def loss_p_value(lost: int, won: int, count: int, max_loss: float, alpha: float)
 
 def _chance_of_loss_up_to(net: int, count: int, rate: float, loss: float) -> float:
     """P(lost − won ≤ net) in ``count`` draws with P(1) + P(−1) = rate and P(1) − P(−1) = loss."""
-    size = 1 << (2 * count).bit_length()   # more than the 2·count + 1 possible totals, so that none wraps around
+    # Totals beyond ±reach are less likely than rounding: they lie 12 deviations away, or 60 where these are small.
+    reach = max(abs(net), min(count, math.ceil(count * loss + 12 * math.sqrt(count * rate) + 60)))
+    size = 1 << (2 * reach).bit_length()   # at least 2·reach + 1, so that no total is taken for another
     turn = np.exp(-2j * np.pi * np.arange(size // 2 + 1) / size)
     one = 1 - rate + (rate + loss) / 2 * turn + (rate - loss) / 2 * turn.conj()
-    chances = np.fft.irfft(one**count, size)   # of the totals 0, 1, …, and from the end −1, −2, …
-    below = chances[size - count :].sum() if net >= 0 else chances[size - count : size + net + 1].sum()
-    return float(below + (chances[: net + 1].sum() if net >= 0 else 0))
+    chances = np.roll(np.fft.irfft(one**count, size), reach)   # of the totals −reach, …, reach
+    return float(chances[: net + reach + 1].sum())
 
 
 def _rate_bound(hits: int, count: int, alpha: float) -> float:

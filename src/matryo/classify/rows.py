@@ -51,7 +51,7 @@ class Rows:
 
     def parts(self) -> Iterator[slice]:
         """All rows, in parts that fit in memory."""
-        step = max(1, _BATCH // max(self.classes, self.dims[-1]))
+        step = max(1, _BATCH // max(self.classes, self.features or 1))
         for start in range(0, self.count, step):
             yield slice(start, min(start + step, self.count))
 

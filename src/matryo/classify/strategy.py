@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Doubles = np.ndarray[Any, np.dtype[np.float64]]
 
-__all__ = ["STRATEGIES", "check_budget", "check_risk", "check_strategy", "choose_thresholds"]
+__all__ = ["STRATEGIES", "check_budget", "check_choice", "check_risk", "check_strategy", "choose_thresholds"]
 
 STRATEGIES = ("greedy", "budget", "risk")
 
@@ -26,14 +26,24 @@ STRATEGIES = ("greedy", "budget", "risk")
 def choose_thresholds(
     outcomes: Outcomes, strategy: str, expected_dim: float | None, max_loss: float, confidence: float, seed: int
 ) -> Doubles | None:
-    """[dims − 1]: the thresholds that ``strategy`` chooses on these rows; None where no risk can be certified."""
-    check_strategy(strategy)
+    """[dims − 1]: the thresholds that ``strategy`` chooses on these rows; None where no cascade can be certified."""
     if strategy == "risk":
-        check_risk(max_loss, confidence)
         return risk_thresholds(outcomes, max_loss, confidence, seed)
     if strategy == "budget":
-        return budget_thresholds(outcomes, check_budget(expected_dim, outcomes.dims))
+        assert expected_dim is not None   # check_choice has looked
+        return budget_thresholds(outcomes, [expected_dim])[0]
     return greedy_thresholds(outcomes)
+
+
+def check_choice(
+    dims: Sequence[int], strategy: str, expected_dim: float | None, max_loss: float, confidence: float
+) -> None:
+    """Raise unless there is such a strategy and it has what it needs."""
+    check_strategy(strategy)
+    if strategy == "budget":
+        check_budget(expected_dim, dims)
+    if strategy == "risk":
+        check_risk(max_loss, confidence)
 
 
 def check_strategy(strategy: str) -> None:
@@ -42,15 +52,14 @@ def check_strategy(strategy: str) -> None:
         raise InputError("there must be such a strategy", got=strategy, cure=f"choose from {', '.join(STRATEGIES)}")
 
 
-def check_budget(expected_dim: float | None, dims: Sequence[int]) -> float:
-    """The budget, if some cascade can keep to it."""
+def check_budget(expected_dim: float | None, dims: Sequence[int]) -> None:
+    """Raise unless some cascade can keep to the budget."""
     if expected_dim is None or not expected_dim >= dims[0]:   # nor is NaN
         raise InputError(
             f"the budget strategy needs an expected_dim of at least {dims[0]}, the smallest dim",
             got=expected_dim,
             cure=f"choose one between {dims[0]} and {dims[-1]}",
         )
-    return expected_dim
 
 
 def check_risk(max_loss: float, confidence: float) -> None:

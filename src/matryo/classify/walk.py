@@ -12,7 +12,7 @@ from matryo.classify.outcomes import ALWAYS, NEVER, Outcomes
 from matryo.embeddings import UNKNOWN
 
 if TYPE_CHECKING:
-    from matryo.classify.rows import Rows
+    from matryo.classify.rows import Batch, Rows
 
     Array = np.ndarray[Any, np.dtype[Any]]
     Doubles = np.ndarray[Any, np.dtype[np.float64]]
@@ -43,7 +43,7 @@ def ask_all(rows: Rows, columns: Integers) -> Outcomes:
         batch = rows.batch(part)
         everyone = np.arange(part.stop - part.start)
         for place, dim in enumerate(rows.dims):
-            said, confidence[place, part] = top(batch.at(dim, everyone))
+            said, confidence[place, part] = top(_ask(batch, dim, everyone))
             correct[place, part] = said == columns[part]
     found = Outcomes(rows.dims, confidence, correct, rows.tied)
     return found if (known := columns != UNKNOWN).all() else found.select(known)
@@ -63,7 +63,7 @@ def ask_until_sure(rows: Rows, thresholds: Doubles, probabilities: bool = False)
         for dim, threshold in asked:
             if len(unsure) == 0:
                 break
-            logits = batch.at(dim, unsure)
+            logits = _ask(batch, dim, unsure)
             said, confidence = top(logits)
             sure = confidence >= threshold
             done = part.start + unsure[sure]
@@ -72,3 +72,8 @@ def ask_until_sure(rows: Rows, thresholds: Doubles, probabilities: bool = False)
                 found.probabilities[done] = softmax(logits[sure])
             unsure = unsure[~sure]
     return found
+
+
+def _ask(batch: Batch, dim: int, rows: Integers) -> Array:
+    with np.errstate(invalid="ignore", over="ignore"):   # `top` says so, by row
+        return batch.at(dim, rows)

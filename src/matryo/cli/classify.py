@@ -200,7 +200,9 @@ def _to_rows(
     from matryo.results import stamp
 
     subject = " ".join(filter(None, (args.folder.name, asked.manifest.dataset, asked.path.name)))
-    return [stamp(one.kind, subject, one.to_figures(), seed=args.seed) for one in results]
+    model = asked.manifest.model
+    seed = None if isinstance(model, str) else model.get("seed")   # of the run; that of the hold-out is in the command
+    return [stamp(one.kind, subject, one.to_figures(), seed=seed) for one in results]
 
 
 # ── what is written and printed ───────────────────────────────────────────────────────────────────────────────

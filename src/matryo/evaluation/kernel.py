@@ -18,17 +18,28 @@ see whether what it kept is stale.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 from llvmlite import binding, ir
 from numba import config, njit, types
 from numba.extending import intrinsic, models, register_model
 
-__all__ = ["LANES", "QUERIES", "THREADS", "finish", "pack", "scan"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
 
-THREADS = int(config.NUMBA_NUM_THREADS)
+    Floats = np.ndarray[Any, np.dtype[np.float32]]
+    Indices = np.ndarray[Any, np.dtype[np.int64]]
+
+__all__ = ["Scan"]
+
 # Rows fill two registers. Twelve sums, the rows and a query then fit the sixteen registers of AVX2.
 LANES = 32 if binding.get_host_cpu_features().get("avx512f") else 16
 QUERIES = 6
+THREADS = int(config.NUMBA_NUM_THREADS)
+_TILE = 8 << 20   # bytes of database rows that all queries meet before the next come: near the cache
+_PART = 16   # groups of queries that a thread takes at a time
 
 # ── vectors ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -125,7 +136,7 @@ def _compiled(function):
 
 
 @_compiled
-def pack(rows, ends, panels, squares):
+def _pack(rows, ends, panels, squares):
     """Rows [rows, columns] as ``panels`` [panel, column, lane], and their ``squares`` summed up to each dim's end.
 
     The sums run in float64, one by one: the norm at a dim has the same bits whichever other dims are asked for.
@@ -144,13 +155,14 @@ def pack(rows, ends, panels, squares):
 
 
 @_compiled
-def scan(queries, panels, scales, ends, first, k, bars, counts, keys):
+def _scan(queries, panels, scales, ends, first, k, bars, counts, keys):
     """Score queries [group, column, query] with panels, whose rows are the database's from ``first`` on.
 
-    Of every [group, dim, query], ``keys`` holds ``counts`` hopeful ones, and ``bars`` the score to beat.
+    Each query of a group has a slot at each dim: a list of ``keys``, as many as ``counts`` says, all of which were
+    above the score in ``bars`` when they came.
     """
-    scores = np.empty((len(ends), QUERIES, LANES), np.float32)
-    hopeful = np.empty((len(ends), QUERIES), np.uint64)
+    slots = len(ends) * QUERIES
+    scores, hopeful = np.empty((slots, LANES), np.float32), np.empty(slots, np.uint64)
     for panel in range(len(panels)):
         rows, scale = panels[panel], scales[panel]
         for group in range(len(queries)):
@@ -173,35 +185,34 @@ def _score(queries, group, rows, scale, ends, bars, scores, hopeful):
             sums4 = add_product(queries, at + 4, values, sums4)
             sums5 = add_product(queries, at + 5, values, sums5)
             column, at = column + 1, at + QUERIES
-        inverse, to = load(scale, i * LANES), i * QUERIES * LANES
-        hopeful[i, 0] = grade(sums0, inverse, bars[group, i, 0], scores, to)
-        hopeful[i, 1] = grade(sums1, inverse, bars[group, i, 1], scores, to + LANES)
-        hopeful[i, 2] = grade(sums2, inverse, bars[group, i, 2], scores, to + 2 * LANES)
-        hopeful[i, 3] = grade(sums3, inverse, bars[group, i, 3], scores, to + 3 * LANES)
-        hopeful[i, 4] = grade(sums4, inverse, bars[group, i, 4], scores, to + 4 * LANES)
-        hopeful[i, 5] = grade(sums5, inverse, bars[group, i, 5], scores, to + 5 * LANES)
+        inverse, slot = load(scale, i * LANES), i * QUERIES
+        hopeful[slot] = grade(sums0, inverse, bars[group, slot], scores, slot * LANES)
+        hopeful[slot + 1] = grade(sums1, inverse, bars[group, slot + 1], scores, (slot + 1) * LANES)
+        hopeful[slot + 2] = grade(sums2, inverse, bars[group, slot + 2], scores, (slot + 2) * LANES)
+        hopeful[slot + 3] = grade(sums3, inverse, bars[group, slot + 3], scores, (slot + 3) * LANES)
+        hopeful[slot + 4] = grade(sums4, inverse, bars[group, slot + 4], scores, (slot + 4) * LANES)
+        hopeful[slot + 5] = grade(sums5, inverse, bars[group, slot + 5], scores, (slot + 5) * LANES)
 
 
 @_compiled
 def _keep(scores, hopeful, group, row, k, bars, counts, keys):
     bits = scores.view(np.int32)
-    for i in range(hopeful.shape[0]):
-        for query in range(QUERIES):
-            lanes = hopeful[i, query]
-            if lanes == 0:
-                continue
-            count = counts[group, i, query]
-            while lanes:
-                lane = lowest_bit(lanes)
-                lanes &= lanes - np.uint64(1)
-                keys[group, i, query, count] = _key(bits[i, query, lane], row + lane)
-                count += 1
-                if count == keys.shape[3]:   # full: back to the best k, and a higher bar
-                    _best_first(keys[group, i, query], k)
-                    bits[i, query, lane] = _ordered(keys[group, i, query, k - 1] >> 32)
-                    bars[group, i, query] = scores[i, query, lane]
-                    count = k
-            counts[group, i, query] = count
+    for slot in range(len(hopeful)):
+        lanes = hopeful[slot]
+        if lanes == 0:
+            continue
+        count = counts[group, slot]
+        while lanes:
+            lane = lowest_bit(lanes)
+            lanes &= lanes - np.uint64(1)
+            keys[group, slot, count] = _key(bits[slot, lane], row + lane)
+            count += 1
+            if count == keys.shape[2]:   # full: back to the best k, and a higher bar
+                _best_first(keys[group, slot], k)
+                bits[slot, lane] = _ordered(keys[group, slot, k - 1] >> 32)
+                bars[group, slot] = scores[slot, lane]
+                count = k
+        counts[group, slot] = count
 
 
 @_compiled
@@ -245,9 +256,93 @@ def _median(keys, a, b, c):
 
 
 @_compiled
-def finish(keys, counts, k):
+def _finish(keys, counts, k):
     """Move the best ``k`` of each list to its front."""
-    for group, i, query in np.ndindex(counts.shape):
-        count = counts[group, i, query]
-        if count > k:
-            _best_first(keys[group, i, query, :count], k)
+    for group, slot in np.ndindex(counts.shape):
+        if counts[group, slot] > k:
+            _best_first(keys[group, slot, : counts[group, slot]], k)
+
+
+# ── its owner ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Scan:
+    """The best ``k`` so far of some queries at every dim. Tiles of the database come in order, ``load`` then ``score``.
+
+    Of each query at each dim there is a list of keys (see ``_key``). What is above the bar, the k-th best when last
+    looked, is appended; a full list is cut back to the best k. Much cheaper than a heap, and the list is full only
+    once for every doubling of the rows seen.
+    """
+
+    def __init__(self, queries: Floats, dims: Sequence[int], k: int, count: int) -> None:
+        self.queries, self.dims, self.k = len(queries), tuple(dims), k
+        self.ends = np.array(self.dims)
+        self.rows = max(1, _TILE // (4 * LANES * dims[-1])) * LANES
+        groups = -(-len(queries) // QUERIES)
+        padded = np.zeros((groups * QUERIES, dims[-1]), np.float32)
+        padded[: len(queries)] = queries
+        self.packed = np.ascontiguousarray(padded.reshape(groups, QUERIES, -1).transpose(0, 2, 1))
+        slots = (groups, len(dims) * QUERIES)
+        self.bars = np.full(slots, -np.inf, np.float32)
+        self.counts = np.zeros(slots, np.int64)
+        self.keys = np.empty((*slots, _capacity(k, count)), np.int64)
+        step = min(_PART, -(-groups // THREADS))
+        self.parts = [slice(start, start + step) for start in range(0, groups, step)]
+
+    @staticmethod
+    def batch(dim: int, dims: int, k: int, count: int, budget: int) -> int:
+        """How many queries to scan at a time, to stay within ``budget`` bytes."""
+        tile = 3 * max(_TILE, 4 * LANES * dim)   # as it came, as panels, and norms
+        query = 2 * 4 * dim + dims * (8 * _capacity(k, count) + 8 * k + 12)
+        return max(QUERIES * THREADS, (budget - tile) // query)
+
+    def load(self, tile: Floats) -> Floats:
+        """Take in the next rows, at most ``rows`` of them; gives the norms of their prefixes, [rows, dims]."""
+        count = -(-len(tile) // LANES)
+        self.panels = np.empty((count, self.dims[-1], LANES), np.float32)
+        squares = np.empty((count, len(self.dims), LANES), np.float32)
+        step = -(-count // THREADS)
+
+        def pack(start: int) -> None:
+            rows, part = tile[start * LANES : (start + step) * LANES], slice(start, start + step)
+            _pack(rows, self.ends, self.panels[part], squares[part])
+
+        _together(pack, range(0, count, step))
+        norms = np.sqrt(squares)
+        # The same floor as truncate: a zero vector stays zero, so it scores 0 with everything.
+        self.scales = np.reciprocal(np.maximum(norms, np.finfo(np.float32).tiny))
+        return norms.transpose(0, 2, 1).reshape(-1, len(self.dims))[: len(tile)]
+
+    def score(self, first: int) -> None:
+        """Score the rows taken in last, which are the database's from ``first`` on."""
+
+        def scan(part: slice) -> None:
+            slots = self.bars[part], self.counts[part], self.keys[part]
+            _scan(self.packed[part], self.panels, self.scales, self.ends, first, self.k, *slots)
+
+        _together(scan, self.parts)
+
+    def indices(self) -> dict[int, Indices]:
+        """The rows of the best, [queries, k] by dim, best first."""
+
+        def finish(part: slice) -> None:
+            _finish(self.keys[part], self.counts[part], self.k)
+            self.keys[part, :, : self.k].sort(axis=-1)
+
+        _together(finish, self.parts)
+        by_dim = self.keys.reshape(-1, len(self.dims), QUERIES, self.keys.shape[-1])
+        return {dim: self._rows(by_dim[:, i, :, : self.k]) for i, dim in enumerate(self.dims)}
+
+    def _rows(self, keys: Indices) -> Indices:
+        ordered = keys.reshape(-1, self.k)[: self.queries, ::-1]
+        return 0xFFFFFFFF - (ordered & 0xFFFFFFFF)
+
+
+def _capacity(k: int, count: int) -> int:
+    return min(count, k + max(k, 32))
+
+
+def _together(do: Callable[[Any], None], parts: Iterable[Any]) -> None:
+    with ThreadPoolExecutor(THREADS) as pool:
+        for _ in pool.map(do, parts):
+            pass

@@ -24,7 +24,7 @@ from matryo.nesting import Nesting, prefix_norms
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from matryo.evaluation import compiled
+    from matryo.evaluation import kernel
 
     Vectors = np.ndarray[Any, np.dtype[np.floating[Any]]]
     Floats = np.ndarray[Any, np.dtype[np.float32]]
@@ -59,8 +59,8 @@ def search(
     """The ``k`` nearest database rows of each query at each dim, [queries, k], nearest first.
 
     Near means cosine at that dim, in float32; of equal scores the smaller row comes first. ``fast=True`` takes the
-    compiled loop of the extra ``fast``, ``False`` plain numpy. Their scores differ by rounding only. By default the
-    compiled one is taken where it is installed, for searches long enough to repay its loading.
+    compiled loop, which needs numba, ``False`` plain numpy; their scores differ by rounding only. By default a search
+    long enough to repay the loading is compiled, where numba is installed.
     """
     batches = list(search_batches(database, queries, dims, k, fast=fast, progress=progress))
     return {dim: np.concatenate([batch.indices[dim] for batch in batches]) for dim in dims}
@@ -95,22 +95,22 @@ def search_batches(
             yield NeighbourBatch(start, best.indices())
 
 
-def _pick(fast: bool | None, work: int) -> type[Scan | compiled.Scan]:
+def _pick(fast: bool | None, work: int) -> type[Scan | kernel.Scan]:
     if fast or (fast is None and work >= _REPAYS):
         try:
-            from matryo.evaluation import compiled
+            from matryo.evaluation import kernel
         except ImportError as error:
             if fast:
-                raise MissingExtra("numba", "fast") from error
+                raise MissingExtra("numba", "evaluate") from error
         else:
-            return compiled.Scan
+            return kernel.Scan
     return Scan
 
 
 class Scan:
     """The best ``k`` so far of some queries at every dim. Tiles of the database come in order, ``load`` then ``score``.
 
-    This one is plain numpy, and the oracle of the compiled :class:`matryo.evaluation.compiled.Scan`.
+    This one is plain numpy, and the oracle of the compiled :class:`matryo.evaluation.kernel.Scan`.
     """
 
     def __init__(self, queries: Floats, dims: Sequence[int], k: int, _count: int) -> None:

@@ -6,6 +6,7 @@ import importlib
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from matryo.evaluation.search import Scan, search
 
 numba = pytest.importorskip("numba")
-compiled = importlib.import_module("matryo.evaluation.compiled")
+kernel = importlib.import_module("matryo.evaluation.kernel")
 module = importlib.import_module("matryo.evaluation.search")
 
 DIMS = [1, 5, 8, 12, 33, 48, 80]
@@ -46,6 +47,15 @@ def test_it_agrees_with_numpy_up_to_rounding(k: int) -> None:
         assert all(len(set(row)) == k for row in fast[dim].tolist())
 
 
+def test_a_file_that_may_not_be_written_is_searched_like_any_other(tmp_path: Path) -> None:
+    database, queries = random_vectors(300, 5), random_vectors(9, 6)
+    np.save(tmp_path / "database.npy", database)
+    mapped = np.load(tmp_path / "database.npy", mmap_mode="r")
+    np.testing.assert_array_equal(
+        search(mapped, queries, [80], 10, fast=True)[80], search(database, queries, [80], 10, fast=True)[80]
+    )
+
+
 def test_integers_give_the_same_neighbours_as_numpy() -> None:
     rng = np.random.default_rng(4)   # sums of small integers are exact in any order: the same scores, the same ties
     database, queries = (rng.integers(-2, 3, (rows, 80)).astype(np.float16) for rows in (1999, 40))
@@ -58,21 +68,21 @@ def test_integers_give_the_same_neighbours_as_numpy() -> None:
 @pytest.mark.parametrize(("dim", "dims", "k", "count"), [(8, 1, 1, 10**6), (512, 13, 100, 10**6), (64, 7, 3000, 3000)])
 def test_its_memory_stays_within_the_budget(dim: int, dims: int, k: int, count: int) -> None:
     budget = 48 << 20
-    rows = compiled.Scan.batch(dim, dims, k, count, budget)
+    rows = kernel.Scan.batch(dim, dims, k, count, budget)
     chosen = range(dim - dims + 1, dim + 1)
-    scan = compiled.Scan(np.zeros((rows, dim), np.float32), list(chosen), k, count)
+    scan = kernel.Scan(np.zeros((rows, dim), np.float32), list(chosen), k, count)
     tile = np.ones((scan.rows, dim), np.float32)
     scan.load(tile)
     held = [scan.packed, scan.bars, scan.counts, scan.keys, tile, scan.panels, scan.scales]
     result = rows * dims * k * 8
-    assert rows > compiled.QUERIES * compiled.THREADS
+    assert rows > kernel.QUERIES * kernel.THREADS
     assert sum(array.nbytes for array in held) + result <= budget * 1.05   # the last six queries may be padding
 
 
 def test_it_is_taken_for_long_searches_only() -> None:
     assert module._pick(None, 1000) is Scan
-    assert module._pick(None, 10**12) is compiled.Scan
-    assert module._pick(True, 1) is compiled.Scan
+    assert module._pick(None, 10**12) is kernel.Scan
+    assert module._pick(True, 1) is kernel.Scan
     assert module._pick(False, 10**12) is Scan
 
 
@@ -93,7 +103,7 @@ try:
 except ImportError as error:
     print(error)
 """
-    assert run(code).splitlines() == [str([[0, 1]] * 3), "this needs numba: pip install 'matryo[fast]'"]
+    assert run(code).splitlines() == [str([[0, 1]] * 3), "this needs numba: pip install 'matryo[evaluate]'"]
 
 
 def test_it_needs_no_folder_to_keep_what_was_compiled_in() -> None:
