@@ -7,7 +7,7 @@ LIGHT  := .venv-light
 CLEAN  := .venv-clean
 PIP    := -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint docs unit light wheel clean
+.PHONY: demo test lint docs unit light wheel soak clean
 
 demo: $(VENV)/train
 	$(VENV)/bin/matryo demo
@@ -32,6 +32,10 @@ wheel: $(VENV)/dev
 	$(PYTHON) -m venv $(CLEAN)
 	$(CLEAN)/bin/python $(PIP) install "$$(ls dist/matryo-*.whl)[images]"
 	cd $(CLEAN) && bin/python ../scripts/check_wheel.py
+
+# Hundreds of kills instead of fifty.
+soak: $(VENV)/dev
+	MATRYO_SOAK=300 $(VENV)/bin/python -m pytest tests/retrieve/store/test_store_kill.py tests/retrieve/store/test_store_model.py
 
 docs: $(VENV)/dev
 	$(VENV)/bin/python scripts/make_docs.py

@@ -51,9 +51,11 @@ the last counts. Seconds include compiling, where a recipe asks for it: the firs
 all; those of runs that shared their GPU are not told."""
 STEPS = """Milliseconds a training step: the 20th, 50th and 80th percentile, and the median as a multiple of the fixed
 head's. `loop` is one `nn.Linear` and one cross-entropy a dim, one after the other."""
-EVALUATED = """In percent, as [Evaluation](../evaluation.md) defines the metrics and baselines; mean ± standard
-deviation over (so many) seeds. No model here was trained at a dim with a star. A column `fixed` is a model for each
-dim; `truncated` and those beside it are the fixed model of full dim, with nothing trained again."""
+EVALUATED = """In percent; [Evaluation](../evaluation.md) defines the metrics and [Protocols and
+baselines](../protocols.md) the baselines; mean ± standard deviation over (so many) seeds. The models are those of the
+tables of training rows above, with the fields changed that are named there. No model here was trained at a dim with a
+star. A column `fixed` is a model for each dim; `truncated` and those beside it are the fixed model of full dim, with
+nothing trained again."""
 SPEED = """Seconds to find the 100 nearest of each query at many dims in one pass, beside one search at full dim,
 beside a search a dim, and beside faiss (`IndexFlatIP`, a search a dim): the 20th, 50th and 80th percentile of the
 rounds. Each ratio is the median of those within a round."""
@@ -68,6 +70,7 @@ METRICS: tuple[tuple[str, str, Callable[[DimRow], float | None]], ...] = (
     ("mAP@10", "How well the ten nearest are ranked.", lambda row: row.map_at[10]),
 )
 FOLDER = re.compile(r"(?P<recipe>.+)-(?P<kind>separate|tied|fixed(?=-)|slimmable(?=-))(?:-\d+)?(?P<more> \+ .+)?$")
+OWN_DIMS = ("fixed", "slimmable")
 COLUMNS = ("MRL", "MRL-E", "fixed", "slimmable", "slimmable, truncated", "truncated", "PCA", "SVD",
            "SVD of the classifier", "random features", "random projection")  # fmt: skip
 
@@ -381,6 +384,8 @@ def demo_table(rows: list[Row]) -> str:
         "1-NN accuracy in percent on two splits of drawings in styles that training did not see, mean ± standard "
         "deviation over (so many) seeds:"
     )
+    if not columns:
+        raise SystemExit("docs/results/demo.jsonl must hold evaluations of demo-nested and demo-fixed")
     shown = {title: {dim: v for dim, v in by_dim.items() if dim in trained} for title, by_dim in columns.items()}
     return "\n\n".join([about, columns_table(shown, trained), "\n".join(origin(group) for group in origins(kept))])
 
@@ -391,8 +396,8 @@ ByColumn = dict[str, dict[int, list[float]]]   # the values of each seed, by col
 def seeds_by_column(rows: list[Row], metric: Callable[[DimRow], float | None]) -> ByColumn:
     """The figures of ``metric`` in percent, by column and dim.
 
-    Where several models share a column (fixed ones, the widths of a slimmable one) a dim is read from the narrowest
-    that has it; what is truncated is the widest.
+    Where several models share a column a dim is read from the narrowest that has it if each has its own dims (fixed
+    ones, the widths of a slimmable one), else from the widest: what is reduced is the model of full dim.
     """
     kept: dict[tuple[str, int, int | None], tuple[int, float]] = {}
     for row in rows:
@@ -400,7 +405,7 @@ def seeds_by_column(rows: list[Row], metric: Callable[[DimRow], float | None]) -
         for line in one.rows:
             value = metric(line)
             for column in columns_of(one, line) if value is not None else ():
-                key, width = (column, line.dim, row.seed), one.dims[-1] * (-1 if "truncated" in column else 1)
+                key, width = (column, line.dim, row.seed), one.dims[-1] * (1 if column in OWN_DIMS else -1)
                 if key not in kept or width < kept[key][0]:
                     kept[key] = width, 100 * float(value or 0)
     found: ByColumn = {}
@@ -430,7 +435,7 @@ def columns_of(one: Evaluation, line: DimRow) -> list[str]:
     if named["kind"] == "fixed":
         return ["fixed"] * line.trained + ["truncated"] * (len(one.rows) > 1)
     if named["kind"] == "slimmable":
-        return ["slimmable", "slimmable, truncated"]
+        return ["slimmable"] * line.trained + ["slimmable, truncated"]
     return [{"separate": "MRL", "tied": "MRL-E"}.get(named["kind"], named["kind"])]
 
 
@@ -456,8 +461,8 @@ def ahead(found: ByColumn) -> list[str]:
     outcome: dict[str, list[str]] = {"wins": [], "ties": [], "loses": []}
     for dim, values in sorted(found["MRL"].items()):
         others = {name: by_dim[dim] for name, by_dim in found.items() if name != "MRL" and by_dim.get(dim)}
-        if not others:
-            continue
+        if "fixed" not in others or min(map(len, (values, *others.values()))) < 2:
+            continue   # no verdict without the model trained for this dim, nor on a single seed
         best = max(others, key=lambda name: fmean(others[name]))
         gap = fmean(values) - fmean(others[best])
         noise = max(stdev(v) if len(v) > 1 else 0.0 for v in (values, others[best]))

@@ -135,7 +135,7 @@ def test_every_public_name_is_documented():
     page = (ROOT / "docs/python-api.md").read_text(encoding="utf-8")
     home = Path(matryo.__file__).parent
     rooms = ["nesting", "heads", "losses", "encoders", "training", "data", "embeddings", "baselines", "classify",
-             "evaluation", "report", "metrics", "results", "errors"]  # fmt: skip
+             "evaluation", "retrieve", "report", "metrics", "results", "errors"]  # fmt: skip
     for room in ["", *rooms]:
         path = home / f"{room}.py" if (home / f"{room}.py").exists() else home / room / "__init__.py"
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -314,6 +314,12 @@ def test_the_demo_rows_fill_the_readme(make_docs, checkout, demo_rows):
     assert text.endswith("<!-- /demo-table -->\nafter\n")
     assert "`matryo demo`" in text
     assert "abc123" in text
+    (checkout / "docs/results/demo.jsonl").unlink()
+    append_rows(checkout / "docs/results/demo.jsonl", [replace(rows[0], figures={**rows[0].figures, "model": "other"})])
+    with pytest.raises(SystemExit, match="demo-nested"):
+        make_docs.main(["--root", str(checkout)])
+    append_rows(checkout / "docs/results/demo.jsonl", rows)
+    make_docs.main(["--root", str(checkout)])
     page = (checkout / "docs/results/demo.md").read_text(encoding="utf-8")
     assert "split `twemoji`, mAP@10" in page
     assert "| dim | demo-nested | demo-fixed |" in page

@@ -100,8 +100,8 @@ def test_what_the_disk_refuses_becomes_one_error(number: int) -> None:
 
 
 def test_other_errors_pass_as_they_are() -> None:
-    with pytest.raises(FileNotFoundError), storage(Path("here")):
-        raise FileNotFoundError(errno.ENOENT, "gone")
+    with pytest.raises(InterruptedError), storage(Path("here")):
+        raise InterruptedError(errno.EINTR, "a signal came")
     inner = StorageError("first")
     with pytest.raises(StorageError) as error, storage(Path("here")):
         raise inner

@@ -14,16 +14,30 @@ if TYPE_CHECKING:
     from matryo.errors import MatryoError
     from matryo.evaluation import evaluate
     from matryo.nesting import Nesting, truncate
+    from matryo.retrieve import Index, Plan
     from matryo.training import load, train
 
 __version__ = "0.1.0"
-__all__ = ["Cascade", "EmbeddingSet", "MatryoError", "Nesting", "evaluate", "load", "train", "truncate"]
+__all__ = [
+    "Cascade",
+    "EmbeddingSet",
+    "Index",
+    "MatryoError",
+    "Nesting",
+    "Plan",
+    "evaluate",
+    "load",
+    "train",
+    "truncate",
+]
 
 _HOMES = {
     "Cascade": "matryo.classify",
     "EmbeddingSet": "matryo.embeddings",
+    "Index": "matryo.retrieve",
     "MatryoError": "matryo.errors",
     "Nesting": "matryo.nesting",
+    "Plan": "matryo.retrieve",
     "evaluate": "matryo.evaluation",
     "load": "matryo.training",
     "train": "matryo.training",

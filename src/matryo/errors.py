@@ -7,7 +7,8 @@
     │   ├── NestingError            dims or weights that are no nesting, or do not fit the vectors
     │   ├── RecipeError             an unknown recipe, field or value
     │   ├── DataError               a dataset that is missing, empty or damaged
-    │   └── EmbeddingsError         an embeddings folder that is missing, unfinished or damaged
+    │   ├── EmbeddingsError         an embeddings folder that is missing, unfinished or damaged
+    │   └── IndexFolderError        an index folder that is missing, unfinished or damaged
     ├── RunError                    a run folder that cannot be continued or loaded
     ├── TrainingError               training went wrong (the loss is not finite, …)
     ├── StorageError (OSError)      the disk refused a write; nothing that was there is lost
@@ -26,6 +27,7 @@ from __future__ import annotations
 __all__ = [
     "DataError",
     "EmbeddingsError",
+    "IndexFolderError",
     "InputError",
     "MatryoError",
     "MissingExtra",
@@ -65,6 +67,10 @@ class DataError(InputError):
 
 class EmbeddingsError(InputError):
     """An embeddings folder that is missing, unfinished or damaged."""
+
+
+class IndexFolderError(InputError):
+    """An index folder is missing, unfinished or damaged."""
 
 
 class RunError(MatryoError):

@@ -58,6 +58,7 @@ def storage(path: Path) -> Iterator[None]:
             errno.EPERM: "choose a folder you may write to",
             errno.EROFS: "choose a folder you may write to",
             errno.EEXIST: "something else has that name: choose another",
+            errno.ENOENT: "a folder of that path is not there: choose another",
             errno.ENOTDIR: "a part of that path is a file: choose another",
             errno.EISDIR: "that is a folder: name a file",
         }

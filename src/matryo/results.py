@@ -108,7 +108,11 @@ def append_rows(path: Path, rows: list[Row]) -> None:
 def read_rows(path: Path) -> list[Row]:
     """The rows of a JSON-lines file, in order."""
     rows = []
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1):
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError("result rows must be in a file", got=f"{path}: {error}", cure="check the path") from error
+    for number, line in enumerate(text.splitlines(), start=1):
         try:
             rows.append(Row(**json.loads(line)))
         except (ValueError, TypeError) as error:

@@ -214,7 +214,7 @@ def test_what_cannot_be_fitted() -> None:
     for wrong in ({"max_loss": 0}, {"max_loss": 1.0}, {"confidence": 95}):
         with pytest.raises(InputError, match="max_loss and confidence must lie between 0 and 1"):
             Cascade(strategy="risk", **wrong).fit(LOGITS, Y)
-    with pytest.raises(InputError, match=r"at least two classes \(got 1500 rows, 1 class\): hold out more"):
+    with pytest.raises(InputError, match=r"at least two classes \(got 1500 rows, 1 class\): give labelled rows of"):
         Cascade().fit(LOGITS, np.zeros_like(Y))
     with pytest.raises(InputError, match=r"at least two classes \(got 0 rows, 0 classes\)"):
         Cascade().fit({m: one[:0] for m, one in LOGITS.items()}, [])

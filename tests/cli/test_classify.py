@@ -97,7 +97,8 @@ def test_saved_thresholds_serve_rows_without_labels(folder: Path, capsys: pytest
     assert "certified: at most 5 points lost against dim 8, with 95 % confidence" in capsys.readouterr().out
     assert main(["classify", str(folder), "--split", "wild", "--cascade", str(saved), "--out", str(out)]) == 0
     printed = capsys.readouterr().out
-    assert "30 rows; thresholds of cascade.json" in printed
+    assert "30 rows; thresholds of cascade.json\n" in printed
+    assert printed.splitlines()[-1] == f"30 answers in {out}"
     assert "accuracy" not in printed   # nobody knows it
     wild = EmbeddingSet.open(folder / "embeddings" / "wild")
     lines = list(csv.DictReader(out.read_text(encoding="utf-8").splitlines()))
@@ -119,7 +120,106 @@ def test_a_dim_or_a_loss_names_the_strategy(folder: Path, capsys: pytest.Capture
     message = refused(capsys, folder, "--strategy", "greedy", "--expected-dim", "3")
     assert "--expected-dim goes with the strategy budget" in message
     assert "drop one" in refused(capsys, folder, "--max-loss", "0.1", "--expected-dim", "3")
-    assert "--cascade brings its thresholds" in refused(capsys, folder, "--cascade", saved, "--max-loss", "0.1")
+
+
+CERTIFIED = "certified: at most 5 points lost against dim 8, with 95 % confidence"
+SILENT = "certified on the rows it was fitted on; of these it says nothing"
+
+
+def test_a_certificate_speaks_of_its_own_split_only(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = folder.parent / "c.json"
+    write(folder / "embeddings", "test", 40, 2)
+    for words, said in [
+        (["val", "--max-loss", "0.05", "--save", saved], CERTIFIED),
+        (["val", "--cascade", saved], CERTIFIED),
+        (["test", "--cascade", saved], SILENT),
+        (["test", "--max-loss", "0.05", "--fit-on", "val"], SILENT),
+    ]:
+        assert main(["classify", str(folder), "--split", *map(str, words)]) == 0
+        printed = capsys.readouterr().out
+        assert [text for text in (CERTIFIED, SILENT) if text in printed] == [said]
+
+
+def test_rows_that_chose_saved_thresholds_are_answered_and_not_measured(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved, again, out, rows = (folder.parent / name for name in ("c.json", "d.json", "a.csv", "r.jsonl"))
+    words = ["classify", str(folder), "--split", "val", "--json", str(rows)]
+    assert main([*words, "--holdout", "0.4", "--seed", "3", "--save", str(saved)]) == 0
+    capsys.readouterr()
+    assert main([*words, "--cascade", str(saved), "--out", str(out), "--save", str(again)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("600 rows; thresholds of c.json, chosen on 240 of these, which are not measured")
+    assert lines[-1] == f"thresholds in {again}, 600 answers in {out}, 1 row in {rows}"
+    first, second = read_rows(rows)
+    assert first.figures == second.figures
+    assert second.figures["count"] == 360
+    assert len(out.read_text().splitlines()) == 1 + 600
+    assert again.read_bytes() == saved.read_bytes()   # it still knows its rows
+
+    write(folder / "embeddings", "test", 600, 1)   # the same rows by another name are another split
+    assert main(["classify", str(folder), "--split", "test", "--cascade", str(saved), "--json", str(rows)]) == 0
+    assert read_rows(rows)[-1].figures["count"] == 600
+    write(folder / "embeddings", "val", 600, 1, model="another", overwrite=True)
+    assert main([*words, "--cascade", str(saved)]) == 0
+    assert read_rows(rows)[-1].figures["count"] == 600
+
+
+def test_nothing_is_measured_where_every_row_chose_or_none_can_be_told(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = folder.parent / "c.json"
+    write(folder / "embeddings", "test", 40, 2)
+    assert main(["classify", str(folder), "--split", "test", "--fit-on", "val", "--save", str(saved)]) == 0
+    capsys.readouterr()
+    for text in ("chosen on 600 of these, which are not measured", "with other labels: none of these rows is measured"):
+        assert main(["classify", str(folder), "--split", "val", "--cascade", str(saved)]) == 0
+        printed = capsys.readouterr().out
+        assert text in printed
+        assert "accuracy" not in printed
+        write(folder / "embeddings", "val", 500, 1, overwrite=True)   # encoded again, and fewer
+
+
+def test_files_are_named_beside_json_on_stdout(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = folder.parent / "c.json"
+    assert main(["classify", str(folder), "--json", "-", "--save", str(saved)]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["figures"]["count"] == 300
+    assert printed.err == f"thresholds in {saved}\n"
+
+
+def test_options_that_would_be_idle_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = folder.parent / "c.json"
+    assert main(["classify", str(folder), "--save", str(saved)]) == 0
+    for words in (
+        ["--holdout", "0.4"], ["--seed", "0"], ["--max-loss", "0.1"], ["--expected-dim", "3.0"],
+        ["--strategy", "greedy"], ["--confidence", "0.9"], ["--curve"],
+    ):  # fmt: skip
+        message = refused(capsys, folder, "--cascade", saved, *words)
+        assert f"--cascade brings its thresholds with it, and none are chosen (got {' '.join(words)}): drop" in message
+    for words in (["--holdout", "0.4"], ["--curve"]):
+        message = refused(capsys, folder, "--fit-on", "train", *words)
+        assert f"--fit-on chooses thresholds on another split, and holds out no rows (got {' '.join(words)})" in message
+    for words, strategy in (([], "greedy"), (["--expected-dim", "3"], "budget"), (["--strategy", "greedy"], "greedy")):
+        message = refused(capsys, folder, "--confidence", "0.9", *words)
+        assert f"goes with the strategy risk, which alone promises anything (got --confidence 0.9 with {strategy}" in (
+            message
+        )
+    assert "must lie between 0 and 1" in refused(capsys, folder, "--max-loss", "0.1", "--confidence", "0")
+
+
+def test_a_file_for_another_model_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved, inside = folder.parent / "c.json", folder / "embeddings"
+    assert main(["classify", str(folder), "--save", str(saved)]) == 0
+    rule = f"the thresholds of {saved} must fit this model, which tells"
+    for name, head, told in [
+        ("separate", Head.separate({m: MEANS[:, :m] for m in (2, 8)}), "4 classes apart at the dims 2, 8"),
+        ("narrow", Head.tied(MEANS[:, :4], dims=(2, 4)), "4 classes apart at the dims 2, 4"),
+        ("few", Head.tied(MEANS[:3], dims=DIMS), "3 classes apart at the dims 2, 4, 8"),
+    ]:
+        write(inside, name, 20, 0, head=head, classes=(), labels=None)
+        message = refused(capsys, folder, "--split", name, "--cascade", saved)
+        assert f"{rule} {told} (got 4 classes, dims 2, 4, 8): use thresholds that were chosen for this" in message
 
 
 def test_rows_of_unknown_class_are_answered_and_not_counted(folder: Path) -> None:
@@ -140,7 +240,8 @@ def test_the_curve(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (row.kind, curve.holdouts, curve.stop, curve.fitted_on) == ("cascade", 30, DIMS, 240)
     printed = capsys.readouterr().out
     assert "mean ± sd over 30 hold-outs of 240 rows, tested on 360 others" in printed
-    last = printed.splitlines()[-1].split()
+    assert printed.splitlines()[-1] == f"2 rows in {rows}"
+    last = printed.splitlines()[-2].split()
     assert last[:4] == ["8", f"{100 * curve.accuracy[-1]:.2f}", "±", f"{100 * curve.accuracy_sd[-1]:.2f}"]
     assert main(["classify", str(folder), "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["kind"] == "classify"   # and no table
@@ -168,7 +269,8 @@ def test_rows_that_cannot_be_classified(folder: Path, capsys: pytest.CaptureFixt
     assert "must have labels to choose thresholds on" in refused(capsys, folder, "--split", "dumb")
     assert "the embeddings must have labels" in refused(capsys, folder, "--split", "val", "--fit-on", "dumb")
     write(inside, "same", 20, 0, labels=np.zeros(20, int))
-    assert "at least two classes (got 10 rows, 1 class)" in refused(capsys, folder, "--split", "same")
+    same = refused(capsys, folder, "--split", "same")
+    assert "at least two classes (got 10 rows, 1 class): give labelled rows of several classes" in same
     write(inside, "tiny", 1, 0)
     assert "the hold-out must have rows" in refused(capsys, folder, "--split", "tiny")
     few = refused(capsys, folder, "--split", "val", "--max-loss", "0.005")
@@ -176,9 +278,8 @@ def test_rows_that_cannot_be_classified(folder: Path, capsys: pytest.CaptureFixt
     assert "expected_dim of at least 2" in refused(capsys, folder, "--split", "val", "--expected-dim", "1")
     other = Head.separate({m: MEANS[:, :m] for m in (2, 8)})
     write(inside, "other", 20, 0, head=other, nesting=Nesting([2, 8]))
-    assert "only at the dims it was trained for (got 4)" in refused(
-        capsys, folder, "--split", "other", "--fit-on", "val"
-    )
+    misfit = refused(capsys, folder, "--split", "other", "--fit-on", "val")
+    assert "thresholds of val must fit this model, which tells 4 classes apart at the dims 2, 8 (got 4 cl" in misfit
     path = inside / "val" / "vectors.npy"
     data = bytearray(path.read_bytes())
     data[-32:] = np.full(8, np.nan, np.float32).tobytes()

@@ -91,13 +91,29 @@ def test_baselines_and_protocols_are_named_and_misspelt_ones_refused(tmp_path):
         ("evaluate", "mine + random features"),
         ("evaluate", "mine + random projection"),
     ]
-    assert "1 results of other protocols" in done.stdout
+    assert "4 rows in" in done.stdout
+    assert "are rows, not a table" in refused("evaluate", folder, "--protocols", "few-shot")
     assert "choose from truncate, random, pca" in refused("evaluate", folder, "--baselines", "pcaa")
-    assert "choose from evaluate, probe" in refused("evaluate", folder, "--protocols", "fewshot")
-    assert "must have superclasses" in refused("evaluate", folder, "--protocols", "superclass")
-    everything = matryo("evaluate", folder, "--protocols", "all", "--baselines", "all", "--quiet")
+    assert "choose from evaluate, probe" in refused("evaluate", folder, "--protocols", "fewshot", "--json", out)
+    assert "must have superclasses" in refused("evaluate", folder, "--protocols", "superclass", "--json", out)
+    everything = matryo("evaluate", folder, "--protocols", "all", "--baselines", "all", "--json", out, "--quiet")
     assert everything.returncode == 0, everything.stderr
     assert "left out superclass of mine: the embeddings must have superclasses" in everything.stderr
+
+
+def test_splits_without_a_name_are_called_like_their_folders(tmp_path):
+    rng = np.random.default_rng(0)
+    labels = np.arange(60) % 3
+    clean = 4 * np.eye(3, 8)[labels] + rng.normal(size=(60, 8))
+    for split, noise in (("train", 0), ("val", 0), ("wild", 30)):
+        EmbeddingSet.write(tmp_path / "mine" / split, clean + noise * rng.normal(size=(60, 8)), labels=labels)
+    out = tmp_path / "rows.jsonl"
+    done = matryo("evaluate", tmp_path / "mine", "--baselines", "pca", "--dims", "4,8", "--json", out)
+    assert done.returncode == 0, done.stderr
+    rows = {(row.figures["model"], row.figures["split"]): row.figures["dims"]["8"]["top1"] for row in read_rows(out)}
+    assert set(rows) == {(model, split) for model in ("mine", "mine + PCA") for split in ("val", "wild")}
+    assert rows["mine + PCA", "val"] > 0.9 > 0.6 > rows["mine + PCA", "wild"]
+    assert "must not exceed the 8 dimensions" in refused("evaluate", tmp_path / "mine", "--dims", "4,64")
 
 
 def test_a_split_of_other_classes_is_left_out_unless_asked_for(tmp_path):

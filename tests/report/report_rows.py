@@ -116,7 +116,7 @@ def _protocols():
     yield Similarity(*ABOUT, 20_000, DIMS, *means, edges, tuple(positive), tuple(random))
     splits, lower = ("flat", "twemoji", "high-contrast"), (0.0, 0.25, 0.35)
     some = tuple(tuple(y - less for y in curve) for less in lower)
-    yield Robustness("demo separate", "emoji", DIMS, splits, some, some, some, (0.97, 0.78, 0.7))
+    yield Robustness("demo separate", "emoji", DIMS, splits, some, some, some, "head", (0.97, 0.78, 0.7))
     for strategy, shift in (("greedy", 0.0), ("budget", 0.004), ("risk", -0.003)):
         spent = tuple(min(float(dim), 8 + 0.15 * dim) for dim in DIMS)
         gained = tuple(y + shift + 0.01 for y in curve)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,6 +23,7 @@ from matryo.nesting import Nesting
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from matryo.classify.holdout import Holdout
     from matryo.embeddings import Head
 
     Array = np.ndarray[Any, np.dtype[Any]]
@@ -140,12 +142,16 @@ class Cascade(Classifier):
         rows = self._rows(X)
         return ask_all(rows, check_known(to_columns(X, y, self.classes_, rows.count))).measure(self.thresholds_)
 
-    def save(self, path: str | Path) -> None:
-        """Write what was learned as JSON, atomically. The head is not in it: embeddings hold theirs."""
+    def save(self, path: str | Path, fitted_on: Holdout | None = None) -> None:
+        """Write what was learned as JSON, atomically. The head is not in it: embeddings hold theirs.
+
+        ``fitted_on`` tells whoever reads the file which rows chose the thresholds; :meth:`load` does not ask.
+        """
         self._check_fitted()
         saved = {"format": _FORMAT, **{name: getattr(self, name) for name in _CHOICE}}
         saved |= {"certified": getattr(self, "certified_", None), "classes": self.classes_.tolist()}
-        write_json(Path(path), saved | {"holdout": self.holdout_.to_figures()})   # with the dims and the thresholds
+        saved |= {"holdout": self.holdout_.to_figures()}   # with the dims and the thresholds
+        write_json(Path(path), saved if fitted_on is None else saved | {"fitted_on": asdict(fitted_on)})
 
     @classmethod
     def load(cls, path: str | Path, head: Head | None = None) -> Self:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from tqdm import tqdm
 
 from matryo.classify.greedy import greedy_thresholds
 from matryo.classify.joint import budget_thresholds
@@ -75,6 +76,7 @@ def cascade_curve(
     holdouts: int = 30,
     fraction: float = 0.5,
     seed: int = 0,
+    progress: bool = True,
 ) -> CascadeCurve:
     """Fit on a random ``fraction`` of the rows and test on the others, ``holdouts`` times.
 
@@ -91,7 +93,7 @@ def cascade_curve(
     fitted = _check_sizes(outcomes.count, fraction, holdouts)
     points = _points(strategy, stops, rows.dims, confidence, fitted)
     found = []
-    for turn in range(holdouts):
+    for turn in tqdm(range(holdouts), desc="cascade", unit="hold-out", delay=2, disable=not progress):
         order = np.random.default_rng([seed, turn]).permutation(outcomes.count)
         holdout, rest = outcomes.select(order[:fitted]), outcomes.select(order[fitted:])
         found.append(_fit_and_test(holdout, rest, strategy, points, confidence, turn))

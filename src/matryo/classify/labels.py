@@ -64,7 +64,7 @@ def check_holdout(columns: Integers) -> None:
         raise InputError(
             "the hold-out must have labelled rows of at least two classes",
             got=f"{(columns != UNKNOWN).sum()} rows, {len(found)} class{'es' * (len(found) != 1)}",
-            cure="hold out more rows",
+            cure="give labelled rows of several classes",
         )
 
 

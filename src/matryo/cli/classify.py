@@ -2,30 +2,31 @@
 
 FOLDER is a run folder (its embeddings/ are read) or a folder of embeddings folders, one a split, with the heads that
 `matryo encode` stores. Thresholds are chosen on a random half of the split, or on the split that --fit-on names, and
-never tested on rows they were chosen on. --expected-dim asks for the best accuracy at that dim, --max-loss for the
-smallest dim that loses at most so much accuracy; with neither, thresholds are chosen as the paper does.
+never tested on rows they were chosen on; --save notes which these are, and --cascade leaves them out again.
+--expected-dim asks for the best accuracy at that dim, --max-loss for the smallest dim that loses at most so much
+accuracy; with neither, thresholds are chosen as the paper does.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
-import io
 import json
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from matryo.classify import Answers, Cascade, CascadeCurve, CascadeResult
+    from matryo.classify.holdout import Holdout
     from matryo.embeddings import EmbeddingSet
     from matryo.results import Row
 
 __all__ = ["add_arguments", "run"]
+
+_SHARE, _CONFIDENCE = 0.5, 0.95
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,109 +41,181 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--expected-dim", type=float, metavar="X", help="budget: the mean dim to keep to")
     parser.add_argument("--max-loss", type=float, metavar="X", help="risk: the accuracy to lose at most [0.005]")
-    parser.add_argument("--confidence", type=float, default=0.95, metavar="X", help="risk: how surely [0.95]")
-    parser.add_argument("--holdout", type=float, default=0.5, metavar="X", help="share of --split to choose on [0.5]")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="which rows these are [0]")
+    parser.add_argument("--confidence", type=float, metavar="X", help=f"risk: how surely [{_CONFIDENCE}]")
+    parser.add_argument("--holdout", type=float, metavar="X", help=f"share of --split to choose on [{_SHARE}]")
+    parser.add_argument("--seed", type=int, metavar="N", help="which rows these are [0]")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the answers to FILE.csv or FILE.jsonl")
     parser.add_argument("--save", type=Path, metavar="FILE", help="save the thresholds as JSON")
     parser.add_argument("--curve", action="store_true", help="accuracy against expected dim, over 30 hold-outs")
     parser.add_argument("--json", metavar="FILE", help="append the result rows to FILE; - prints them and no table")
 
 
-def run(args: argparse.Namespace) -> None:
-    """Fit or load the cascade, classify, print the tables, write what was asked for."""
-    from matryo.results import append_rows
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Prepared:
+    """A cascade, and what it may do on which rows."""
 
-    _check_out(args.out)
+    cascade: Cascade
+    fitted_on: Holdout | None
+    answered: EmbeddingSet
+    measured: EmbeddingSet | None
+    """Rows that had no say in the thresholds, where that can be told."""
+    covered: bool
+    """Whether a certificate speaks of these rows: it was fitted on a part of their split."""
+    origin: str
+    """Where the thresholds come from, and what is left out for that."""
+
+
+def run(args: argparse.Namespace) -> None:
+    """Fit or load the cascade, classify, write what was asked for, print the tables."""
+    from matryo.classify.text import cascade_table, curve_table
+
+    _check_options(args)
     splits = _splits(args.folder)
     asked = _open(args.folder, splits, args.split or _only(args.folder, splits))
-    cascade, rest, origin = _prepare(args, splits, asked)
-    answers = cascade.answers(rest)
-    result = cascade.measure(rest) if rest.labels is not None and (rest.labels >= 0).any() else None
-    curve = _draw(args, cascade, asked) if args.curve else None
-    if args.save:
-        cascade.save(args.save)
-    if args.out:
-        _write(args.out, rest, answers)
+    ready = _load(args.cascade, asked) if args.cascade else _fit(args, splits, asked)
+    answers = ready.cascade.answers(ready.answered)
+    result = ready.cascade.measure(ready.measured) if _is_labelled(ready.measured) else None
+    curve = _draw(args, ready.cascade, asked) if args.curve else None
     rows = _to_rows(args, asked, [one for one in (result, curve) if one is not None])
+    wrote = _write_all(args, ready, answers, rows)
     if args.json == "-":
         for row in rows:
             print(json.dumps(dataclasses.asdict(row), ensure_ascii=False))
-        return
-    where = " / ".join(filter(None, (asked.manifest.dataset, asked.path.name)))
-    print(f"{args.folder.name}: {where}, {len(rest):,} rows; {origin}")
-    print(_table(cascade, answers, result))
-    if curve is not None:
-        print(f"\n{_curve_table(curve)}")
-    if args.json:
-        append_rows(Path(args.json), rows)
+    else:
+        where = " / ".join(filter(None, (asked.manifest.dataset, asked.path.name)))
+        print(f"{args.folder.name}: {where}, {len(ready.answered):,} rows; {ready.origin}")
+        print(cascade_table(ready.cascade, answers, result, covered=ready.covered))
+        if curve is not None:
+            print(f"\n{curve_table(curve)}")
+    if wrote:
+        print(", ".join(wrote), file=sys.stderr if args.json == "-" else sys.stdout)
 
 
-def _prepare(
-    args: argparse.Namespace, splits: dict[str, Path], asked: EmbeddingSet
-) -> tuple[Cascade, EmbeddingSet, str]:
-    """The cascade, the rows it was not fitted on, and a phrase on where it comes from."""
-    from matryo.classify import Cascade
+def _check_options(args: argparse.Namespace) -> None:
+    """Raise where one option would silently make another idle, or nobody knows how to write a file."""
     from matryo.errors import InputError
 
-    chosen = _strategy(args)
-    if args.cascade:
-        if chosen:
-            raise InputError("--cascade brings its thresholds with it", got=f"--{next(iter(chosen))}", cure="drop one")
-        return Cascade.load(args.cascade), asked, f"thresholds of {args.cascade.name}"
-    cascade = Cascade(**{"confidence": args.confidence, "seed": args.seed, **chosen})
+    if args.out is not None and args.out.suffix not in (".csv", ".jsonl"):
+        raise InputError("--out must end in .csv or .jsonl", got=args.out.name, cure="that says how it is written")
+    choosing = ("strategy", "expected_dim", "max_loss", "confidence", "holdout", "seed", "curve")
+    for option, idle, rule in (
+        ("cascade", choosing, "--cascade brings its thresholds with it, and none are chosen"),
+        ("fit_on", ("holdout", "curve"), "--fit-on chooses thresholds on another split, and holds out no rows"),
+    ):
+        given = [name for name in idle if not any(getattr(args, name) is unset for unset in (None, False))]
+        if getattr(args, option) and given:
+            raise InputError(rule, got=_typed(args, given), cure="drop one")
+
+
+def _typed(args: argparse.Namespace, names: Sequence[str]) -> str:
+    """Options as they were typed."""
+    values = {name: getattr(args, name) for name in names}
+    return " ".join(f"--{name.replace('_', '-')}{'' if v is True else f' {v}'}" for name, v in values.items())
+
+
+def _load(path: Path, asked: EmbeddingSet) -> _Prepared:
+    """Thresholds of a file; of the rows they were chosen on none is measured, all are answered."""
+    from matryo.classify import Cascade
+    from matryo.classify.holdout import Holdout
+
+    cascade, holdout, origin = Cascade.load(path), Holdout.load(path), f"thresholds of {path.name}"
+    _check_fits(cascade, asked, path)
+    if holdout is None or not holdout.is_of(asked) or not _is_labelled(asked):
+        return _Prepared(cascade, holdout, asked, asked, False, origin)
+    if not holdout.can_tell(asked):
+        origin += ", chosen on a split of this name with other labels: none of these rows is measured"
+        return _Prepared(cascade, holdout, asked, None, False, origin)
+    held = holdout.rows(asked)
+    origin += f", chosen on {held.sum():,} of these, which are not measured"
+    return _Prepared(cascade, holdout, asked, asked.select(~held), True, origin)
+
+
+def _fit(args: argparse.Namespace, splits: dict[str, Path], asked: EmbeddingSet) -> _Prepared:
+    """Thresholds chosen on another split, or on a part of this one: then only the other rows are answered."""
+    from matryo.classify import Cascade
+    from matryo.classify.holdout import Holdout
+    from matryo.errors import InputError
+
+    seed = args.seed or 0
+    cascade = Cascade(**{"confidence": _CONFIDENCE, "seed": seed, **_strategy(args)})
     if args.fit_on:
         if args.fit_on == asked.path.name:
-            raise InputError(
-                "--fit-on must name another split than --split",
-                got=args.fit_on,
-                cure="leave it out: half of the split is then held out",
-            )
-        holdout, rest = _open(args.folder, splits, args.fit_on), asked
+            cure = "leave it out: half of the split is then held out"
+            raise InputError("--fit-on must name another split than --split", got=args.fit_on, cure=cure)
+        rows, rest, others = _open(args.folder, splits, args.fit_on), asked, f"rows of {args.fit_on}"
+        holdout = Holdout.of(rows, 1.0, seed)
     else:
-        holdout, rest = _halves(asked, args.holdout, args.seed)
-    cascade.fit(holdout)
-    others = f"{len(holdout):,} {'rows of ' + args.fit_on if args.fit_on else 'others'}"
-    return cascade, rest, f"{cascade.strategy} thresholds chosen on {others}"
+        holdout, others = _hold_out(asked, _SHARE if args.holdout is None else args.holdout, seed), "others"
+        held = holdout.rows(asked)
+        rows, rest = asked.select(held), asked.select(~held)
+    cascade.fit(rows)
+    _check_fits(cascade, rest, args.fit_on)
+    origin = f"{cascade.strategy} thresholds chosen on {len(rows):,} {others}"
+    return _Prepared(cascade, holdout, rest, rest, not args.fit_on, origin)
 
 
-def _strategy(args: argparse.Namespace) -> dict[str, object]:
+def _strategy(args: argparse.Namespace) -> dict[str, Any]:
     """What was asked for: naming a dim or a loss names the strategy too."""
     from matryo.errors import InputError
 
-    given = {"strategy": args.strategy, "expected_dim": args.expected_dim, "max_loss": args.max_loss}
+    given = {name: getattr(args, name) for name in ("strategy", "expected_dim", "max_loss")}
     given = {name: value for name, value in given.items() if value is not None}
     implied = [name for name, key in (("budget", "expected_dim"), ("risk", "max_loss")) if key in given]
     if len({*implied, given.get("strategy", "")} - {""}) > 1:
         raise InputError(
             "--expected-dim goes with the strategy budget, --max-loss with risk, and neither with another",
-            got=", ".join(f"{name.replace('_', '-')} {value}" for name, value in given.items()),
+            got=_typed(args, list(given)),
             cure="drop one",
         )
-    return {"strategy": implied[0], **given} if implied else given
+    found = {"strategy": "greedy", **given, **({"strategy": implied[0]} if implied else {})}
+    if args.confidence is not None and found["strategy"] != "risk":
+        raise InputError(
+            "--confidence goes with the strategy risk, which alone promises anything",
+            got=f"{_typed(args, ['confidence'])} with {found['strategy']}",
+            cure="add --max-loss, or drop it",
+        )
+    return found if args.confidence is None else {**found, "confidence": args.confidence}
 
 
-def _halves(asked: EmbeddingSet, share: float, seed: int) -> tuple[EmbeddingSet, EmbeddingSet]:
-    """A random ``share`` of the labelled rows, and all other rows in their order."""
+def _hold_out(asked: EmbeddingSet, share: float, seed: int) -> Holdout:
+    from matryo.classify.holdout import Holdout
     from matryo.errors import InputError
 
-    if asked.labels is None or not (asked.labels >= 0).any():
+    if asked.labels is None or not _is_labelled(asked):
         raise InputError(
             "the split must have labels to choose thresholds on",
             got=asked.path,
             cure="use thresholds you have (--cascade), or choose them on another split (--fit-on)",
         )
-    labelled = np.flatnonzero(asked.labels >= 0)
-    count = round(share * len(labelled))
-    if not 1 <= count < len(labelled):
+    labelled = int((asked.labels >= 0).sum())
+    if not 1 <= round(share * labelled) < labelled:
         raise InputError(
             "the hold-out must have rows, and leave some to classify",
-            got=f"{share:g} of {len(labelled)} rows",
+            got=f"{share:g} of {labelled} rows",
             cure="choose a --holdout between 0 and 1, or encode more rows",
         )
-    held = np.zeros(len(asked), bool)
-    held[np.random.default_rng(seed).permutation(labelled)[:count]] = True
-    return asked.select(held), asked.select(~held)
+    return Holdout.of(asked, share, seed)
+
+
+def _is_labelled(rows: EmbeddingSet | None) -> bool:
+    return rows is not None and rows.labels is not None and bool((rows.labels >= 0).any())
+
+
+def _check_fits(cascade: Cascade, asked: EmbeddingSet, source: object) -> None:
+    """Raise where thresholds were chosen for another model than made these rows."""
+    from matryo.errors import InputError
+
+    head = asked.head
+    if head is None:
+        return   # whoever asks for logits says so
+    there = head.dims if head.kind == "separate" else range(1, head.dim + 1)
+    if not set(cascade.dims_) <= set(there) or head.classes != len(cascade.classes_):
+        raise InputError(
+            f"the thresholds of {source} must fit this model, which tells {head.classes} classes apart at the dims "
+            + ", ".join(map(str, head.dims)),
+            got=f"{len(cascade.classes_)} classes, dims {', '.join(map(str, cascade.dims_))}",
+            cure="use thresholds that were chosen for this model",
+        )
 
 
 def _splits(folder: Path) -> dict[str, Path]:
@@ -189,8 +262,8 @@ def _draw(args: argparse.Namespace, cascade: Cascade, asked: EmbeddingSet) -> Ca
     from matryo.classify import cascade_curve
 
     return cascade_curve(
-        asked, nesting=cascade.dims_, strategy=cascade.strategy, confidence=args.confidence,
-        fraction=args.holdout, seed=args.seed,
+        asked, nesting=cascade.dims_, strategy=cascade.strategy, confidence=cascade.confidence,
+        fraction=_SHARE if args.holdout is None else args.holdout, seed=cascade.seed,
     )  # fmt: skip
 
 
@@ -205,68 +278,19 @@ def _to_rows(
     return [stamp(one.kind, subject, one.to_figures(), seed=seed) for one in results]
 
 
-# ── what is written and printed ───────────────────────────────────────────────────────────────────────────────
+def _write_all(args: argparse.Namespace, ready: _Prepared, answers: Answers, rows: list[Row]) -> list[str]:
+    """Write the files that were asked for, and say what is in which."""
+    from matryo.classify.text import write_answers
+    from matryo.results import append_rows
 
-
-def _check_out(out: Path | None) -> None:
-    from matryo.errors import InputError
-
-    if out is not None and out.suffix not in (".csv", ".jsonl"):
-        raise InputError("--out must end in .csv or .jsonl", got=out.name, cure="that says how it is written")
-
-
-def _write(out: Path, rows: EmbeddingSet, answers: Answers) -> None:
-    """One answer a row: its id, the class, how sure, at which dim."""
-    from matryo.files import replacing
-
-    names = rows.classes or tuple(map(str, range(int(answers.columns.max(initial=0)) + 1)))
-    columns = (rows.ids.tolist(), [names[column] for column in answers.columns], answers.confidence, answers.dims)
-    lines = [(one, name, round(float(sure), 6), int(dim)) for one, name, sure, dim in zip(*columns, strict=True)]
-    title = ("id", "class", "confidence", "dim")
-    text = io.StringIO(newline="")
-    if out.suffix == ".csv":
-        csv.writer(text, lineterminator="\n").writerows([title, *lines])
-    else:
-        text.writelines(json.dumps(dict(zip(title, line, strict=True)), ensure_ascii=False) + "\n" for line in lines)
-    with replacing(out) as file:
-        file.write(text.getvalue().encode())
-
-
-def _table(cascade: Cascade, answers: Answers, result: CascadeResult | None) -> str:
-    lines = []
-    if result is not None:
-        last = result.dims[-1]
-        lines += [f"{'':12}{'accuracy':>10}{'expected dim':>14}{'cumulative dim':>16}"]
-        for name, accuracy, *dims in (
-            ("cascade", result.accuracy, result.expected_dim, result.cumulative_dim),
-            (f"dim {last}", result.full_accuracy, last, last),
-        ):
-            lines += [f"{name:12}{100 * accuracy:10.1f}{dims[0]:14.1f}{dims[1]:16.1f}"]
-        lines += [""]
-    lines += [f"{'dim':>6}{'threshold':>12}{'answered':>10}"]
-    for dim, threshold in zip(cascade.dims_, [*cascade.thresholds_, None], strict=True):
-        share = float((answers.dims == dim).mean()) if len(answers.dims) else 0.0
-        shown = "the rest" if threshold is None else "none" if threshold > 1 else f"{threshold:.4f}"
-        lines += [f"{dim:6}{shown:>12}{100 * share:9.1f}%"]
-    if hasattr(cascade, "certified_"):
-        points, sure = f"{100 * cascade.max_loss:g} points", f"{100 * cascade.confidence:g} % confidence"
-        lines += [
-            f"certified: at most {points} lost against dim {cascade.dims_[-1]}, with {sure}"
-            if cascade.certified_
-            else f"no cascade could be certified to lose at most {points}, so dim {cascade.dims_[-1]} answers all"
-        ]
-    return "\n".join(lines)
-
-
-def _curve_table(curve: CascadeCurve) -> str:
-    about = {"greedy": "last dim", "budget": "budget", "risk": "max loss"}[curve.strategy]
-    lines = [
-        f"mean ± sd over {curve.holdouts} hold-outs of {curve.fitted_on:,} rows, tested on {curve.tested_on:,} others",
-        f"{about:>9}{'accuracy':>16}{'expected dim':>18}{'cumulative dim':>18}",
-    ]
-    for place, stop in enumerate(curve.stop):
-        cells = [f"{100 * curve.accuracy[place]:.2f} ± {100 * curve.accuracy_sd[place]:.2f}"]
-        for mean, sd in ((curve.expected_dim, curve.expected_dim_sd), (curve.cumulative_dim, curve.cumulative_dim_sd)):
-            cells.append(f"{mean[place]:.1f} ± {sd[place]:.1f}")
-        lines.append(f"{stop:>9g}{cells[0]:>16}{cells[1]:>18}{cells[2]:>18}")
-    return "\n".join(lines)
+    wrote = []
+    if args.save:
+        ready.cascade.save(args.save, ready.fitted_on)
+        wrote += [f"thresholds in {args.save}"]
+    if args.out:
+        write_answers(args.out, ready.answered, answers)
+        wrote += [f"{len(ready.answered):,} answers in {args.out}"]
+    if args.json and args.json != "-":
+        append_rows(Path(args.json), rows)
+        wrote += [f"{len(rows)} row{'s' * (len(rows) != 1)} in {args.json}"]
+    return wrote

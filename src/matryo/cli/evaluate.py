@@ -68,7 +68,7 @@ def add_subject_arguments(parser: argparse.ArgumentParser, folders: str = "+", b
     )
     parser.add_argument("--database", default="train", metavar="SPLIT", help="the split that is searched [train]")
     parser.add_argument("--queries", action="append", metavar="SPLIT", help="a split that asks; repeat (default: all)")
-    parser.add_argument("--dims", metavar="M,M,…", help="dims to measure (default: the nesting and the ones between)")
+    parser.add_argument("--dims", metavar="M,M,…", help="dims to evaluate (default: the nesting, and between)")
     parser.add_argument("--texts", type=Path, metavar="DIR", help="embeddings of texts about the classes: zero-shot")
     parser.add_argument(
         "--baselines", default=baselines, metavar="NAME,…",
@@ -79,9 +79,16 @@ def add_subject_arguments(parser: argparse.ArgumentParser, folders: str = "+", b
 
 def run(args: argparse.Namespace) -> None:
     """Evaluate, print the table, store the rows."""
+    from matryo.errors import InputError
     from matryo.evaluation import Evaluation, table
     from matryo.results import append_rows
 
+    if args.protocols != "evaluate" and not args.json:
+        raise InputError(
+            "the results of other protocols than evaluate are rows, not a table",
+            got=f"--protocols {args.protocols} without --json",
+            cure="say where they go, --json FILE, or draw them: matryo report",
+        )
     subjects = open_subjects(
         args.folders, database=args.database, queries=args.queries, dims=parse_dims(args.dims), texts=args.texts,
         progress=not args.quiet,
@@ -91,15 +98,14 @@ def run(args: argparse.Namespace) -> None:
         for row in to_rows(found):
             print(json.dumps(dataclasses.asdict(row), ensure_ascii=False))
         return
+    if args.json:
+        append_rows(Path(args.json), to_rows(found))
     show = [] if args.show == "all" else args.show.split(",")
     evaluations = [one.result for one in found if isinstance(one.result, Evaluation)]
     if evaluations:
         print(table([(one.model, one) for one in evaluations], show=show))
     if args.json:
-        append_rows(Path(args.json), to_rows(found))
-    if others := len(found) - len(evaluations):
-        stored = f"in {args.json}" if args.json else "stored nowhere: add --json FILE, or use `matryo report`"
-        print(f"{others} results of other protocols: {stored}")
+        print(f"{len(found)} rows in {args.json}")
 
 
 def open_subjects(
@@ -119,7 +125,7 @@ def open_subjects(
     for folder in folders:
         sets = _open_sets(folder, {database, *(queries or ())})
         searched = sets[database]
-        asking = {split: sets[split] for split in queries or _answerable(sets, database)}
+        asking = {split: _named(sets[split], split) for split in queries or _answerable(sets, database)}
         # Dims the user named must fit; those of the first folder are cut to what this one has.
         shared = default_dims((subjects[0].database if subjects else searched).nesting)
         at = dims or [m for m in shared if m <= searched.dim]
@@ -157,11 +163,14 @@ def measure_folders(subjects: Sequence[Subject], protocols: str, baselines: str)
     fixed = [subject for subject in subjects if len(subject.database.nesting) == 1]
     for name in _chosen(baselines, NAMES):
         for subject in fixed or subjects:
-            if name == "svd-classifier?" and subject.database.head is None:
-                continue
             if name == "truncate?" and subject in fixed:
                 continue   # a fixed model read at small dims is just that
-            found += [Measured(subject.seed, one) for one in measure_baseline(subject, name.rstrip("?"))]
+            try:
+                found += [Measured(subject.seed, one) for one in measure_baseline(subject, name.rstrip("?"))]
+            except InputError as error:
+                if not name.endswith("?"):
+                    raise
+                print(f"left out {name[:-1]} of {subject.name}: {error}", file=sys.stderr)
     return found
 
 
@@ -184,6 +193,13 @@ def _chosen(text: str, known: Sequence[str]) -> list[str]:
     if unknown := [name for name in names if name.rstrip("?") not in known]:
         raise InputError("there is no such choice", got=", ".join(unknown), cure=f"choose from {', '.join(known)}")
     return names
+
+
+def _named(embeddings: EmbeddingSet, split: str) -> EmbeddingSet:
+    """Vectors that were written without a split's name are called like their folder."""
+    if embeddings.manifest.split:
+        return embeddings
+    return dataclasses.replace(embeddings, manifest=dataclasses.replace(embeddings.manifest, split=split))
 
 
 def _answerable(sets: dict[str, EmbeddingSet], database: str) -> list[str]:

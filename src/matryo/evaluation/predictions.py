@@ -61,7 +61,11 @@ class Predictions:
 
 
 def predict(
-    queries: EmbeddingSet, database: EmbeddingSet | None = None, *, dims: Sequence[int] | None = None
+    queries: EmbeddingSet,
+    database: EmbeddingSet | None = None,
+    *,
+    dims: Sequence[int] | None = None,
+    progress: bool = False,
 ) -> Predictions:
     """By the head in ``queries`` where there is one, else by the class of the nearest vector in ``database``.
 
@@ -79,7 +83,7 @@ def predict(
     if queries.head is not None:
         return _by_head(queries, queries.head, dims)
     if database is not None:
-        return _by_neighbour(queries, database, dims)
+        return _by_neighbour(queries, database, dims, progress)
     raise EmbeddingsError(
         "predictions need the head that was trained with the encoder, or a database of labelled vectors",
         got=f"{queries.path} without a head, and no database",
@@ -113,14 +117,16 @@ def _softmax_of_best(logits: Floats) -> Floats:
     return np.asarray(1 / np.exp(below).sum(axis=1))   # the best itself is exp(0)
 
 
-def _by_neighbour(queries: EmbeddingSet, database: EmbeddingSet, dims: Sequence[int] | None) -> Predictions:
+def _by_neighbour(
+    queries: EmbeddingSet, database: EmbeddingSet, dims: Sequence[int] | None, progress: bool
+) -> Predictions:
     known, asked = labels_of(database, "database"), labels_of(queries, "queries")
     check_pair(database, queries, ("database", "queries"))
     nesting = chosen_dims(queries, dims)
     rows = _some(np.flatnonzero(np.isin(asked, known[known != UNKNOWN])))
     check_several(known)
     vectors = queries.vectors if len(rows) == queries.count else queries.vectors[rows]
-    found = search(database.vectors, vectors, nesting.dims, k=1)
+    found = search(database.vectors, vectors, nesting.dims, k=1, progress=progress)
     nearest = np.stack([found[dim][:, 0] for dim in nesting.dims])
     confidence = _cosines(database.vectors, vectors, nearest, nesting)
     return Predictions("1-NN", nesting.dims, asked[rows], known[nearest], confidence, rows)

@@ -7,7 +7,6 @@ matters: one command measures whatever a folder allows.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +17,7 @@ import numpy as np
 
 from matryo.baselines import DRAWN, baseline
 from matryo.classify import cascade_curve
+from matryo.classify.risk import fewest_rows
 from matryo.embeddings import UNKNOWN
 from matryo.errors import EmbeddingsError, InputError
 from matryo.evaluation.checks import default_dims
@@ -68,7 +68,7 @@ class Subject:
     texts: EmbeddingSet | None = None
     """Embeddings of texts about the classes, for zero-shot."""
     asked_dims: tuple[int, ...] = ()
-    """Where to evaluate; none means the nesting and the dims between."""
+    """Where to evaluate; none means the nesting and the dims between. Other protocols keep to the nesting."""
     progress: bool = True
     """Whether what takes long shows how far it is."""
 
@@ -82,7 +82,7 @@ class Subject:
         """Every split, evaluated: once, for all protocols that read it."""
         found = []
         for asked in self.queries.values():
-            dims = [m for m in self.asked_dims or default_dims(self.database.nesting) if m <= asked.dim]
+            dims = self.asked_dims or default_dims(self.database.nesting)
             found.append(evaluate(self.database, asked, dims=dims, progress=self.progress))
         return found
 
@@ -93,7 +93,7 @@ class Subject:
         for split, asked in self.queries.items():
             by_head = asked.head is not None and len(asked.head.dims) > 1
             known = asked if by_head else asked.transformed(asked.vectors)
-            found[split] = predict(known, self.database, dims=self.dims)
+            found[split] = predict(known, self.database, dims=self.dims, progress=self.progress)
         return found
 
 
@@ -106,15 +106,14 @@ def measure(subject: Subject, protocol: str) -> list[Any]:
 
 def measure_baseline(subject: Subject, name: str, *, draws: int = 5) -> list[Evaluation]:
     """The subject's vectors through a baseline fitted on its database; random ones are the mean of ``draws``."""
-    drawn: dict[str, list[Evaluation]] = {}
+    drawn: list[list[Evaluation]] = []
     for seed in range(draws if name in DRAWN else 1):
         fitted = baseline(name, seed).fit(subject.database)
         queries = {split: fitted.apply(asked) for split, asked in subject.queries.items()}
         mapped = dataclasses.replace(subject, database=fitted.apply(subject.database), queries=queries)
-        for one in mapped.evaluations:
-            drawn.setdefault(one.split, []).append(one)
+        drawn.append(mapped.evaluations)
     title = f"{subject.name} + {BASELINE_TITLES[name]}"
-    return [dataclasses.replace(_mean(many), model=title) for many in drawn.values()]
+    return [dataclasses.replace(_mean(many), model=title) for many in zip(*drawn, strict=True)]
 
 
 def _evaluate(subject: Subject) -> Iterator[Evaluation]:
@@ -131,10 +130,10 @@ def _few_shot(subject: Subject) -> Iterator[Result]:
     for asked in _repeating(subject):
         shots = _fitting_shots(_class_counts(asked))
         yield few_shot(asked, shots=shots, draws=_DRAWS, dims=subject.dims, progress=subject.progress)
-        novel = _novel(subject, asked)
-        counts = _class_counts(asked)[novel]
-        if len(novel) > 1 and counts.min() > 1:
-            shots = tuple(n for n in _SHOTS if n < counts.min())
+        counts = _class_counts(asked)
+        novel = [label for label in _novel(subject, asked) if counts[label] > 1]
+        if len(novel) > 1:
+            shots = tuple(n for n in _SHOTS if n < counts[novel].min())
             yield few_shot(
                 asked, shots=shots, draws=_DRAWS, dims=subject.dims, progress=subject.progress,
                 classes=novel, about="never trained",
@@ -184,9 +183,10 @@ def _cascade(subject: Subject) -> Iterator[Result]:
                 got="none" if asked.head is None else f"dim {asked.head.dim} only",
                 cure="train one with --head.kind separate or tied",
             )
-        yield from (cascade_curve(asked, strategy=strategy) for strategy in ("greedy", "budget"))
-        with contextlib.suppress(InputError):   # too few examples to certify anything are told by `matryo classify`
-            yield cascade_curve(asked, strategy="risk")
+        # Half of the rows are fitted on; too few could not certify even a loss of five points.
+        certain = _class_counts(asked).sum() // 2 >= fewest_rows(0.05, 0.95)
+        for strategy in ("greedy", "budget", *(["risk"] if certain else [])):
+            yield cascade_curve(asked, strategy=strategy, progress=subject.progress)
 
 
 def _zero_shot(subject: Subject) -> Iterator[Result]:

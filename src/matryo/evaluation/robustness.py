@@ -31,6 +31,8 @@ class Robustness(Result):
     top1: tuple[tuple[float, ...], ...]
     """[splits][dims]: 1-NN."""
     map10: tuple[tuple[float, ...], ...]
+    by: str
+    """What the oracle routes: the "head", or "1-NN"."""
     oracle: tuple[float, ...]
     """[splits]."""
 
@@ -58,6 +60,7 @@ def robustness(evaluations: Sequence[Evaluation], oracles: Sequence[Trends]) -> 
         head=tuple(tuple(row.head_top1 for row in one) for one in rows),
         top1=tuple(tuple(row.top1 for row in one) for one in rows),
         map10=tuple(tuple(row.map_at[10] for row in one) for one in rows),
+        by=oracles[0].by,
         oracle=tuple(one.oracle for one in oracles),
     )
 

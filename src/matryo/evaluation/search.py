@@ -35,7 +35,7 @@ __all__ = ["NeighbourBatch", "search", "search_batches"]
 
 _BUDGET = 256 << 20   # bytes for a batch of queries, its best so far at every dim, and a tile of the database
 _TILE = (1024, 2048)   # queries × database rows scored at a time: much work a product, yet near the cache
-_REPAYS = 1 << 34   # multiplications from which on loading the compiled loop is time well spent
+_REPAYS = 1 << 31   # multiplications from which on loading the compiled loop is time well spent
 _NOTHING = np.iinfo(np.int64).min   # the key of no neighbour at all, below that of any score
 
 

@@ -76,7 +76,7 @@ def evaluated(rows: Iterable[Row]) -> list[Line]:
         together.setdefault((group.place, group.name), []).append(group)
     lines = []
     for (place, name), groups in together.items():
-        largest = max(groups, key=lambda group: group.first.dims)
+        largest = max(groups, key=lambda group: group.first.dims[-1])
         role = _role(name, largest.first)
         cut = role == "fixed" and len(largest.first.dims) > 1
         lines.append(Line(place, name, f"{name}, truncated" if cut else name, role, (largest,)))

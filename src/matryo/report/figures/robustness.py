@@ -34,7 +34,7 @@ def robustness(material: Material) -> Section | None:
     for number, group in enumerate(groups, start=1):
         here, oracle = _curves(group), _oracle(group)
         drawn = export(_draw(group, here, oracle))
-        caption = f"{group.name} on {group.place}. Stars: right at some dim.{bars(here)}"
+        caption = f"{group.name} on {group.place}. Stars: right at some dim, by {group.first.by}.{bars(here)}"
         plates.append(Plate(stem("robustness", number, group.name), caption, drawn))
         curves += [*here, *oracle]
     return Section(

@@ -1,0 +1,88 @@
+"""A hold-out that can be found again: which rows chose the thresholds, so that none of them tests these."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from matryo.embeddings import UNKNOWN
+from matryo.errors import InputError
+
+if TYPE_CHECKING:
+    from matryo.embeddings import EmbeddingSet
+
+    Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+__all__ = ["Holdout"]
+
+
+@dataclass(frozen=True)
+class Holdout:
+    """A random share of the labelled rows of a split, as embedded by a model; made by :meth:`of`.
+
+    >>> from matryo import EmbeddingSet
+    >>> mine = EmbeddingSet.of(np.eye(4), labels=[0, 1, 0, -1], split="val")
+    >>> Holdout.of(mine, share=1, seed=0).rows(mine)
+    array([ True,  True,  True, False])
+    """
+
+    model: str | Mapping[str, Any]
+    dataset: str
+    split: str
+    labels: str
+    """The SHA-256 of the split's labels: of other rows a seed would choose others."""
+    share: float
+    seed: int
+
+    @classmethod
+    def of(cls, embeddings: EmbeddingSet, share: float, seed: int) -> Self:
+        """The hold-out that ``seed`` chooses."""
+        about = embeddings.manifest
+        return cls(about.model, about.dataset, _split(embeddings), _digest(embeddings), share, seed)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self | None:
+        """The rows that a saved cascade was fitted on, where it says so."""
+        try:
+            saved = json.loads(Path(path).read_text(encoding="utf-8")).get("fitted_on")
+            if saved is None:
+                return None
+            share, seed = float(saved.pop("share")), int(saved.pop("seed"))
+            if not 0 < share <= 1 or seed < 0:
+                raise ValueError(f"share {share:g}, seed {seed}")
+            return cls(**saved, share=share, seed=seed)
+        except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
+            cure = "save it again, or check the path"
+            raise InputError(f"{path} must be a saved cascade", got=error, cure=cure) from error
+
+    def is_of(self, embeddings: EmbeddingSet) -> bool:
+        """Whether the hold-out was taken from this split of this dataset, as embedded by this model."""
+        about = embeddings.manifest
+        return (self.model, self.dataset, self.split) == (about.model, about.dataset, _split(embeddings))
+
+    def can_tell(self, embeddings: EmbeddingSet) -> bool:
+        """Whether these are the very rows it was taken from, so that :meth:`rows` finds it."""
+        return self.is_of(embeddings) and self.labels == _digest(embeddings)
+
+    def rows(self, embeddings: EmbeddingSet) -> Bools:
+        """[n]: which rows it consists of."""
+        held = np.zeros(len(embeddings), bool)
+        if embeddings.labels is not None:
+            labelled = np.flatnonzero(embeddings.labels != UNKNOWN)
+            held[np.random.default_rng(self.seed).permutation(labelled)[: round(self.share * len(labelled))]] = True
+        return held
+
+
+def _split(embeddings: EmbeddingSet) -> str:
+    return embeddings.manifest.split or embeddings.path.name
+
+
+def _digest(embeddings: EmbeddingSet) -> str:
+    labels = np.empty(0) if embeddings.labels is None else embeddings.labels
+    return hashlib.sha256(labels.astype("<i8").tobytes()).hexdigest()

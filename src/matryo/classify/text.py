@@ -1,0 +1,84 @@
+"""A cascade's answers as text: lines for files, tables for people."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import TYPE_CHECKING
+
+from matryo.files import replacing
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matryo.classify.cascade import Cascade
+    from matryo.classify.curve import CascadeCurve
+    from matryo.classify.outcomes import CascadeResult
+    from matryo.classify.walk import Answers
+    from matryo.embeddings import EmbeddingSet
+
+__all__ = ["cascade_table", "curve_table", "write_answers"]
+
+
+def write_answers(out: Path, rows: EmbeddingSet, answers: Answers) -> None:
+    """One answer a row, as CSV or JSON lines: its id, the class, how sure, at which dim."""
+    names = rows.classes or tuple(map(str, range(int(answers.columns.max(initial=0)) + 1)))
+    columns = (rows.ids.tolist(), [names[column] for column in answers.columns], answers.confidence, answers.dims)
+    lines = [(one, name, round(float(sure), 6), int(dim)) for one, name, sure, dim in zip(*columns, strict=True)]
+    title = ("id", "class", "confidence", "dim")
+    text = io.StringIO(newline="")
+    if out.suffix == ".csv":
+        csv.writer(text, lineterminator="\n").writerows([title, *lines])
+    else:
+        text.writelines(json.dumps(dict(zip(title, line, strict=True)), ensure_ascii=False) + "\n" for line in lines)
+    with replacing(out) as file:
+        file.write(text.getvalue().encode())
+
+
+def cascade_table(cascade: Cascade, answers: Answers, result: CascadeResult | None, covered: bool) -> str:
+    """Accuracy and cost where known, each dim's threshold and share, and a certificate if it ``covered`` the rows."""
+    lines = []
+    if result is not None:
+        last = result.dims[-1]
+        lines += [f"{'':12}{'accuracy':>10}{'expected dim':>14}{'cumulative dim':>16}"]
+        for name, accuracy, *dims in (
+            ("cascade", result.accuracy, result.expected_dim, result.cumulative_dim),
+            (f"dim {last}", result.full_accuracy, last, last),
+        ):
+            lines += [f"{name:12}{100 * accuracy:10.1f}{dims[0]:14.1f}{dims[1]:16.1f}"]
+        lines += [""]
+    lines += [f"{'dim':>6}{'threshold':>12}{'answered':>10}"]
+    for dim, threshold in zip(cascade.dims_, [*cascade.thresholds_, None], strict=True):
+        share = float((answers.dims == dim).mean()) if len(answers.dims) else 0.0
+        lines += [f"{dim:6}{_threshold(threshold):>12}{100 * share:9.1f}%"]
+    if hasattr(cascade, "certified_"):
+        points, sure = f"{100 * cascade.max_loss:g} points", f"{100 * cascade.confidence:g} % confidence"
+        if not cascade.certified_:
+            lines += [f"no cascade could be certified to lose at most {points}, so dim {cascade.dims_[-1]} answers all"]
+        elif covered:
+            lines += [f"certified: at most {points} lost against dim {cascade.dims_[-1]}, with {sure}"]
+        else:
+            lines += ["certified on the rows it was fitted on; of these it says nothing"]
+    return "\n".join(lines)
+
+
+def _threshold(value: float | None) -> str:
+    if value is None:
+        return "the rest"
+    return "none" if value > 1 else f"{value:.2g}" if 0 < value < 0.001 else f"{value:.4f}"
+
+
+def curve_table(curve: CascadeCurve) -> str:
+    """Mean and standard deviation at each point of the curve."""
+    about = {"greedy": "last dim", "budget": "budget", "risk": "max loss"}[curve.strategy]
+    lines = [
+        f"mean ± sd over {curve.holdouts} hold-outs of {curve.fitted_on:,} rows, tested on {curve.tested_on:,} others",
+        f"{about:>9}{'accuracy':>16}{'expected dim':>18}{'cumulative dim':>18}",
+    ]
+    for place, stop in enumerate(curve.stop):
+        cells = [f"{100 * curve.accuracy[place]:.2f} ± {100 * curve.accuracy_sd[place]:.2f}"]
+        for mean, sd in ((curve.expected_dim, curve.expected_dim_sd), (curve.cumulative_dim, curve.cumulative_dim_sd)):
+            cells.append(f"{mean[place]:.1f} ± {sd[place]:.1f}")
+        lines.append(f"{stop:>9g}{cells[0]:>16}{cells[1]:>18}{cells[2]:>18}")
+    return "\n".join(lines)

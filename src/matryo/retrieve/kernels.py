@@ -1,0 +1,398 @@
+"""Search of one query as compiled loops: sums over a block, the best of them, and the sums of a shortlist.
+
+Each loop reads rows once, in order, and does so little with them that memory is what it waits for. Floats are summed
+by LLVM's own vectors. Bytes are not: the instruction that multiplies four bytes and adds them up is spelt out
+(``add_dot``), and plain arithmetic stands in for it where the processor has none. A float16 is widened as it is
+loaded. The sums of a row have the same bits wherever it lies, so equal rows score equally.
+
+numba compiles each loop on its first use after an installation; later processes load what it kept. All is in one
+file, because numba looks at no other to see whether what it kept is stale.
+"""
+
+# mypy: ignore-errors
+# ruff: noqa: ARG001
+# The types here are numba's, and so are the rules: an intrinsic must name the arguments that its code is made for.
+
+from __future__ import annotations
+
+import numpy as np
+from llvmlite import binding, ir
+from numba import config, njit, types
+from numba.extending import intrinsic, models, register_model
+
+__all__ = ["LANES", "add_distances_at", "add_exactly_at", "add_products", "add_products_at", "add_products_int8",
+           "best", "scan_sketch", "sift_more", "sift_sketch"]
+
+LANES = 16   # rows of a tile: the 32-bit sums of one AVX-512 register
+# Unless numba was told to compile for another processor.
+_HOST = config.CPU_NAME is None and config.CPU_FEATURES is None
+_VNNI = _HOST and bool(binding.get_host_cpu_features().get("avx512vnni"))
+
+# ── vectors ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Sums(types.Type):
+    """``LANES`` 32-bit integers, in registers."""
+
+
+_sums = _Sums(name=f"int32x{LANES}")
+_int32 = ir.IntType(32)
+_ints = ir.VectorType(_int32, LANES)
+_bytes = ir.VectorType(ir.IntType(8), 4 * LANES)
+_floats = ir.VectorType(ir.FloatType(), LANES)
+
+
+@register_model(_Sums)
+class _SumsModel(models.PrimitiveModel):
+    def __init__(self, manager, kind):
+        super().__init__(manager, kind, _ints)
+
+
+def _load(context, builder, kind, array, offset, vector, align=1):
+    # Plain pointers, counted in items from the start of a contiguous array of any shape.
+    start = builder.gep(context.make_array(kind)(context, builder, array).data, [offset])
+    return builder.load(builder.bitcast(start, vector.as_pointer()), align=align)
+
+
+def _spread(builder, number, vector):
+    one = builder.insert_element(ir.Constant(vector, ir.Undefined), number, ir.Constant(_int32, 0))
+    return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), ir.Constant(_ints, None))
+
+
+def _dot(builder, sums, codes, weights):
+    # sums + the dot products of each four unsigned bytes of codes with four signed ones of weights.
+    if _VNNI:
+        kind = ir.FunctionType(_ints, [_ints, _ints, _ints])
+        name = "llvm.x86.avx512.vpdpbusd.512"
+        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+        return builder.call(function, [sums, builder.bitcast(codes, _ints), builder.bitcast(weights, _ints)])
+    wide = ir.VectorType(_int32, 4 * LANES)
+    product = builder.mul(builder.zext(codes, wide), builder.sext(weights, wide))
+    for part in range(4):
+        chosen = ir.Constant(_ints, [4 * lane + part for lane in range(LANES)])
+        sums = builder.add(sums, builder.shuffle_vector(product, ir.Constant(wide, ir.Undefined), chosen))
+    return sums
+
+
+@intrinsic
+def zeros(_typing):
+    """A vector of zeros."""
+    return _sums(), lambda *_: ir.Constant(_ints, None)
+
+
+@intrinsic
+def add_dot(_typing, tiles, offset, query, at, sums):
+    """Add to each of ``LANES`` sums the product of a row's four codes, from ``offset`` on, with four of the query."""
+
+    def emit(context, builder, signature, args):
+        codes = _load(context, builder, signature.args[0], args[0], args[1], _bytes)
+        weights = _load(context, builder, signature.args[2], args[2], args[3], _int32)
+        return _dot(builder, args[4], codes, builder.bitcast(_spread(builder, weights, _ints), _bytes))
+
+    return _sums(tiles, types.intp, query, types.intp, _sums), emit
+
+
+@intrinsic
+def add_long_dot(_typing, codes, offset, query, at, sums):
+    """Add the product of 64 signed codes of one row from ``offset`` on with 64 of the query, spread over the lanes.
+
+    The codes are made unsigned by adding 128: the caller takes that off again.
+    """
+
+    def emit(context, builder, signature, args):
+        row = _load(context, builder, signature.args[0], args[0], args[1], _bytes)
+        row = builder.xor(row, ir.Constant(_bytes, [-128] * (4 * LANES)))
+        weights = _load(context, builder, signature.args[2], args[2], args[3], _bytes)
+        return _dot(builder, args[4], row, weights)
+
+    return _sums(codes, types.intp, query, types.intp, _sums), emit
+
+
+@intrinsic
+def total(_typing, sums):
+    """The sum over the lanes."""
+
+    def emit(_context, builder, _signature, args):
+        kind = ir.FunctionType(_int32, [_ints])
+        name = f"llvm.vector.reduce.add.v{LANES}i32"
+        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+        return builder.call(function, [args[0]])
+
+    return types.int32(_sums), emit
+
+
+@intrinsic
+def grade(_typing, high, low, scale, offsets, dots, place, bar):
+    """Store the dots ``128 · high + low``; a bit for each whose ``scale · dot + offset`` is above the bar."""
+
+    def emit(context, builder, signature, args):
+        both = builder.add(builder.shl(args[0], ir.Constant(_ints, [7] * LANES)), args[1])
+        start = builder.gep(context.make_array(signature.args[4])(context, builder, args[4]).data, [args[5]])
+        builder.store(both, builder.bitcast(start, _ints.as_pointer()), align=4)
+        scores = _scaled(context, builder, signature.args[3], args[3], args[5], both, args[2])
+        return _bits(builder, builder.fcmp_ordered(">", scores, _spread(builder, args[6], _floats)))
+
+    return types.uint64(_sums, _sums, types.float32, offsets, dots, types.intp, types.float32), emit
+
+
+@intrinsic
+def reaching(_typing, dots, scale, offsets, tails, reach, place, bar):
+    """A bit for each row whose bound ``scale · dot + offset + reach · tail`` is not below the bar."""
+
+    def emit(context, builder, signature, args):
+        both = _load(context, builder, signature.args[0], args[0], args[5], _ints, align=4)
+        tail = _load(context, builder, signature.args[3], args[3], args[5], _floats, align=4)
+        scores = _scaled(context, builder, signature.args[2], args[2], args[5], both, args[1])
+        bounds = builder.fadd(scores, builder.fmul(tail, _spread(builder, args[4], _floats)))
+        return _bits(builder, builder.fcmp_unordered(">=", bounds, _spread(builder, args[6], _floats)))
+
+    return types.uint64(dots, types.float32, offsets, tails, types.float32, types.intp, types.float32), emit
+
+
+def _scaled(context, builder, kind, offsets, place, dots, scale):
+    scores = builder.fmul(builder.sitofp(dots, _floats), _spread(builder, scale, _floats))
+    if isinstance(kind, types.NoneType):
+        return scores
+    return builder.fadd(scores, _load(context, builder, kind, offsets, place, _floats, align=4))
+
+
+def _bits(builder, lanes):
+    return builder.zext(builder.bitcast(lanes, ir.IntType(LANES)), ir.IntType(64))
+
+
+@intrinsic
+def lowest_bit(_typing, bits):
+    """The place of the lowest bit that is set; there must be one."""
+
+    def emit(_context, builder, _signature, args):
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.uint64), emit
+
+
+@intrinsic
+def same_bits(_typing, number):
+    """The int32 that has the bits of a float32, or the other way round."""
+
+    def emit(context, builder, signature, args):
+        return builder.bitcast(args[0], context.get_value_type(signature.return_type))
+
+    return (types.int32 if number == types.float32 else types.float32)(number), emit
+
+
+@intrinsic
+def wide(_typing, number):
+    """A float32 as it is; 16 bits are a float16, which numba does not know, and are widened."""
+
+    def emit(_context, builder, signature, args):
+        if signature.args[0] != types.uint16:
+            return args[0]
+        return builder.fpext(builder.bitcast(args[0], ir.HalfType()), ir.FloatType())
+
+    return types.float32(number), emit
+
+
+# ── blocks ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+# Sums may run in any order, but always in the same: a row's sum depends on nothing but the row.
+_ANY_ORDER = {"reassoc", "contract"}
+
+
+def _compiled(function):
+    # No folder to keep it in: a read-only installation without a home.
+    try:
+        return njit(nogil=True, cache=True, fastmath=_ANY_ORDER)(function)
+    except RuntimeError:
+        return njit(nogil=True, fastmath=_ANY_ORDER)(function)
+
+
+@_compiled
+def add_products(rows, query, sums):
+    """Add the inner product of each of the ``rows`` [n, width] with the ``query`` to its sum."""
+    for i in range(len(rows)):
+        one = np.float32(0)
+        for j in range(len(query)):
+            one += wide(rows[i, j]) * query[j]
+        sums[i] += one
+
+
+@_compiled
+def add_products_at(rows, query, at, sums):
+    """Add the inner products of the rows ``at`` these places to their sums."""
+    for i in range(len(at)):
+        one = np.float32(0)
+        for j in range(len(query)):
+            one += wide(rows[at[i], j]) * query[j]
+        sums[i] += one
+
+
+@_compiled
+def add_exactly_at(rows, query, at, sums, squares):
+    """In float64, add the inner products of the rows ``at`` these places to ``sums``, their squares to ``squares``."""
+    for i in range(len(at)):
+        one = square = 0.0
+        for j in range(len(query)):
+            value = np.float64(wide(rows[at[i], j]))
+            one += value * query[j]
+            square += value * value
+        sums[i] += one
+        squares[i] += square
+
+
+@_compiled
+def add_distances_at(rows, query, at, sums):
+    """Add the squared distances of the rows ``at`` these places from the query to their sums, in float64."""
+    for i in range(len(at)):
+        one = 0.0
+        for j in range(len(query)):
+            apart = np.float64(wide(rows[at[i], j])) - query[j]
+            one += apart * apart
+        sums[i] += one
+
+
+@_compiled
+def add_products_int8(codes, query, sums):
+    """Add the products of ``codes`` [n, width] with the codes of a query, both in −127 … 127, to the int32 ``sums``."""
+    width = codes.shape[1]
+    if width % 64:
+        for i in range(len(codes)):
+            one = np.int32(0)
+            for j in range(width):
+                one += np.int32(codes[i, j]) * np.int32(query[j])
+            sums[i] += one
+        return
+    shift = _shift(query)
+    for i in range(len(codes)):
+        lanes = zeros()
+        for j in range(0, width, 64):
+            lanes = add_long_dot(codes, i * width + j, query, j, lanes)
+        sums[i] += total(lanes) - shift
+
+
+@_compiled
+def _shift(query):
+    # What adding 128 to every code of a row adds to its product.
+    shift = np.int32(0)
+    for j in range(len(query)):
+        shift += np.int32(query[j])
+    return np.int32(128) * shift
+
+
+@_compiled
+def best(scores, keep):
+    """The rows of the ``keep`` largest ``scores``, best first; of equal ones the smaller row."""
+    keys, count, bar = np.empty(2 * keep + 64, np.int64), 0, np.float32(-np.inf)
+    for i in range(len(scores)):
+        if scores[i] > bar or count < keep:
+            keys[count] = _key(scores[i], i)
+            count += 1
+            if count == len(keys):
+                bar = _cut(keys, keep)
+                count = keep
+    return _sorted_rows(keys[:count], keep)
+
+
+# ── sketches ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@_compiled
+def scan_sketch(tiles, high, low, scale, offsets, allowed, dots, count, keep):
+    """The product of every row's codes with a query's, into ``dots``; gives the rows of the best ``keep`` scores.
+
+    ``tiles`` [tile, four columns, row, column] are unsigned codes. The query's are 128 · ``high`` + ``low``: its
+    fourteen bits cost a second instruction, but no byte more to read.
+    """
+    keys, found, bar = np.empty(2 * keep + 64, np.int64), 0, np.float32(-np.inf)
+    fours = tiles.shape[1]
+    for tile in range(len(tiles)):
+        highs = lows = zeros()
+        at = tile * fours * 4 * LANES
+        for j in range(fours):
+            highs = add_dot(tiles, at + j * 4 * LANES, high, 4 * j, highs)
+            lows = add_dot(tiles, at + j * 4 * LANES, low, 4 * j, lows)
+        lanes = grade(highs, lows, scale, offsets, dots, tile * LANES, bar)
+        while lanes:
+            row = tile * LANES + lowest_bit(lanes)
+            lanes &= lanes - np.uint64(1)
+            if row < count and allowed[row]:
+                keys[found] = _key(np.float32(dots[row]) * scale + _offset(offsets, row), row)
+                found += 1
+                if found == len(keys):
+                    bar = _cut(keys, keep)
+                    found = keep
+    return _sorted_rows(keys[:found], keep)
+
+
+@_compiled
+def sift_sketch(dots, scale, offsets, tails, reach, bar, allowed, rows, sums, count):
+    """Which of the rows may reach the bar, into ``rows``, and what they have so far, into ``sums``; gives how many."""
+    found = 0
+    for place in range(0, len(dots), LANES):
+        lanes = reaching(dots, scale, offsets, tails, reach, place, bar)
+        while lanes:
+            row = place + lowest_bit(lanes)
+            lanes &= lanes - np.uint64(1)
+            if row < count and allowed[row]:
+                rows[found] = row
+                sums[found] = np.float64(dots[row]) * scale
+                found += 1
+    return found
+
+
+@_compiled
+def sift_more(codes, high, low, scale, offsets, tails, reach, bar, rows, sums):
+    """Add the products over further ``codes`` [n, width] to the sums of these rows; those that may still reach the bar
+    move to the front, and their number is given.
+    """
+    width, found = codes.shape[1], 0
+    shift = 128 * np.int64(_shift(high)) + _shift(low)
+    for i in range(len(rows)):
+        row = rows[i]
+        highs = lows = zeros()
+        for j in range(0, width, 64):
+            highs = add_long_dot(codes, row * width + j, high, j, highs)
+            lows = add_long_dot(codes, row * width + j, low, j, lows)
+        dot = 128 * np.int64(total(highs)) + total(lows) - shift
+        sum_ = sums[i] + np.float64(dot) * scale
+        if not sum_ + _offset(offsets, row) + reach * tails[row] < bar:
+            rows[found], sums[found] = row, sum_
+            found += 1
+    return found
+
+
+@_compiled
+def _offset(offsets, row):
+    if offsets is None:
+        return np.float32(0)
+    return offsets[row]
+
+
+@_compiled
+def _key(score, row):
+    # One integer that sorts by score, then by smaller row; −0 and 0 are one score.
+    bits = np.int64(same_bits(score if score != 0 else np.float32(0)))
+    return ((bits ^ ((bits >> 31) & 0x7FFFFFFF)) << 32) | (0xFFFFFFFF - row)
+
+
+@_compiled
+def _cut(keys, keep):
+    # The best ``keep`` to the front, and the score that others must beat from now on. Quickselect.
+    low, high = 0, len(keys)
+    while high - low > 1:
+        middle, edge, pivot = (low + high) >> 1, low, keys[(low + high) >> 1]
+        keys[middle] = keys[high - 1]
+        for i in range(low, high - 1):   # swaps without asking, since nobody can predict the answer
+            key = keys[i]
+            keys[i], keys[edge] = keys[edge], key
+            edge += key > pivot
+        keys[high - 1], keys[edge] = keys[edge], pivot
+        if edge == keep - 1:
+            break
+        low, high = (edge + 1, high) if edge < keep - 1 else (low, edge)
+    bits = keys[keep - 1] >> 32
+    return same_bits(np.int32(bits ^ ((bits >> 31) & 0x7FFFFFFF)))
+
+
+@_compiled
+def _sorted_rows(keys, keep):
+    return 0xFFFFFFFF - (np.sort(keys)[::-1][:keep] & 0xFFFFFFFF)

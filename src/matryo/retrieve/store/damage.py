@@ -1,0 +1,17 @@
+"""The one error for a file of an index that does not hold what was written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from matryo.errors import IndexFolderError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["damaged"]
+
+
+def damaged(path: Path, found: object) -> IndexFolderError:
+    """The error for a file that does not hold what was written."""
+    return IndexFolderError(f"{path} is damaged", got=found, cure="restore the index from a copy, or build it again")

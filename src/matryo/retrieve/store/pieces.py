@@ -1,0 +1,57 @@
+"""Rows on their way to a segment: any pieces in, pieces of one size out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+    Rows = np.ndarray[Any, np.dtype[np.int64]]
+
+__all__ = ["Piece", "regroup"]
+
+
+class Piece(NamedTuple):
+    """Vectors [n, d], the number of each row, and the ids, all integers or all strings."""
+
+    vectors: Array
+    rows: Rows
+    ids: list[Any]
+
+    def cut(self, at: int) -> tuple[Piece, Piece]:
+        """The first ``at`` rows, and the others."""
+        vectors, rows, ids = self
+        return Piece(vectors[:at], rows[:at], ids[:at]), Piece(vectors[at:], rows[at:], ids[at:])
+
+
+def regroup(pieces: Iterable[Piece], most: int) -> Iterator[Piece]:
+    """The same rows in pieces of ``most`` each, the last one smaller; no more than one is held at a time.
+
+    >>> small = [Piece(np.ones((n, 2)), np.arange(n), list(range(n))) for n in (3, 1, 2)]
+    >>> [len(piece.rows) for piece in regroup(small, 4)]
+    [4, 2]
+    """
+    held: list[Piece] = []
+    count = 0
+    for piece in pieces:
+        rest = piece
+        while len(rest.rows):
+            first, rest = rest.cut(most - count)
+            held.append(first)
+            count += len(first.rows)
+            if count == most:
+                yield _joined(held)
+                held, count = [], 0
+    if held:
+        yield _joined(held)
+
+
+def _joined(pieces: list[Piece]) -> Piece:
+    if len(pieces) == 1:
+        return pieces[0]
+    vectors, rows, ids = zip(*pieces, strict=True)
+    return Piece(np.concatenate(vectors), np.concatenate(rows), [one for part in ids for one in part])

@@ -1,0 +1,119 @@
+"""What a reader sees: the rows of one commit, in segments that never change, whatever the writer does next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from matryo.retrieve.blocks import Blocks
+from matryo.retrieve.store import records
+from matryo.retrieve.store.pieces import Piece
+from matryo.retrieve.store.segments import Ids, Segment, open_segment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from matryo.retrieve.store.about import About
+    from matryo.retrieve.store.database import Database
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+    Bools = np.ndarray[Any, np.dtype[np.bool_]]
+    Floats = np.ndarray[Any, np.dtype[np.float32]]
+    Rows = np.ndarray[Any, np.dtype[np.int64]]
+
+__all__ = ["Loader", "Snapshot"]
+
+_STEP_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """The rows of one commit. Segments follow each other in the order of insertion."""
+
+    about: About
+    segments: tuple[Segment, ...]
+
+    @property
+    def count(self) -> int:
+        """How many rows count."""
+        return sum(len(segment) if segment.alive is None else int(segment.alive.sum()) for segment in self.segments)
+
+    @property
+    def text_ids(self) -> bool:
+        """Whether ids are strings; False where there are none."""
+        return any(segment.ids.text is not None for segment in self.segments)
+
+    def ids(self) -> Array:
+        """The id of every row that counts, in the order of insertion."""
+        parts = [segment.ids.take(segment.positions) for segment in self.segments]
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+    def vectors(self, rows: Rows) -> Floats:
+        """The vectors of rows by their numbers, which must be there, as float32 [rows, d]."""
+        out = np.empty((len(rows), self.about.nesting.dim), np.float32)
+        for segment in self.segments:
+            at = np.minimum(np.searchsorted(segment.rows, rows), len(segment) - 1)
+            here = np.flatnonzero(segment.rows[at] == rows)
+            out[here] = segment.blocks.rows(at[here], self.about.nesting.dim)
+        return out
+
+    def among(self, rows: Rows) -> Snapshot:
+        """The same commit, in which of the rows that count only those numbered in ``rows`` do."""
+        kept = []
+        for segment in self.segments:
+            mask = _lies_in(segment.rows, rows)
+            kept.append(replace(segment, alive=mask if segment.alive is None else mask & segment.alive))
+        return replace(self, segments=tuple(kept))
+
+    def pieces(self) -> Iterator[Piece]:
+        """Every row that counts, in order, 64 MB at a time."""
+        dim = self.about.nesting.dim
+        step = max(1, _STEP_BYTES // (4 * dim))
+        for segment in self.segments:
+            positions = segment.positions
+            for start in range(0, len(positions), step):
+                at = positions[start : start + step]
+                yield Piece(segment.blocks.rows(at, dim), segment.rows[at], segment.ids.take(at).tolist())
+
+
+class Loader:
+    """Make the snapshot of the commit that a transaction sees; segments that are open already stay so."""
+
+    def __init__(self, root: Path, about: About) -> None:
+        self._root, self._about = root, about
+        self._open: dict[str, Segment] = {}
+
+    def load(self, database: Database) -> Snapshot:
+        """The snapshot, inside a transaction."""
+        listed = records.read_segments(database)
+        self._open = {one.name: self._open.get(one.name) or open_segment(self._root, one) for one in listed}
+        dead = records.read_dead(database)
+        segments = [_without(segment, dead) for segment in self._open.values()]
+        pending = records.read_pending(database, self._about)
+        if len(pending.rows):
+            segments.append(self._in_memory(pending))
+        return Snapshot(self._about, tuple(segments))
+
+    def _in_memory(self, piece: Piece) -> Segment:
+        about = self._about
+        blocks = Blocks.of(piece.vectors, about.nesting, dtype=about.dtype, int8_up_to=about.int8_up_to)
+        return Segment(blocks, piece.rows, Ids.of(piece.ids))
+
+
+def _without(segment: Segment, dead: Rows) -> Segment:
+    if not len(dead) or dead[-1] < segment.rows[0] or dead[0] > segment.rows[-1]:
+        return segment
+    return replace(segment, alive=~_lies_in(segment.rows, dead))
+
+
+def _lies_in(rows: Rows, chosen: Rows) -> Bools:
+    """Which of ``rows`` are ``chosen``; both rise."""
+    mask = np.zeros(len(rows), np.bool_)
+    low, high = np.searchsorted(chosen, (rows[0], rows[-1] + 1))
+    near = chosen[low:high]
+    at = np.searchsorted(rows, near)
+    mask[at[rows[at] == near]] = True
+    return mask

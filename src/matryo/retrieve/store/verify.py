@@ -1,0 +1,50 @@
+"""Every checksum of a store, and that its parts agree: a byte that is torn, flipped or lost is found and named."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from matryo.retrieve.store import records
+from matryo.retrieve.store.damage import damaged
+from matryo.retrieve.store.segments import open_segment, verify_segment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matryo.retrieve.store.about import About
+    from matryo.retrieve.store.database import Database
+
+__all__ = ["verify"]
+
+
+def verify(root: Path, database: Database, about: About) -> None:
+    """Read every byte of the commit that a transaction sees."""
+    found = [line for (line,) in database.execute("PRAGMA integrity_check(1)")]
+    if found != ["ok"]:
+        raise damaged(database.path, found[0])
+    if records.read_about(database) != about:
+        raise damaged(database.path, "the record 'about'")
+    listed = records.read_segments(database)
+    for record in listed:
+        verify_segment(root, record)
+    _check_items(root, database, about)
+
+
+def _check_items(root: Path, database: Database, about: About) -> None:
+    """Every row that is alive has one vector and one record."""
+    state = records.read_state(database)
+    alive, total = [], 0
+    for item in records.items(database):
+        alive.append(item.row)
+        total += item.crc
+    if (len(alive), total) != (state.count, state.total):
+        raise damaged(database.path, f"{len(alive)} items where there must be {state.count}, or others than these")
+    parts = [np.asarray(open_segment(root, record).rows) for record in records.read_segments(database)]
+    stored = np.concatenate([*parts, records.read_pending(database, about).rows])
+    dead = records.read_dead(database)
+    if not np.array_equal(np.setdiff1d(stored, dead), alive) or len(np.unique(stored)) != len(stored):
+        raise damaged(database.path, "rows that are alive and rows that have vectors differ")
+    if not np.isin(dead, stored).all():
+        raise damaged(database.path, "tombstones of rows that are not there")
