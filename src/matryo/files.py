@@ -7,6 +7,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -16,7 +17,7 @@ from matryo.errors import StorageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["lock", "replacing", "sha256", "storage", "sync_folder", "write_json"]
+__all__ = ["lock", "replacing", "sha256", "storage", "swap_in", "sync_folder", "write_json"]
 
 
 @contextlib.contextmanager
@@ -98,6 +99,24 @@ def sha256(path: Path) -> str:
     """The SHA-256 of a file's bytes, in hexadecimal."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def swap_in(folder: Path, path: Path) -> None:
+    """Rename the whole ``folder`` to ``path``; what was there goes last, so a kill loses neither."""
+    old = None
+    if path.exists():
+        old = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".old", dir=path.parent))
+        path.rename(old)
+    try:
+        sync_folder(folder)
+        folder.rename(path)
+    except BaseException:
+        if old:
+            old.rename(path)
+        raise
+    sync_folder(path.parent)
+    if old:
+        shutil.rmtree(old)
 
 
 def sync_folder(folder: Path) -> None:

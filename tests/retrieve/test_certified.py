@@ -169,9 +169,9 @@ def test_nothing_given_is_changed() -> None:
     ("queries", "k", "said"),
     [
         (np.ones((1, 4)), 0, r"k must be at least 1 \(got 0\)"),
-        (np.ones(4), 1, "queries must be rows of 4 real numbers"),
-        (np.ones((1, 3)), 1, r"queries must be rows of 4 real numbers.*\(got shape \(1, 3\)"),
-        (np.array([["a"] * 4]), 1, "queries must be rows of 4 real numbers"),
+        (np.ones(4), 1, "real numbers with 4 columns"),
+        (np.ones((1, 3)), 1, r"real numbers with 4 columns.*\(got shape \(1, 3\)"),
+        (np.array([["a"] * 4]), 1, "real numbers with 4 columns"),
         (np.array([[1, 2, 3, np.nan]]), 1, "queries must be finite"),
         (np.full((1, 4), 1e30), 1, "queries must be finite"),
         (np.array([[1.0] * 4, [0.0] * 4]), 1, r"a query must not be zero where the metric is cosine \(got row 1\)"),

@@ -1,16 +1,13 @@
-"""Where an embeddings folder goes: one rename puts it there, and nothing foreign is ever replaced."""
+"""Where an embeddings folder goes: nothing foreign is ever replaced."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from pathlib import Path
 
 from matryo.embeddings.manifest import FILES, MANIFEST
 from matryo.errors import EmbeddingsError
-from matryo.files import sync_folder
 
-__all__ = ["IDS", "PROGRESS", "as_place", "check_place", "clear", "move_in"]
+__all__ = ["IDS", "PROGRESS", "as_place", "check_place", "clear"]
 
 PROGRESS = "progress.json"
 IDS = "ids.jsonl"
@@ -41,25 +38,6 @@ def check_place(path: Path, overwrite: bool) -> None:
         raise EmbeddingsError(
             f"{path} holds embeddings, which are kept", cure="choose another folder, or ask to overwrite"
         )
-
-
-def move_in(folder: Path, path: Path, overwrite: bool) -> None:
-    """Rename the whole ``folder`` to ``path``; what was there goes last, so a kill loses neither."""
-    check_place(path, overwrite)
-    old = None
-    if path.exists():
-        old = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".old", dir=path.parent))
-        path.rename(old)
-    try:
-        sync_folder(folder)
-        folder.rename(path)
-    except BaseException:
-        if old:
-            old.rename(path)
-        raise
-    sync_folder(path.parent)
-    if old:
-        shutil.rmtree(old)
 
 
 def clear(folder: Path) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from matryo.embeddings.columns import ArrayFile, LinesFile
 from matryo.embeddings.head import HEAD, Head
 from matryo.embeddings.manifest import FILES, Description, FileRecord, describe
-from matryo.embeddings.place import IDS, PROGRESS, as_place, check_place, clear, move_in
+from matryo.embeddings.place import IDS, PROGRESS, as_place, check_place, clear
 from matryo.embeddings.rows import (
     as_ids,
     as_labels,
@@ -29,7 +29,7 @@ from matryo.embeddings.rows import (
     has_unit_norms,
 )
 from matryo.errors import EmbeddingsError, MatryoError
-from matryo.files import lock, replacing, sha256, storage, sync_folder, write_json
+from matryo.files import lock, replacing, sha256, storage, swap_in, sync_folder, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -210,7 +210,8 @@ class EmbeddingWriter:
             files={name: _record(self._folder / name) for name in FILES if name in there},
         )
         self.manifest.save(self._folder)
-        move_in(self._folder, self.path, self._overwrite)
+        check_place(self.path, self._overwrite)
+        swap_in(self._folder, self.path)
         for name in (PROGRESS, IDS):   # only now: until the rename, a kill must find what to continue from
             (self.path / name).unlink(missing_ok=True)
         sync_folder(self.path)

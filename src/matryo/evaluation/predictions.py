@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from matryo.classify.confidence import top
 from matryo.embeddings import UNKNOWN
 from matryo.errors import EmbeddingsError
 from matryo.evaluation.checks import check_finite, check_pair, check_several, chosen_dims, labels_of
@@ -106,15 +107,9 @@ def _by_head(queries: EmbeddingSet, head: Head, dims: Sequence[int] | None) -> P
         with np.errstate(over="ignore", invalid="ignore"):   # told by check_finite, with the row
             for place, (_, logits) in enumerate(head.all_logits(vectors[here - start], nesting.dims)):
                 check_finite(logits, here, "queries")
-                predicted[place, span] = logits.argmax(axis=1)
-                confidence[place, span] = _softmax_of_best(logits)
+                predicted[place, span], confidence[place, span] = top(logits)
         done += len(here)
     return Predictions("head", nesting.dims, labels[rows], predicted, confidence, rows)
-
-
-def _softmax_of_best(logits: Floats) -> Floats:
-    below = logits - logits.max(axis=1, keepdims=True)
-    return np.asarray(1 / np.exp(below).sum(axis=1))   # the best itself is exp(0)
 
 
 def _by_neighbour(

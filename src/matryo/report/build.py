@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from matryo.errors import InputError
-from matryo.files import replacing, storage, sync_folder
+from matryo.files import replacing, storage, swap_in
 from matryo.report.draw import drawing
 from matryo.report.figures import FIGURES
 from matryo.report.material import GradCamStrip, Material
@@ -74,7 +74,8 @@ def build_report(
         work = Path(tempfile.mkdtemp(prefix=f".{place.name}.", suffix=".tmp", dir=place.parent))
         try:
             _write(work, text, sections, rows)
-            _move_in(work, place, overwrite)
+            _check_free(place, overwrite)
+            swap_in(work, place)
         except BaseException:
             shutil.rmtree(work, ignore_errors=True)
             raise
@@ -94,24 +95,6 @@ def _write(folder: Path, text: str, sections: Sequence[Section], rows: Sequence[
         with replacing(folder / name) as file:
             file.write(data)
     append_rows(folder / ROWS, list(rows))
-
-
-def _move_in(folder: Path, place: Path, overwrite: bool) -> None:
-    # As embeddings do: what was there goes last, so a kill loses neither.
-    _check_free(place, overwrite)
-    old = None
-    if place.exists():
-        old = Path(tempfile.mkdtemp(prefix=f".{place.name}.", suffix=".old", dir=place.parent))
-        place.rename(old)
-    try:
-        folder.rename(place)
-    except BaseException:
-        if old:
-            old.rename(place)
-        raise
-    sync_folder(place.parent)
-    if old:
-        shutil.rmtree(old)
 
 
 def _place(out: str | Path) -> Path:

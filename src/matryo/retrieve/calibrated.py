@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.errors import InputError
-from matryo.retrieve.certified import Certified, as_queries, check_mask
+from matryo.retrieve.certified import Certified, as_doubles
+from matryo.retrieve.queries import as_mask
 
 if TYPE_CHECKING:
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
@@ -53,7 +54,7 @@ class Calibration:
         """Learn from ``queries`` [n, d], which must be like those to come; half of them are held out."""
         if not 0 < recall < 1:
             raise InputError("recall must lie between 0 and 1", got=recall, cure="search certified to find all")
-        given = as_queries(queries, exact.blocks, k, exact.sketch.metric)
+        given = as_doubles(queries, exact.blocks, k, exact.sketch.metric)
         if len(given) < _FEWEST:
             raise InputError(f"it takes {_FEWEST} queries to calibrate", got=len(given), cure="give more, or rows")
         order = np.random.default_rng(seed).permutation(len(given))
@@ -99,8 +100,8 @@ class Calibrated:
             raise InputError(
                 f"this calibration is for k = {self.calibration.k}", got=k, cure="calibrate for the k you search with"
             )
-        given = as_queries(queries, self.exact.blocks, k, self.exact.sketch.metric)
-        check_mask(allowed, self.exact.blocks.count)
+        given = as_doubles(queries, self.exact.blocks, k, self.exact.sketch.metric)
+        allowed = as_mask(allowed, self.exact.blocks.count)
         rows, scores = np.full((len(given), k), -1, np.int64), np.full((len(given), k), -np.inf, np.float32)
         for i, query in enumerate(given):
             found, exact, _ = self.exact.find(query, k, allowed, self.calibration.shares)

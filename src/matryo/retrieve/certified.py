@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from matryo.errors import EmbeddingsError, InputError, MissingExtra
+from matryo.errors import InputError, MissingExtra
 from matryo.retrieve.blocks import Blocks, checked_norms
 from matryo.retrieve.metric import Metric, check_metric
+from matryo.retrieve.queries import as_mask, as_queries, check_not_zero
 from matryo.retrieve.sketch import FEW, Sketch, SketchedQuery, unit
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     Floats = np.ndarray[Any, np.dtype[np.float32]]
     Indices = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = ["Certified", "Start", "as_queries", "best_rows", "check_mask", "scan_exactly"]
+__all__ = ["Certified", "Start", "as_doubles", "best_rows", "scan_exactly"]
 
 _SPARE = 16   # rows read in full beside the k that look best, for a higher bar
 _LARGEST = 2.0**124   # the square of the longest query, as of the longest row
@@ -69,8 +70,8 @@ class Certified:
 
         Where there are fewer than ``k``, the rest has row −1 and score −∞.
         """
-        given = as_queries(queries, self.blocks, k, self.sketch.metric)
-        check_mask(allowed, self.blocks.count)
+        given = as_doubles(queries, self.blocks, k, self.sketch.metric)
+        allowed = as_mask(allowed, self.blocks.count)
         rows, scores = np.full((len(given), k), -1, np.int64), np.full((len(given), k), -np.inf, np.float32)
         for i, query in enumerate(given):
             found, exact, _ = self.find(query, k, allowed)
@@ -169,8 +170,8 @@ def scan_exactly(
 ) -> tuple[Indices, Floats]:
     """What certified search finds, by reading every row: plain numpy in float64."""
     check_metric(metric)
-    given = as_queries(queries, blocks, k, metric)
-    check_mask(allowed, blocks.count)
+    given = as_doubles(queries, blocks, k, metric)
+    allowed = as_mask(allowed, blocks.count)
     rows, scores = np.full((len(given), k), -1, np.int64), np.full((len(given), k), -np.inf, np.float32)
     there = np.arange(blocks.count) if allowed is None else np.flatnonzero(allowed)
     empty = Sketch(metric, np.zeros((0, 0)), np.zeros(0), (), None, unit(blocks, metric), blocks.count)
@@ -191,40 +192,19 @@ def scan_exactly(
     return rows, scores
 
 
-def as_queries(queries: Any, blocks: Blocks, k: int, metric: Metric) -> Doubles:
+def as_doubles(queries: Any, blocks: Blocks, k: int, metric: Metric) -> Doubles:
     """Queries [n, d] as float64; raises where there is none, or one that has no score."""
     if k < 1:
         raise InputError("k must be at least 1", got=k, cure="ask for one neighbour or more")
-    array = np.asarray(queries)
-    if array.ndim != 2 or array.shape[1] != blocks.nesting.dim or array.dtype.kind not in "fiu":
-        raise EmbeddingsError(
-            f"queries must be rows of {blocks.nesting.dim} real numbers, as the vectors are",
-            got=f"shape {array.shape}, {array.dtype}",
-            cure="encode them with the model of the rows; a single one is query[None]",
-        )
+    array = as_queries(queries, blocks.nesting.dim)
     with np.errstate(over="ignore"):   # told by the norms, with the row
         given = array.astype(np.float32).astype(np.float64)
         squares = np.square(given).sum(1)
     if not (squares <= _LARGEST).all():
         checked_norms(given.astype(np.float32), blocks.nesting, "queries")
-    zero = np.flatnonzero(squares == 0)
-    if metric == "cosine" and len(zero):
-        raise EmbeddingsError(
-            "a query must not be zero where the metric is cosine",
-            got=f"row {zero[0]}",
-            cure="drop it, or encode it again",
-        )
+    if metric == "cosine":
+        check_not_zero(squares)
     return given
-
-
-def check_mask(allowed: Bools | None, count: int) -> None:
-    """Raise unless ``allowed`` has one boolean a row: compiled loops look no further."""
-    if allowed is not None and (allowed.dtype != np.bool_ or allowed.shape != (count,)):
-        raise InputError(
-            f"allowed must be a mask of {count} booleans, one a row",
-            got=f"shape {allowed.shape}, {allowed.dtype}",
-            cure="np.isin(np.arange(count), rows) makes one of row numbers",
-        )
 
 
 def _scores(metric: Metric, unit: int, sums: Doubles, squares: Doubles) -> Doubles:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from matryo.errors import EmbeddingsError, InputError
 from matryo.retrieve.blocks import Blocks, checked_norms
 from matryo.retrieve.metric import Metric, check_metric, key_rows, key_scores, keys
 from matryo.retrieve.plan import Plan, Precision
+from matryo.retrieve.queries import as_mask, as_queries, check_not_zero
 from matryo.retrieve.scan import first_stage
 from matryo.retrieve.shortlist import Shortlist, rerank
 
@@ -73,8 +73,8 @@ def execute(
     plan.check_fits(blocks.nesting)
     for stage in plan.stages:
         blocks.check_has(stage.dim, stage.precision)
-    mask = None if allowed is None else _as_mask(allowed, blocks.count)
-    given = _as_rows(queries, blocks.nesting.dim)
+    mask = as_mask(allowed, blocks.count)
+    given = as_queries(queries, blocks.nesting.dim)
     count = blocks.count if mask is None else int(np.count_nonzero(mask))
     # Stages that could keep all they are given prune nothing: among few rows, the scan is at a later dim.
     plan = plan.among(count)
@@ -118,40 +118,12 @@ def _settled(found: Shortlist, metric: Metric) -> tuple[Indices, Floats]:
     return key_rows(ordered), key_scores(ordered)
 
 
-def _as_mask(allowed: Any, count: int) -> Bools:
-    mask = np.asarray(allowed)
-    if mask.dtype != np.bool_ or mask.shape != (count,):
-        raise InputError(
-            f"allowed must be a mask of {count} booleans, one a row",
-            got=f"shape {mask.shape}, {mask.dtype}",
-            cure="np.isin(np.arange(count), rows) makes one of row numbers",
-        )
-    return mask
-
-
-def _as_rows(queries: Any, dim: int) -> Array:
-    array = np.asarray(queries)
-    if array.ndim != 2 or array.shape[1] != dim or array.dtype.kind not in "fiu":
-        raise EmbeddingsError(
-            f"queries must be a two-dimensional array of real numbers with {dim} columns, as the rows have",
-            got=f"shape {array.shape}, {array.dtype}",
-            cure="encode them with the model of the rows; a single one is query[None]",
-        )
-    return array
-
-
 def _prepared(queries: Array, blocks: Blocks, metric: Metric, first: int) -> Floats:
     with np.errstate(over="ignore"):   # told by the norms, with the row
         batch: Floats = np.ascontiguousarray(queries, dtype=np.float32)
     norms = checked_norms(batch, blocks.nesting, "queries", first)[:, -1:]
     if metric != "cosine":
         return batch
-    zero = np.flatnonzero(norms == 0)
-    if len(zero):
-        raise EmbeddingsError(
-            "a query must not be zero where the metric is cosine",
-            got=f"row {first + zero[0]}",
-            cure="drop it, or encode it again",
-        )
+    check_not_zero(norms, first)
     # By a power of two, so that no sum overflows or vanishes and none is rounded.
     return np.ldexp(batch, -np.frexp(norms)[1])
