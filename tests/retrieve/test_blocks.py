@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from matryo.errors import EmbeddingsError, InputError, NestingError, StorageError
 from matryo.nesting import Nesting, truncate
 from matryo.retrieve import blocks as module
+from matryo.retrieve import folder
 from matryo.retrieve.blocks import HEADER, Blocks, Int8Block
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(EmbeddingsError, match=r"blocks\.json is damaged"):
         Blocks.open(tmp_path)
     header = {"format": 2}
-    (tmp_path / HEADER).write_text(json.dumps({**header, "sha256": module._digest(header)}))
+    (tmp_path / HEADER).write_text(json.dumps({**header, "sha256": folder._digest(header)}))
     with pytest.raises(EmbeddingsError, match=r"layout newer than this matryo reads \(got format 2, known up to 1\)"):
         Blocks.open(tmp_path)
 

@@ -13,23 +13,18 @@ score is right at every dim. The first blocks may have copies in int8, a quarter
 
 from __future__ import annotations
 
-import hashlib
-import json
-import secrets
-import shutil
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from matryo.embeddings import FileRecord
 from matryo.errors import EmbeddingsError, InputError, NestingError
-from matryo.files import replacing, sha256, storage, sync_folder, write_json
 from matryo.nesting import Nesting, prefix_norms
+from matryo.retrieve.folder import open_arrays, verify_arrays, write_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from matryo.retrieve.plan import Precision
 
@@ -150,53 +145,27 @@ class Blocks:
 
     def write(self, folder: str | Path) -> None:
         """Write a new ``folder``, which appears whole or not at all: a ``.npy`` a block, and a header of checksums."""
-        place = Path(folder)
-        if place.exists():
-            raise EmbeddingsError("blocks are written to a new folder", got=place, cure="choose another name")
-        work = place.parent / f".{place.name}.{secrets.token_hex(4)}.tmp"
-        try:
-            with storage(place):
-                work.mkdir(parents=True)
-                files = {name: _write_array(work / name, array) for name, array in self._arrays().items()}
-                header = {
-                    "format": FORMAT,
-                    "count": self.count,
-                    "dtype": self.dtype,
-                    "nesting": asdict(self.nesting),
-                    "scales": [float(self.int8[number].scale) for number in sorted(self.int8)],
-                    "files": {name: asdict(record) for name, record in files.items()},
-                }
-                write_json(work / HEADER, {**header, "sha256": _digest(header)})
-                work.rename(place)
-                sync_folder(place.parent)
-        except BaseException:
-            shutil.rmtree(work, ignore_errors=True)
-            raise
+        scales = [float(self.int8[number].scale) for number in sorted(self.int8)]
+        about = {"count": self.count, "dtype": self.dtype, "nesting": asdict(self.nesting), "scales": scales}
+        write_arrays(folder, HEADER, FORMAT, about, self._arrays())
 
     @classmethod
     def open(cls, folder: str | Path) -> Blocks:
         """Map a folder's files without reading them; :meth:`verify` reads every byte."""
-        place = Path(folder)
-        header = _read_header(place)
-        nesting = Nesting(header["nesting"]["dims"], header["nesting"]["weights"])
-        count, dtype, scales = header["count"], header["dtype"], header["scales"]
-        widths = [high - low for low, high in nesting.blocks]
-        full = [_map(place, header, _name(i), dtype, (count, width)) for i, width in enumerate(widths)]
-        codes = [_map(place, header, _name(i, "int8"), "int8", (count, widths[i])) for i in range(len(scales))]
-        int8 = {i: Int8Block(one, np.float32(scale)) for i, (one, scale) in enumerate(zip(codes, scales, strict=True))}
-        return cls(nesting, tuple(full), int8, _map(place, header, _NORMS, "float32", (count, len(nesting))))
+        about, arrays = open_arrays(folder, HEADER, FORMAT)
+        nesting = Nesting(about["nesting"]["dims"], about["nesting"]["weights"])
+        full = [arrays[_name(number)] for number in range(len(nesting))]
+        int8 = {i: Int8Block(arrays[_name(i, "int8")], np.float32(scale)) for i, scale in enumerate(about["scales"])}
+        return cls(nesting, tuple(full), int8, arrays["norms"])
 
     @staticmethod
     def verify(folder: str | Path) -> None:
         """Read every byte of a folder and raise, naming the file, where a checksum differs."""
-        place = Path(folder)
-        for name, record in _read_header(place)["files"].items():
-            if not (place / name).is_file() or sha256(place / name) != record["sha256"]:
-                raise _damaged(place / name, "other bytes than were written")
+        verify_arrays(folder, HEADER)
 
     def _arrays(self) -> dict[str, Array]:
         full = {_name(number): block for number, block in enumerate(self.full)}
-        return {**full, **{_name(i, "int8"): one.codes for i, one in self.int8.items()}, _NORMS: self.norms}
+        return {**full, **{_name(i, "int8"): one.codes for i, one in self.int8.items()}, "norms": self.norms}
 
 
 def checked_norms(vectors: Array, nesting: Nesting, what: str, first: int = 0) -> Floats:
@@ -213,11 +182,8 @@ def checked_norms(vectors: Array, nesting: Nesting, what: str, first: int = 0) -
     return norms.astype(np.float32)
 
 
-_NORMS = "norms.npy"
-
-
 def _name(number: int, kind: str = "block") -> str:
-    return f"{kind}-{number:02d}.npy"
+    return f"{kind}-{number:02d}"
 
 
 def _as_rows(vectors: Any, dim: int) -> Array:
@@ -242,55 +208,3 @@ def _parts(block: Array) -> list[Array]:
 def _frozen(array: Array) -> Array:
     array.flags.writeable = False
     return array
-
-
-def _write_array(path: Path, array: Array) -> FileRecord:
-    with replacing(path) as file:
-        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
-        # Not by numpy's own writer, which does not say why the disk refused.
-        file.write(array.reshape(-1).view(np.uint8).data)
-    return FileRecord(path.stat().st_size, sha256(path))
-
-
-def _digest(header: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()
-
-
-def _read_header(place: Path) -> dict[str, Any]:
-    path = place / HEADER
-    try:
-        header: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        layout, told = header["format"], header.pop("sha256")
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise EmbeddingsError(f"a folder of blocks must have a {HEADER}", got=place, cure="check the path") from error
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise _damaged(path, f"no header: {error}") from error
-    if told != _digest(header):
-        raise _damaged(path, "other bytes than were written")
-    if layout > FORMAT:
-        raise EmbeddingsError(
-            f"{place} has a layout newer than this matryo reads",
-            got=f"format {layout}, known up to {FORMAT}",
-            cure="pip install --upgrade matryo",
-        )
-    return header
-
-
-def _map(place: Path, header: dict[str, Any], name: str, dtype: str, shape: tuple[int, int]) -> Array:
-    path, size = place / name, header["files"][name]["size"]
-    found = path.stat().st_size if path.is_file() else None
-    if found != size:
-        raise _damaged(path, "no such file" if found is None else f"{found} bytes instead of {size}")
-    try:
-        # Of no rows there is nothing to map.
-        # asarray: still the mapped file, as an array of the plain kind, whose slices cost less.
-        array = np.asarray(np.lib.format.open_memmap(path, mode="r") if shape[0] else np.load(path))
-    except Exception as error:   # a damaged header gets errors of every kind out of numpy's parser
-        raise _damaged(path, str(error)) from error
-    if array.shape != shape or array.dtype != dtype:
-        raise _damaged(path, f"{array.dtype} {array.shape} instead of {dtype} {shape}")
-    return array
-
-
-def _damaged(path: Path, found: str) -> EmbeddingsError:
-    return EmbeddingsError(f"{path} is damaged", got=found, cure="restore it from a copy, or write the vectors again")

@@ -102,12 +102,23 @@ def _run(
     found = engine.first_stage(blocks, queries, first.dim, min(first.keep, count), metric, first.precision, mask)
     before = first
     for stage in later:
+        found = within(found, before.margin, plan.stages[-1].keep)
         # Sums in int8 are no part of sums in full precision: these begin anew.
         done = before.dim if stage.precision == before.precision else 0
         keep = min(stage.keep, found.rows.shape[1])
         found = engine.rerank(blocks, queries, found, done, stage.dim, keep, metric, stage.precision)
         before = stage
     return found
+
+
+def within(found: Shortlist, margin: float | None, k: int) -> Shortlist:
+    """What scores at most ``margin`` less than the k-th best of its query; the rest is no row any more."""
+    if margin is None or found.rows.shape[1] <= k:
+        return found
+    far = found.scores < found.scores[:, k - 1 : k] - np.float32(margin)
+    return Shortlist(
+        np.where(far, -1, found.rows), np.where(far, np.float32(0), found.sums), np.where(far, -np.inf, found.scores)
+    )
 
 
 def _settled(found: Shortlist, metric: Metric) -> tuple[Indices, Floats]:

@@ -182,11 +182,13 @@ def same_bits(_typing, number):
 
 @intrinsic
 def wide(_typing, number):
-    """A float32 as it is; 16 bits are a float16, which numba does not know, and are widened."""
+    """A float32 as it is, an int8 as that number; 16 bits are a float16, which numba does not know."""
 
     def emit(_context, builder, signature, args):
-        if signature.args[0] != types.uint16:
+        if signature.args[0] == types.float32:
             return args[0]
+        if signature.args[0] == types.int8:
+            return builder.sitofp(args[0], ir.FloatType())
         return builder.fpext(builder.bitcast(args[0], ir.HalfType()), ir.FloatType())
 
     return types.float32(number), emit

@@ -1,7 +1,9 @@
 """A plan: which dims a search reads, stage by stage, how many rows each stage keeps, and what that costs.
 
-A stage scores its input at ``dim`` and keeps the best ``keep``; the first one's input is every row. A later stage
-reads only the columns it adds, as the inner product of a longer prefix is that of the shorter plus the rest.
+A stage scores its input at ``dim`` and keeps the best ``keep``; the first one's input is every row, or those that a
+guide of the index leads to. A later stage reads only the columns it adds, as the inner product of a longer prefix is
+that of the shorter plus the rest. With a ``margin`` each query keeps as many as it needs: what is too far below the
+k-th best is dropped.
 
 >>> print(Plan.adaptive(16, 2048, keep=200))
  dim  keep  precision       rows  MFLOPs     bytes
@@ -15,7 +17,7 @@ a query, among 1,000,000 vectors of float32
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -34,6 +36,7 @@ __all__ = ["Plan", "Precision", "Stage"]
 Precision = Literal["full", "int8"]
 """What a stage reads: the vectors as they are stored, or their copies in 8 bits."""
 
+_DEGREE = 16   # new rows that a step through a graph scores, about
 _SHOWN = 1_000_000   # the number of vectors for which a plan is printed
 
 
@@ -44,6 +47,8 @@ class Stage:
     dim: int
     keep: int
     precision: Precision = "full"
+    margin: float | None = None
+    """Drop what scores less than the k-th best of this stage by more than this; k is what the search asks for."""
 
     def __post_init__(self) -> None:
         for name in ("dim", "keep"):
@@ -53,6 +58,8 @@ class Stage:
             object.__setattr__(self, name, int(value))
         if self.precision not in get_args(Precision):
             raise InputError("precision must be full or int8", got=repr(self.precision), cure="full is exact")
+        if self.margin is not None and not 0 <= self.margin < float("inf"):
+            raise InputError("margin must be a number of at least 0", got=repr(self.margin), cure="None drops nothing")
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,10 @@ class Plan:
     """Stages in order: dims never fall, keeps never rise, and those in int8 come first."""
 
     stages: tuple[Stage, ...]
+    probe: float | None = None
+    """The first stage looks at the nearest partitions only, which hold this share of the rows."""
+    ef: int | None = None
+    """The first stage is a walk through a graph that holds this many candidates."""
 
     def __post_init__(self) -> None:
         stages = self.stages
@@ -77,33 +88,50 @@ class Plan:
             raise InputError(
                 "int8 must not follow full precision", got=[s.precision for s in stages], cure="put int8 first"
             )
+        self._check_guide()
+
+    def _check_guide(self) -> None:
+        if self.probe is not None and self.ef is not None:
+            raise InputError("a plan must follow one guide", got="probe and ef", cure="keep one of them")
+        if self.probe is not None and not 0 < self.probe <= 1:
+            raise InputError("probe must be a share of the rows, above 0 and up to 1", got=self.probe, cure="try 0.05")
+        if self.ef is not None and self.ef < self.stages[0].keep:
+            raise InputError(
+                "ef must be at least what the first stage keeps",
+                got=f"ef={self.ef}, keep={self.stages[0].keep}",
+                cure="hold more candidates, or keep fewer",
+            )
 
     @classmethod
     def of(cls, stages: Iterable[Stage | tuple[int, int] | tuple[int, int, Precision]]) -> Plan:
         """Any stages, also as tuples (dim, keep) or (dim, keep, precision).
 
         >>> Plan.of([(64, 200, "int8"), (2048, 10)]).stages[0]
-        Stage(dim=64, keep=200, precision='int8')
+        Stage(dim=64, keep=200, precision='int8', margin=None)
         """
         return cls(tuple(stage if isinstance(stage, Stage) else Stage(*stage) for stage in stages))
 
     @classmethod
-    def single(cls, dim: int, *, k: int = 10, precision: Precision = "full") -> Plan:
-        """Every row at one dim: exact search there."""
+    def single(cls, dim: int, *, k: int = 10, precision: Precision = "full", **guide: Any) -> Plan:
+        """Every row at one dim: exact search there. ``guide`` is ``probe=…`` or ``ef=…``, here and below."""
         _check_k(k)
-        return cls((Stage(dim, k, precision),))
+        return cls((Stage(dim, k, precision),), **guide)
 
     @classmethod
-    def adaptive(cls, short: int, long: int, *, keep: int, k: int = 10, precision: Precision = "full") -> Plan:
+    def adaptive(
+        cls, short: int, long: int, *, keep: int, k: int = 10, precision: Precision = "full", **guide: Any
+    ) -> Plan:
         """The paper's adaptive retrieval: a shortlist of ``keep`` at ``short`` dims, ranked again at ``long``.
 
         ``precision`` is that of the first stage.
         """
         _check_k(k, keep)
-        return cls((Stage(short, keep, precision), Stage(long, k)))
+        return cls((Stage(short, keep, precision), Stage(long, k)), **guide)
 
     @classmethod
-    def funnel(cls, short: int, long: int, *, keep: int, k: int = 10, precision: Precision = "full") -> Plan:
+    def funnel(
+        cls, short: int, long: int, *, keep: int, k: int = 10, precision: Precision = "full", **guide: Any
+    ) -> Plan:
         """The paper's funnel: the keep halves while the dim doubles; once it is ``k``, ``long`` is next and last.
 
         A half that could not be halved again without falling below ``k`` is ``k`` at once (25 → 10, not 12).
@@ -115,7 +143,30 @@ class Plan:
             half = stages[-1].keep // 2
             dim *= 2
             stages.append(Stage(dim, half if half >= 2 * k else k))
-        return cls((*stages, Stage(long, k)))
+        return cls((*stages, Stage(long, k)), **guide)
+
+    @classmethod
+    def from_dict(cls, fields: Any) -> Plan:
+        """What :meth:`to_dict` gave, as a JSON file has it.
+
+        >>> plan = Plan.adaptive(64, 512, keep=100, precision="int8", probe=0.05)
+        >>> Plan.from_dict(plan.to_dict()) == plan
+        True
+        """
+        try:
+            stages = tuple(Stage(**stage) for stage in fields["stages"])
+            return cls(stages, **{name: value for name, value in fields.items() if name != "stages"})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(
+                "a plan must have stages of dim and keep", got=str(error), cure="write one with Plan.to_dict()"
+            ) from error
+
+    def to_dict(self) -> dict[str, Any]:
+        """Names and numbers, for JSON; what is left at its default is left out."""
+        stages = [{name: value for name, value in asdict(stage).items() if value not in (None, "full")}
+                  for stage in self.stages]
+        guide = {name: value for name, value in (("probe", self.probe), ("ef", self.ef)) if value is not None}
+        return {"stages": stages, **guide}
 
     @property
     def dim(self) -> int:
@@ -130,19 +181,20 @@ class Plan:
         """
         _check_k(k)
         before = (replace(stage, keep=max(stage.keep, k)) for stage in self.stages[:-1])
-        return Plan((*before, replace(self.stages[-1], keep=k)))
+        plan = replace(self, stages=(*before, replace(self.stages[-1], keep=k)), ef=None)
+        return plan if self.ef is None else replace(plan, ef=max(self.ef, plan.stages[0].keep))
 
     def among(self, count: int) -> Plan:
         """The same plan without the stages that keep all the rows they are given, when there are ``count`` rows.
 
         What such a stage reads, the next one reads anyway.
         """
-        kept, given = [], count
+        kept, given = [], self._visited(count)
         for stage in self.stages[:-1]:
-            if stage.keep < given:
+            if stage.keep < given or stage.margin is not None:
                 kept.append(stage)
-                given = stage.keep
-        return Plan((*kept, self.stages[-1]))
+                given = min(stage.keep, given)
+        return replace(self, stages=(*kept, self.stages[-1]), ef=None if not kept else self.ef)
 
     def check_fits(self, nesting: Nesting) -> None:
         """Raise unless every stage ends where a block of ``nesting`` ends."""
@@ -164,7 +216,7 @@ class Plan:
         """
         if reuse:
             return sum(given * added for _, given, added in self._work(count)) / 1e6
-        given = (count, *(min(stage.keep, count) for stage in self.stages))
+        given = (self._visited(count), *(min(stage.keep, count) for stage in self.stages))
         return sum(rows * stage.dim for rows, stage in zip(given, self.stages, strict=False)) / 1e6
 
     def bytes(self, count: int, dtype: str = "float32") -> int:
@@ -186,9 +238,16 @@ class Plan:
     def __str__(self) -> str:
         return self.table(_SHOWN)
 
+    def _visited(self, count: int) -> int:
+        # The rows that the first stage scores. A walk scores the neighbours of each candidate it holds, some of which
+        # it has seen; how many is not known before.
+        if self.ef is not None:
+            return min(count, _DEGREE * self.ef)
+        return count if self.probe is None else min(count, max(1, round(self.probe * count)))
+
     def _work(self, count: int) -> Iterator[tuple[Stage, int, int]]:
         # Each stage that is run, the rows it is given and the columns it reads of them.
-        given, done, before = count, 0, self.stages[0].precision
+        given, done, before = self._visited(count), 0, self.stages[0].precision
         for stage in self.among(count).stages:
             # Sums in int8 are no part of sums in full precision: these begin anew.
             yield stage, given, stage.dim - (done if stage.precision == before else 0)

@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     Keys = np.ndarray[Any, np.dtype[np.int64]]
     Rows = slice | Indices
 
-__all__ = ["first_stage"]
+__all__ = ["FEW", "MORE", "choose", "first_stage", "unscored"]
 
 _TILE = (512, 1024)   # queries × rows scored at a time: much work a product, yet near the cache
 _READ = 1 << 22   # numbers of a tile of rows, where few queries make it long
-_FEW = 8   # queries below which a plain sum of products is as fast as BLAS
+FEW = 8   # queries below which a plain sum of products is as fast as BLAS
 _STEP = 64   # rows of which BLAS rounds each alike: a multiple of what its inner loops take at a time
-_MORE = 16   # rows chosen beyond those asked for, as others may be the best once scored anew
+MORE = 16   # rows chosen beyond those asked for, as others may be the best once scored anew
 
 
 def first_stage(
@@ -54,21 +54,39 @@ def first_stage(
 
     Of equal scores the smaller row comes first.
     """
+    chosen = choose(blocks, queries, dim, keep, metric, precision, allowed)
+    return rerank(blocks, queries, unscored(chosen), 0, dim, keep, metric, precision)
+
+
+def unscored(rows: Indices) -> Shortlist:
+    """Rows of which nothing is known yet."""
+    nothing = np.zeros(rows.shape, np.float32)
+    return Shortlist(rows, nothing, nothing)
+
+
+def choose(
+    blocks: Blocks,
+    queries: Floats,
+    dim: int,
+    keep: int,
+    metric: Metric,
+    precision: Precision = "full",
+    allowed: Bools | None = None,
+) -> Indices:
+    """Rows that have the best ``keep`` among them, and some more, in no order; −1 where there are too few."""
     level = blocks.level(dim)
     height, width = _tile(len(queries), blocks.count, dim)
     # Of about equal size: of a group of one, the product would be one that BLAS rounds by place.
     groups = np.array_split(queries[:, :dim], -(-len(queries) // height) or 1)
     lengths = np.array_split(query_norms(queries, dim), len(groups))
-    best = [_Best(len(group), keep + _MORE) for group in groups]
-    products = _sums if len(queries) < _FEW else _blas
+    best = [_Best(len(group), keep + MORE) for group in groups]
+    products = _sums if len(queries) < FEW else _blas
     for rows in _tiles(blocks.count, width, allowed):
         parts = [blocks.columns(number, rows, precision) for number in range(level + 1)]
         norms = blocks.norms[rows, level]
         for sums, length, chosen in zip(products(groups, parts, width), lengths, best, strict=True):
             chosen.take(rows, score(metric, sums, norms, length))
-    chosen_rows = np.concatenate([chosen.rows() for chosen in best])
-    nothing = np.zeros(chosen_rows.shape, np.float32)
-    return rerank(blocks, queries, Shortlist(chosen_rows, nothing, nothing), 0, dim, keep, metric, precision)
+    return np.concatenate([chosen.rows() for chosen in best])
 
 
 class _Best:

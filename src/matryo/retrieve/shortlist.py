@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Floats = np.ndarray[Any, np.dtype[np.float32]]
     Indices = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = ["Shortlist", "query_norms", "rerank"]
+__all__ = ["Shortlist", "query_norms", "ranked", "rerank"]
 
 _GATHER = 16 << 20   # bytes of rows gathered at a time
 
@@ -64,8 +64,15 @@ def rerank(
     for number, (low, high) in enumerate(blocks.nesting.blocks):
         if done <= low < dim:
             _add_products(sums, blocks, number, there, queries[:, low:high], precision)
-    scores = score(metric, sums, blocks.norms[there, blocks.level(dim)], query_norms(queries, dim))
-    found = keys(scores, rows)
+    return ranked(blocks, queries, rows, sums, dim, keep, metric)
+
+
+def ranked(
+    blocks: Blocks, queries: Floats, rows: Indices, sums: Floats, dim: int, keep: int, metric: Metric
+) -> Shortlist:
+    """The best ``keep`` of the ``rows`` [queries, n] (−1: none), whose inner products up to ``dim`` are ``sums``."""
+    norms = blocks.norms[np.maximum(rows, 0), blocks.level(dim)]
+    found = keys(score(metric, sums, norms, query_norms(queries, dim)), rows)
     if found.shape[1] > keep:
         top = np.argpartition(found, -keep, axis=1)[:, -keep:]
         found, sums = np.take_along_axis(found, top, 1), np.take_along_axis(sums, top, 1)

@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from matryo.errors import InputError
+from matryo.retrieve.folder import open_arrays, write_arrays
 from matryo.retrieve.metric import Metric, check_metric
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from matryo.retrieve.blocks import Blocks
 
@@ -34,7 +36,11 @@ if TYPE_CHECKING:
     Indices = np.ndarray[Any, np.dtype[np.int64]]
     Doubles = np.ndarray[Any, np.dtype[np.float64]]
 
-__all__ = ["FEW", "Level", "LevelQuery", "Sketch", "SketchedQuery", "unit"]
+__all__ = ["FEW", "HEADER", "Level", "LevelQuery", "Sketch", "SketchedQuery", "unit"]
+
+HEADER = "sketch.json"
+FORMAT = 1
+"""The version of the folder's layout; it grows when an older matryo could no longer read it."""
 
 LANES = 16   # rows of a tile
 FEW = 64   # rows that are read in full rather than looked at once more
@@ -124,6 +130,28 @@ class Sketch:
         """Of the arrays that have a row a vector."""
         held = sum(level.codes.nbytes + level.tails.nbytes for level in self.levels)
         return held + (0 if self.offsets is None else self.offsets.nbytes)
+
+    def write(self, folder: str | Path) -> None:
+        """Write a new ``folder``, which appears whole or not at all."""
+        levels = [{"dim": one.dim, "error": one.error, "length": one.length} for one in self.levels]
+        about = {"metric": self.metric, "levels": levels, "exponent": self.exponent, "count": self.count}
+        arrays: dict[str, Any] = {"axes": self.axes, "steps": self.steps}
+        for number, level in enumerate(self.levels):
+            arrays |= {f"codes-{number}": level.codes, f"tails-{number}": level.tails}
+        if self.offsets is not None:
+            arrays["offsets"] = self.offsets
+        write_arrays(folder, HEADER, FORMAT, about, arrays)
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Sketch:
+        """Map a folder's files without reading them."""
+        about, arrays = open_arrays(folder, HEADER, FORMAT)
+        levels = tuple(
+            Level(one["dim"], arrays[f"codes-{i}"], arrays[f"tails-{i}"], one["error"], one["length"])
+            for i, one in enumerate(about["levels"])
+        )
+        fixed = arrays["axes"], arrays["steps"], levels, arrays.get("offsets")
+        return cls(about["metric"], *fixed, about["exponent"], about["count"])
 
     def codes(self, number: int, rows: Indices) -> Codes:
         """The codes that one level adds to what is known of these rows, [rows, width]."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Rows = np.ndarray[Any, np.dtype[np.int64]]
     Id = int | str
 
-__all__ = ["Item", "Record", "State"]
+__all__ = ["GuideRecord", "Item", "Record", "State"]
 
 _SCHEMA = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID",
@@ -39,6 +39,8 @@ _SCHEMA = (
     "CREATE TABLE dead (row INTEGER PRIMARY KEY)",
     "CREATE TABLE segments (first INTEGER PRIMARY KEY, name TEXT NOT NULL, rows INTEGER NOT NULL,"
     " files TEXT NOT NULL, crc INTEGER NOT NULL)",
+    "CREATE TABLE guides (name TEXT PRIMARY KEY, segment TEXT NOT NULL, kind TEXT NOT NULL, fields TEXT NOT NULL,"
+    " header TEXT NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID",
 )
 _AMONG = "IN (SELECT value FROM json_each(?))"   # any number of values as one bound parameter
 
@@ -82,12 +84,25 @@ class Record:
     files: Mapping[str, FileRecord]
 
 
+@dataclass(frozen=True)
+class GuideRecord:
+    """A guide that counts: its folder, the segment it leads into, what it is, and the checksum of its header."""
+
+    name: str
+    segment: str
+    kind: str
+    fields: Mapping[str, Any]
+    """What it was built with."""
+    header: str
+
+
 def create(database: Database, about: About) -> None:
     """Lay out an empty store, inside a transaction."""
     for statement in _SCHEMA:
         database.execute(statement)
     _put(database, "about", about.to_json())
     write_state(database, State())
+    write_wanted(database, {})
 
 
 def exists(database: Database) -> bool:
@@ -209,10 +224,43 @@ def insert_segments(database: Database, new: Iterable[Record]) -> None:
         database.execute("INSERT INTO segments VALUES (?, ?, ?, ?, ?)", (*known, _crc(*known)))
 
 
-def clear_segments(database: Database) -> None:
-    """Forget every segment and every tombstone: what follows has all that is alive."""
-    database.execute("DELETE FROM segments")
-    database.execute("DELETE FROM dead")
+def remove_segments(database: Database, old: Iterable[Record], last: int) -> None:
+    """Forget segments that follow each other up to the row ``last``, their guides and their tombstones."""
+    listed = list(old)
+    names = (_as_json([record.name for record in listed]),)
+    database.execute(f"DELETE FROM guides WHERE segment {_AMONG}", names)
+    database.execute(f"DELETE FROM segments WHERE name {_AMONG}", names)
+    if listed:
+        database.execute("DELETE FROM dead WHERE row BETWEEN ? AND ?", (listed[0].first, last))
+
+
+def read_guides(database: Database) -> list[GuideRecord]:
+    """The guides that count, checked."""
+    found = []
+    for *known, crc in database.execute("SELECT * FROM guides"):
+        if crc != _crc(*known):
+            raise damaged(database.path, f"the record of guide {known[0]!r:.40}")
+        name, segment, kind, fields, header = known
+        found.append(GuideRecord(name, segment, kind, json.loads(fields), header))
+    return found
+
+
+def insert_guide(database: Database, new: GuideRecord) -> None:
+    """Make a guide count, with the commit of this transaction; it takes the place of one of its kind."""
+    database.execute("DELETE FROM guides WHERE segment = ? AND kind = ?", (new.segment, new.kind))
+    known = (new.name, new.segment, new.kind, json.dumps(new.fields), new.header)
+    database.execute("INSERT INTO guides VALUES (?, ?, ?, ?, ?, ?)", (*known, _crc(*known)))
+
+
+def read_wanted(database: Database) -> dict[str, Any]:
+    """The guides that each segment is to have: by kind, what to build them with."""
+    found: dict[str, Any] = _take(database, "guides")
+    return found
+
+
+def write_wanted(database: Database, wanted: Mapping[str, Any]) -> None:
+    """Change that, with the commit of this transaction."""
+    _put(database, "guides", wanted)
 
 
 def _put(database: Database, key: str, value: Any) -> None:

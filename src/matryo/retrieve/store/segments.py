@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import secrets
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from matryo.retrieve.store.damage import damaged
 from matryo.retrieve.store.records import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from matryo.retrieve.store.about import About
     from matryo.retrieve.store.pieces import Piece
@@ -88,6 +88,8 @@ class Segment:
     ids: Ids
     alive: Bools | None = None
     """Which rows count; None where all do."""
+    guides: Mapping[str, Path] = field(default_factory=dict)
+    """The folders of its guides, by kind."""
 
     @property
     def positions(self) -> Rows:

@@ -9,6 +9,7 @@ import numpy as np
 
 from matryo.retrieve.blocks import Blocks
 from matryo.retrieve.store import records
+from matryo.retrieve.store.guides import place_of
 from matryo.retrieve.store.pieces import Piece
 from matryo.retrieve.store.segments import Ids, Segment, open_segment
 
@@ -91,7 +92,10 @@ class Loader:
         listed = records.read_segments(database)
         self._open = {one.name: self._open.get(one.name) or open_segment(self._root, one) for one in listed}
         dead = records.read_dead(database)
-        segments = [_without(segment, dead) for segment in self._open.values()]
+        guides: dict[str, dict[str, Path]] = {one.name: {} for one in listed}
+        for guide in records.read_guides(database):
+            guides[guide.segment][guide.kind] = place_of(self._root, guide.name)
+        segments = [_without(replace(self._open[name], guides=guides[name]), dead) for name in self._open]
         pending = records.read_pending(database, self._about)
         if len(pending.rows):
             segments.append(self._in_memory(pending))

@@ -21,6 +21,7 @@ happens or does not, in one commit.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import threading
@@ -32,25 +33,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.embeddings.rows import as_vectors
-from matryo.errors import InputError, MatryoError
+from matryo.errors import InputError, MatryoError, StorageError
 from matryo.retrieve.blocks import checked_norms
 from matryo.retrieve.store import records
 from matryo.retrieve.store.about import About
 from matryo.retrieve.store.batch import Batch, as_known_ids, as_new_ids, as_payload
+from matryo.retrieve.store.guides import sweep_guides, write_guide
+from matryo.retrieve.store.merging import to_merge
 from matryo.retrieve.store.opening import Opened, open_reader, open_writer
 from matryo.retrieve.store.pieces import Piece, regroup
 from matryo.retrieve.store.records import Item, State
-from matryo.retrieve.store.segments import Limits, sweep, write_segment
+from matryo.retrieve.store.segments import Limits, open_segment, sweep, write_segment
 from matryo.retrieve.store.snapshot import Loader, Snapshot
 from matryo.retrieve.store.verify import verify
 from matryo.retrieve.store.where import as_sql
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Self, TypeVar
 
     from matryo.nesting import Nesting
+    from matryo.retrieve.blocks import Blocks
     from matryo.retrieve.metric import Metric
+    from matryo.retrieve.store.segments import Segment
 
     Floats = np.ndarray[Any, np.dtype[np.float32]]
     Ids = list[int] | list[str]
@@ -186,12 +191,28 @@ class Store:
             whole = all(one.alive is None for one in snapshot.segments) and not records.count_pending(self._database)
             if whole and len(snapshot.segments) <= -(-snapshot.count // most):
                 return
-            written = [write_segment(self.path, self.about, piece) for piece in regroup(snapshot.pieces(), most)]
-            with self._database.writing():
-                records.clear_segments(self._database)
-                records.clear_pending(self._database)
-                records.insert_segments(self._database, written)
+            self._replace(len(snapshot.segments), snapshot.segments)
             self._database.execute("PRAGMA incremental_vacuum").fetchall()
+
+    def wanted(self) -> dict[str, Any]:
+        """The guides that each segment is to have: by kind, what they are built with."""
+        return self._read(lambda _: records.read_wanted(self._database))
+
+    def build(self, kind: str, fields: Mapping[str, Any], write: Callable[[Blocks, Path], None]) -> None:
+        """Have a guide written for each segment that has none of this ``kind`` with these ``fields``, and remember it.
+
+        Each is committed by itself: a kill loses the one in the making.
+        """
+        with self._changing():
+            built = {(one.segment, one.kind): one.fields for one in records.read_guides(self._database)}
+            with self._database.writing():
+                records.write_wanted(self._database, {**records.read_wanted(self._database), kind: dict(fields)})
+            for record in records.read_segments(self._database):
+                if built.get((record.name, kind)) != fields:
+                    blocks = open_segment(self.path, record).blocks
+                    guide = write_guide(self.path, record.name, kind, fields, functools.partial(write, blocks))
+                    with self._database.writing():
+                        records.insert_guide(self._database, guide)
             self._sweep()
 
     def verify(self) -> None:
@@ -281,6 +302,8 @@ class Store:
             records.write_state(self._database, moved)
         if written:
             self._sweep()
+            with contextlib.suppress(StorageError):   # the rows are in; the next addition tries again
+                self._merge()
 
     def _write(self, new: Piece, old: list[Item]) -> list[records.Record]:
         """Segments of what is pending, but for the rows that are replaced, and what is new."""
@@ -289,9 +312,29 @@ class Store:
         kept = Piece(pending.vectors[stay], pending.rows[stay], [pending.ids[i] for i in stay])
         return [write_segment(self.path, self.about, one) for one in regroup((kept, new), self._rows_per_segment)]
 
+    def _merge(self) -> None:
+        listed = records.read_segments(self._database)
+        count = to_merge([record.rows for record in listed], self._rows_per_segment)
+        if count:
+            self._replace(count, self.snapshot().segments[len(listed) - count : len(listed)])
+
+    def _replace(self, count: int, segments: Sequence[Segment]) -> None:
+        """Write what is alive in the last ``count`` segments, and in what is pending if it is among them, anew."""
+        old = records.read_segments(self._database)[-count:]
+        pending = len(segments) > len(old)
+        pieces = regroup(Snapshot(self.about, tuple(segments)).pieces(), self._rows_per_segment)
+        written = [write_segment(self.path, self.about, piece) for piece in pieces]
+        with self._database.writing():
+            records.remove_segments(self._database, old, int(segments[-1].rows[-1]))
+            if pending:
+                records.clear_pending(self._database)
+            records.insert_segments(self._database, written)
+        self._sweep()
+
     def _sweep(self) -> None:
         # Only after a commit: one that failed may yet turn out to be on the disk, and then needs its folders.
         sweep(self.path, records.read_segments(self._database))
+        sweep_guides(self.path, records.read_guides(self._database))
 
 
 def _close(opened: Opened) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from matryo.retrieve.store import records
 from matryo.retrieve.store.damage import damaged
+from matryo.retrieve.store.guides import verify_guide
 from matryo.retrieve.store.segments import open_segment, verify_segment
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ def verify(root: Path, database: Database, about: About) -> None:
     listed = records.read_segments(database)
     for record in listed:
         verify_segment(root, record)
+    for guide in records.read_guides(database):
+        verify_guide(root, guide)
     _check_items(root, database, about)
 
 
