@@ -24,7 +24,7 @@ from typing import Any, Literal, get_args, get_origin
 from matryo.classify import CascadeCurve
 from matryo.cli import build_parser
 from matryo.cli import main as matryo_main
-from matryo.evaluation import DimRow, Evaluation
+from matryo.evaluation import DimRow, Evaluation, FewShot, Stream
 from matryo.results import Row, read_rows
 from matryo.training.recipe import Recipe
 from matryo.training.recipes import bundled_recipes, recipe_fields
@@ -48,7 +48,7 @@ WRITERS = "`matryo demo` writes rows to `runs/demo.jsonl`; the programs in `benc
 TRAINED = """Top-1 accuracy of the heads in percent: mean ± standard deviation over (so many) seeds. A nested model is
 one run; a fixed one is a run for each dim, so its column takes the seconds of all of them. Of two runs with one seed
 the last counts. Seconds include compiling, where a recipe asks for it: the first run of a series pays for
-all; those of runs that shared their GPU are not told."""
+all; runs that shared their GPU are left out of them."""
 STEPS = """Milliseconds a training step: the 20th, 50th and 80th percentile, and the median as a multiple of the fixed
 head's. `loop` is one `nn.Linear` and one cross-entropy a dim, one after the other."""
 EVALUATED = """In percent; [Evaluation](../evaluation.md) defines the metrics and [Protocols and
@@ -59,6 +59,11 @@ nothing trained again."""
 SPEED = """Seconds to find the 100 nearest of each query at many dims in one pass, beside one search at full dim,
 beside a search a dim, and beside faiss (`IndexFlatIP`, a search a dim): the 20th, 50th and 80th percentile of the
 rounds. Each ratio is the median of those within a round."""
+FEW_SHOT = """Few-shot accuracy in percent: so many examples a class, the nearest class mean decides; the mean over
+random draws, with its 95 % confidence interval. A model whose name has `novel40` was trained without 40 of the 200
+classes."""
+STREAM = """Accuracy in percent over a long-tailed stream in which each example is predicted first and learned then:
+known (pretrain) and novel classes, frequent (head) and rare (tail); mean ± standard deviation over streams."""
 CASCADE = """Adaptive classification: each row is answered at the smallest dim that is sure enough. Mean ± standard
 deviation over random hold-outs. *Expected dim* is the mean of the last dim used, *cumulative dim* of all that separate
 heads compute on the way; the paper's ResNet50 on ImageNet-1K has 76.3 % at 37 of 2048 dims (62 cumulative)."""
@@ -216,6 +221,8 @@ def results_page(name: str, rows: list[Row]) -> str:
         "search-speed": speed_tables,
         "cascade": cascade_tables,
         "cascade-promise": promise_tables,
+        "few-shot": few_shot_tables,
+        "stream": stream_tables,
     }
     parts = [GENERATED, f"# {TITLES.get(name, name)}"]
     for kind in dict.fromkeys(row.kind for row in rows):
@@ -238,13 +245,14 @@ def train_tables(rows: list[Row]) -> list[str]:
         group = [row for row in group if tuned(row) == tuned(last_of_column(group, row))]
         runs = latest(group, lambda row: (row.subject, column_title(row), dims_of(row), row.seed))
         splits = dict.fromkeys(split for row in runs for split in row.figures["top1"])
-        parts += [part for split in splits for part in (f"Split `{split}`:", train_table(runs, split))]
+        alone = [row for row in group if row.figures.get("alone", True)]
+        parts += [part for split in splits for part in (f"Split `{split}`:", train_table(runs, alone, split))]
         parts += [f"Fixed at {', '.join(dims_of(row))}: {tuned(row)}." for row in tuned_fixed(runs)]
     return parts
 
 
-def train_table(runs: list[Row], split: str) -> str:
-    """One table of :func:`train_tables`."""
+def train_table(runs: list[Row], alone: list[Row], split: str) -> str:
+    """One table of :func:`train_tables`; the seconds are those of runs that had their device ``alone``."""
     order = list(HEADS)
     titles = list(dict.fromkeys(column_title(row) for row in sorted(runs, key=lambda row: order.index(kind_of(row)))))
     columns = {title: [row for row in runs if column_title(row) == title] for title in titles}
@@ -256,7 +264,7 @@ def train_table(runs: list[Row], split: str) -> str:
             for title, rows in columns.items()
         }
         lines.append([f"{dim}", *(spread(at[title], 2) for title in titles), gain(at)])
-    columns = {title: [row for row in rows if row.figures.get("alone", True)] for title, rows in columns.items()}
+    columns = {title: [row for row in alone if column_title(row) == title] for title in titles}
     seconds = {title: [row.figures["seconds"] for row in columns[title]] for title in titles}
     lines.append(["seconds a run", *(spread(seconds[title], 1) for title in titles), "–"])
     totals = [f"{whole(rows):.0f}" if rows else "–" for rows in columns.values()]
@@ -367,6 +375,37 @@ def evaluate_tables(rows: list[Row]) -> list[str]:
             if found:
                 parts += [f"**{f'{series}, ' if series else ''}split `{split}`, {title}.** {about}"]
                 parts += [columns_table(found, trained_dims(chosen)), *ahead(found)]
+    return parts
+
+
+def few_shot_tables(rows: list[Row]) -> list[str]:
+    """For each model and choice of classes a table: dims down, shots across, with the interval of the mean."""
+    parts = [FEW_SHOT]
+    for row in latest(rows, lambda row: (row.subject, row.figures["classes"], row.seed)):
+        one = FewShot.from_figures(row.figures)
+        parts += [f"**{one.model}, split `{one.split}`, {one.ways} classes: {one.classes}.** {one.draws} draws."]
+        told = [
+            [f"{100 * value:.1f} ± {100 * margin:.1f}" for value, margin in zip(values, margins, strict=True)]
+            for values, margins in zip(one.accuracy, one.margin, strict=True)
+        ]
+        lines = [[f"{dim}", *cells] for dim, *cells in zip(one.dims, *told, strict=True)]
+        parts += [grid(["dim", *(f"{n} shot{'s' * (n > 1)}" for n in one.shots)], lines)]
+    return parts
+
+
+def stream_tables(rows: list[Row]) -> list[str]:
+    """For each model a table: dims down, groups of classes across."""
+    parts = [STREAM]
+    for row in latest(rows, lambda row: (row.subject, row.seed)):
+        one = Stream.from_figures(row.figures)
+        about = f"{one.draws} streams of {one.length:,} examples; fewer than {one.tail_below} of a class are its tail."
+        parts += [f"**{one.model}, split `{one.split}`.** {about}"]
+        lines = [
+            [f"{dim}", *("–" if (value := by_dim[d]) is None else f"{100 * value:.1f} ± {100 * (sd[d] or 0):.1f}"
+                         for by_dim, sd in zip(one.accuracy, one.sd, strict=True))]
+            for d, dim in enumerate(one.dims)
+        ]  # fmt: skip
+        parts += [grid(["dim", *one.groups], lines)]
     return parts
 
 
