@@ -48,7 +48,7 @@ def check(found: dict[int, np.ndarray], database: np.ndarray, queries: np.ndarra
 def shrink(monkeypatch: pytest.MonkeyPatch, tile: tuple[int, int], budget: int = 1) -> None:
     monkeypatch.setattr(module, "_TILE", tile)
     monkeypatch.setattr(module, "_BUDGET", budget)
-    if HAS_NUMBA:   # one panel a tile, six queries a thread
+    if HAS_NUMBA:   # one panel a tile, one group of queries a thread
         kernel = importlib.import_module("matryo.evaluation.kernel")
         monkeypatch.setattr(kernel, "_TILE", 1)
         monkeypatch.setattr(kernel, "_PART", 1)

@@ -1,30 +1,33 @@
-"""Search at all dims as one compiled loop: running sums stay in registers, and at each dim only the hopeful leave.
+"""Search at all dims as one compiled loop: rounded sums stay in registers, and only the hopeful are scored.
 
-A tile of six queries × ``LANES`` database rows is summed column by column. Where a dim ends, the sums so far are
-scaled by the inverse norms of the database prefixes and compared with the k-th best of each query at that dim;
-then the loop goes on with the next column. No matrix of scores is ever stored, so a further dim costs little more
-than a comparison. As the sums run column by column whichever dims are asked for, a search at many dims gives the
-very bits of a search at each.
+A tile of ``QUERIES`` queries × ``LANES`` database rows is summed in 16-bit integers, two columns at a time: with
+AVX-512 twice as fast as float32. Where a dim ends, the sums so far tell which rows may be above the k-th best of each
+query at that dim; then the loop goes on with the next columns. No matrix of scores is ever stored, so a further dim
+costs little more than a comparison. The few rows that may be above get their float32 score, and that alone decides.
 
-numba compiles this in about two seconds, on the first search after an installation; later processes load what it
-kept. LLVM does not find such a loop's vectors by itself, so they are spelt out: ``zeros``, ``load``,
-``add_product`` and ``grade`` are a few instructions each. All is in one file, because numba looks at no other to
-see whether what it kept is stale.
+How far a sum may be off is known. Vectors are scaled to norm 2¹⁵ − 1 and rounded, so each prefix of m columns is within
+c = √m / 2 of the true one. If two of these have norms X and Q, the inner product is within c (X + Q + c) of the sum, by
+Cauchy and Schwarz, for integers are summed without error. The float32 arithmetic, of the score too, adds less than
+(m + 64) 2⁻²⁴ X Q. So what is found is what an exact float32 search finds, whatever the vectors; those that are nearly
+alike only take more time. A score adds up column j in lane j % ``LANES``, then the lanes: equal rows have equal scores,
+and a search at many dims gives the very bits of a search at each.
+
+numba compiles this in a few seconds, on the first search after an installation; later processes load what it kept.
+It looks at no other file than this to see whether that is stale, hence ``_VECTORS``.
 """
 
 # mypy: ignore-errors
-# ruff: noqa: ARG001
-# The types here are numba's, and so are the rules: an intrinsic must name the arguments that its code is made for.
+# The types here are numba's, and so are the rules.
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from llvmlite import binding, ir
-from numba import config, njit, types
-from numba.extending import intrinsic, models, register_model
+from numba import config, njit
+
+from matryo.evaluation import kernel_vectors as machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -34,185 +37,201 @@ if TYPE_CHECKING:
 
 __all__ = ["Scan"]
 
-# Rows fill two registers. Twelve sums, the rows and a query then fit the sixteen registers of AVX2.
-LANES = 32 if binding.get_host_cpu_features().get("avx512f") else 16
-QUERIES = 6
+LANES, QUERIES = machine.LANES, machine.QUERIES
+_VECTORS = "b6a9e03d7518509b"   # how the sha256 of kernel_vectors.py begins: with it, this file changes too
 THREADS = int(config.NUMBA_NUM_THREADS)
-_TILE = 8 << 20   # bytes of database rows that all queries meet before the next come: near the cache
-_PART = 16   # groups of queries that a thread takes at a time
-
-# ── vectors ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class _Vector(types.Type):
-    """``LANES`` floats, in registers."""
-
-
-_vector = _Vector(name=f"float32x{LANES}")
-_llvm_vector = ir.VectorType(ir.FloatType(), LANES)
-
-
-@register_model(_Vector)
-class _VectorModel(models.PrimitiveModel):
-    def __init__(self, manager, kind):
-        super().__init__(manager, kind, _llvm_vector)
-
-
-def _address(context, builder, kind, array, offset):
-    # Plain pointers, counted in floats from the start of a contiguous array of any shape: numba's own views count
-    # references, and two threads that count the same array wait for each other.
-    return builder.gep(context.make_array(kind)(context, builder, array).data, [offset])
-
-
-def _vector_address(context, builder, kind, array, offset):
-    return builder.bitcast(_address(context, builder, kind, array, offset), _llvm_vector.as_pointer())
-
-
-def _spread(builder, number):
-    one = builder.insert_element(ir.Constant(_llvm_vector, ir.Undefined), number, ir.Constant(ir.IntType(32), 0))
-    first = ir.Constant(ir.VectorType(ir.IntType(32), LANES), None)
-    return builder.shuffle_vector(one, ir.Constant(_llvm_vector, ir.Undefined), first)
-
-
-@intrinsic
-def zeros(_typing):
-    """A vector of zeros."""
-    return _vector(), lambda *_: ir.Constant(_llvm_vector, None)
-
-
-@intrinsic
-def load(_typing, array, offset):
-    """The ``LANES`` floats of ``array`` from ``offset`` on."""
-
-    def emit(context, builder, signature, args):
-        return builder.load(_vector_address(context, builder, signature.args[0], *args), align=4)
-
-    return _vector(array, types.intp), emit
-
-
-@intrinsic
-def add_product(_typing, array, offset, rows, sums):
-    """``sums + array[offset] * rows``, rounded once where the processor can."""
-
-    def emit(context, builder, signature, args):
-        number = builder.load(_address(context, builder, signature.args[0], *args[:2]))
-        product = builder.fmul(_spread(builder, number), args[2], flags=("contract",))
-        return builder.fadd(product, args[3], flags=("contract",))
-
-    return _vector(array, types.intp, _vector, _vector), emit
-
-
-@intrinsic
-def grade(_typing, sums, scale, bar, scores, offset):
-    """Store the scores ``sums * scale`` from ``offset`` on; a bit for each that is above the bar."""
-
-    def emit(context, builder, signature, args):
-        graded = builder.fmul(args[0], args[1])
-        builder.store(graded, _vector_address(context, builder, signature.args[3], *args[3:]), align=4)
-        above = builder.fcmp_ordered(">", graded, _spread(builder, args[2]))
-        return builder.zext(builder.bitcast(above, ir.IntType(LANES)), ir.IntType(64))
-
-    return types.uint64(_vector, _vector, types.float32, scores, types.intp), emit
-
-
-@intrinsic
-def lowest_bit(_typing, bits):
-    """The place of the lowest bit that is set; there must be one."""
-
-    def emit(_context, builder, _signature, args):
-        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.int64(types.uint64), emit
-
+_TILE = 48 << 20   # bytes for the database rows that all queries meet before the next come
+_PART = 8   # groups of queries that a thread takes at a time: they stay in its cache
+_SAMPLE = 16   # of so many panels of the first tile, one is looked at first
+_FULL = 32767   # the norm of a vector in 16 bits
+_TINY = 2.0**-100   # squared norms below are too coarse in float32: such rows are always scored
 
 # ── the loop ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+class _Queries(NamedTuple):
+    """What a thread has of its queries. A slot is a query of a group at a dim: [group, slot]."""
+
+    vectors: Floats
+    words: Indices
+    units: Floats   # a slot's bar is above the limit ``bar * unit - margin``, see find_hopeful
+    margins: Floats
+    slacks: Floats
+    limits: Floats
+    bars: Floats
+    counts: Indices
+    keys: Indices
+
+
+class _Rows(NamedTuple):
+    """A tile of the database: as it came, in 16 bits, the norms in these, and the inverse norms."""
+
+    tile: Floats
+    panels: Indices
+    reach: Floats
+    scales: Floats
+
+
+# Nothing here makes an array, so none need be counted: two threads that count the same array wait for each other.
+_options = {"nogil": True, "_nrt": False}
+_inlined = njit(forceinline=True, **_options)
+
+
 def _compiled(function):
     try:
-        return njit(nogil=True, cache=True)(function)
+        return njit(cache=True, **_options)(function)
     except RuntimeError:   # no folder to keep it in: a read-only installation without a home
-        return njit(nogil=True)(function)
+        return njit(**_options)(function)
 
 
 @_compiled
-def _pack(rows, ends, panels, squares):
-    """Rows [rows, columns] as ``panels`` [panel, column, lane], and their ``squares`` summed up to each dim's end.
+def _pack(rows, ends, words, squares, units):
+    """Rows [rows, columns] times their ``units``, as 16-bit ``words`` [panel, pair of columns, lane].
 
-    The sums run in float64, one by one: the norm at a dim has the same bits whichever other dims are asked for.
+    The ``squares`` [panel, dim, lane] are summed up to each dim's end in float64, one by one: the norm at a dim has the
+    same bits whichever other dims are asked for. A dim that ends amid a pair leaves the rest of that word empty.
     """
-    for panel in range(len(panels)):
-        for lane in range(LANES):
-            row, column, total = panel * LANES + lane, 0, 0.0
-            for i in range(len(ends)):
-                while column < ends[i]:
-                    value = rows[row, column] if row < len(rows) else np.float32(0)
-                    panels[panel, column, lane] = value
-                    total += np.float64(value) * value
-                    column += 1
-                # No score is above a bar when its scale is NaN: lanes beyond the last row never get in.
-                squares[panel, i, lane] = total if row < len(rows) else np.nan
+    for row in range(min(len(rows), words.shape[0] * words.shape[2])):
+        panel, lane = row // words.shape[2], row % words.shape[2]
+        total, column = 0.0, 0
+        for i in range(len(ends)):
+            while column < ends[i]:
+                total += np.float64(rows[row, column]) * rows[row, column]
+                column += 1
+            squares[panel, i, lane] = total
+        unit = _FULL / np.sqrt(total) if total > 0 else 0.0
+        units[panel, lane] = unit
+        column, pair = 0, 0
+        for i in range(len(ends)):
+            while column < ends[i]:
+                low, high = np.int32(np.rint(rows[row, column] * unit)), np.int32(0)
+                if column + 1 < ends[i]:
+                    high = np.int32(np.rint(rows[row, column + 1] * unit))
+                words[panel, pair, lane] = (low & 0xFFFF) | (high << 16)
+                column, pair = min(column + 2, ends[i]), pair + 1
 
 
 @_compiled
-def _scan(queries, panels, scales, ends, first, k, bars, counts, keys):
-    """Score queries [group, column, query] with panels, whose rows are the database's from ``first`` on.
+def _scan(some, rows, ends, pair_ends, first, k, room, hopeful, places, scores):
+    """Bring the lists up to date with ``rows``, which are the database's from ``first`` on.
 
-    Each query of a group has a slot at each dim: a list of ``keys``, as many as ``counts`` says, all of which were
-    above the score in ``bars`` when they came.
+    Each slot has a list of ``keys``, as many as ``counts`` says and at most ``room``, all of which were above the score
+    in ``bars`` when they came. ``hopeful``, ``places`` and ``scores`` are room to work in.
     """
-    slots = len(ends) * QUERIES
-    scores, hopeful = np.empty((slots, LANES), np.float32), np.empty(slots, np.uint64)
-    for panel in range(len(panels)):
-        rows, scale = panels[panel], scales[panel]
-        for group in range(len(queries)):
-            _score(queries, group, rows, scale, ends, bars, scores, hopeful)
-            _keep(scores, hopeful, group, first + panel * LANES, k, bars, counts, keys)
+    size = LANES * rows.tile.shape[1]
+    for panel in range(len(rows.panels)):
+        for at in range((panel + 1) * size, min((panel + 2) * size, rows.tile.size), 16):
+            machine.prefetch(rows.tile, at)
+        _sift(some, rows, panel, pair_ends, hopeful)
+        for query in range(len(hopeful)):
+            for start in range(0, len(ends), LANES):
+                dims = machine.nonzero(hopeful, query * hopeful.shape[1] + start)
+                if dims:
+                    found = _score(some, query, rows, panel, ends, start, dims, hopeful, places, scores)
+                    _keep(some, query, first + panel * LANES, k, room, found, places, scores)
 
 
 @_compiled
-def _score(queries, group, rows, scale, ends, bars, scores, hopeful):
-    # Unrolled by hand over the six queries: names become registers, the elements of a list would not.
-    sums0 = sums1 = sums2 = sums3 = sums4 = sums5 = zeros()
-    column, at = 0, group * ends[-1] * QUERIES
-    for i in range(len(ends)):
-        while column < ends[i]:
-            values = load(rows, column * LANES)
-            sums0 = add_product(queries, at, values, sums0)
-            sums1 = add_product(queries, at + 1, values, sums1)
-            sums2 = add_product(queries, at + 2, values, sums2)
-            sums3 = add_product(queries, at + 3, values, sums3)
-            sums4 = add_product(queries, at + 4, values, sums4)
-            sums5 = add_product(queries, at + 5, values, sums5)
-            column, at = column + 1, at + QUERIES
-        inverse, slot = load(scale, i * LANES), i * QUERIES
-        hopeful[slot] = grade(sums0, inverse, bars[group, slot], scores, slot * LANES)
-        hopeful[slot + 1] = grade(sums1, inverse, bars[group, slot + 1], scores, (slot + 1) * LANES)
-        hopeful[slot + 2] = grade(sums2, inverse, bars[group, slot + 2], scores, (slot + 2) * LANES)
-        hopeful[slot + 3] = grade(sums3, inverse, bars[group, slot + 3], scores, (slot + 3) * LANES)
-        hopeful[slot + 4] = grade(sums4, inverse, bars[group, slot + 4], scores, (slot + 4) * LANES)
-        hopeful[slot + 5] = grade(sums5, inverse, bars[group, slot + 5], scores, (slot + 5) * LANES)
+def _sift(some, rows, panel, pair_ends, hopeful):
+    """For each query at each dim [query, dim], a bit for each row of the panel that may be above the bar."""
+    words, limits, slacks, panels, reach = some.words, some.limits, some.slacks, rows.panels, rows.reach
+    dims, stride, at = len(pair_ends), hopeful.shape[1], 0
+    for group in range(len(words)):
+        sums, pair, row = machine.no_sums(), 0, panel * pair_ends[-1] * LANES
+        for i in range(dims):
+            while pair < pair_ends[i]:
+                sums = machine.add_pairs(words, at, panels, row, sums)
+                pair, at, row = pair + 1, at + QUERIES, row + LANES
+            slot, place = (group * dims + i) * QUERIES, group * QUERIES * stride + i
+            machine.find_hopeful(sums, reach, (panel * dims + i) * LANES, limits, slacks, slot, hopeful, place, stride)
+
+
+@_inlined
+def _score(some, query, rows, panel, ends, start, dims, hopeful, places, scores):
+    """Score the hopeful rows of a query at up to ``LANES`` dims; tells how many, and the dim and lane of each."""
+    lanes, left, there = np.uint64(0), dims, len(rows.tile) - panel * LANES
+    while left:
+        lanes |= np.uint64(hopeful[query, start + machine.lowest_bit(left)])
+        left &= left - np.uint64(1)
+    if 2 * machine.count_bits(lanes) > LANES and there >= LANES:
+        return _score_all(some, query, rows, panel, ends, start, places, scores)
+    found, width = 0, rows.tile.shape[1]
+    while lanes:
+        lane = machine.lowest_bit(lanes)
+        lanes &= lanes - np.uint64(1)
+        if lane >= there:
+            break
+        at, row, column, left, sums = query * width, (panel * LANES + lane) * width, 0, dims, machine.no_dot()
+        while left:   # one sum for all dims at which this row is hopeful
+            i = start + machine.lowest_bit(left)
+            left &= left - np.uint64(1)
+            if (hopeful[query, i] >> lane) & 1:
+                while column + LANES <= ends[i]:
+                    sums = machine.add_products(some.vectors, at, rows.tile, row, 0, LANES, sums)
+                    at, row, column = at + LANES, row + LANES, column + LANES
+                whole = sums
+                if column < ends[i]:
+                    whole = machine.add_products(some.vectors, at, rows.tile, row, 0, ends[i] - column, sums)
+                scores[found] = machine.fold(whole) * rows.scales[panel, i, lane]
+                places[0, found], places[1, found] = i, lane
+                found += 1
+    return found
 
 
 @_compiled
-def _keep(scores, hopeful, group, row, k, bars, counts, keys):
-    bits = scores.view(np.int32)
-    for slot in range(len(hopeful)):
-        lanes = hopeful[slot]
-        if lanes == 0:
-            continue
-        count = counts[group, slot]
+def _score_all(some, query, rows, panel, ends, start, places, scores):
+    """The same for a panel full of hopeful rows, several at a time; tells of those above the bar."""
+    width, stop, found, group = rows.tile.shape[1], min(start + LANES, len(ends)), 0, query // QUERIES
+    for lane in range(0, LANES, machine.BLOCK):
+        at, row, column, sums = query * width, (panel * LANES + lane) * width, 0, machine.no_dots()
+        for i in range(start, stop):
+            while column + LANES <= ends[i]:
+                sums = machine.add_products(some.vectors, at, rows.tile, row, width, LANES, sums)
+                at, row, column = at + LANES, row + LANES, column + LANES
+            whole = sums
+            if column < ends[i]:
+                whole = machine.add_products(some.vectors, at, rows.tile, row, width, ends[i] - column, sums)
+            scale = (panel * len(ends) + i) * LANES + lane
+            machine.store_folds(whole, rows.scales, scale, scores, (i - start) * LANES + lane)
+    for i in range(start, stop):
+        lanes = machine.above(scores, (i - start) * LANES, some.bars[group, i * QUERIES + query % QUERIES])
         while lanes:
-            lane = lowest_bit(lanes)
+            lane = machine.lowest_bit(lanes)
             lanes &= lanes - np.uint64(1)
-            keys[group, slot, count] = _key(bits[slot, lane], row + lane)
-            count += 1
-            if count == keys.shape[2]:   # full: back to the best k, and a higher bar
-                _best_first(keys[group, slot], k)
-                bits[slot, lane] = _ordered(keys[group, slot, k - 1] >> 32)
-                bars[group, slot] = scores[slot, lane]
-                count = k
-        counts[group, slot] = count
+            places[0, found], places[1, found], scores[found] = i, lane, scores[(i - start) * LANES + lane]
+            found += 1
+    return found
+
+
+@_inlined
+def _keep(some, query, row, k, room, found, places, scores):
+    group, bars, counts, keys = query // QUERIES, some.bars, some.counts, some.keys
+    for j in range(found):
+        slot = places[0, j] * QUERIES + query % QUERIES
+        if scores[j] > bars[group, slot]:
+            keys[group, slot, counts[group, slot]] = _key(np.float32(scores[j]).view(np.int32), row + places[1, j])
+            counts[group, slot] += 1
+            if counts[group, slot] == room:   # full: back to the best k, and a higher bar
+                _raise_bar(some, group, slot, k)
+                counts[group, slot] = k
+
+
+@_compiled
+def _raise_bar(some, group, slot, k):
+    """Move the best ``k`` of a slot to the front of its list; the last of them is the bar."""
+    _best_first(some.keys[group, slot, : some.counts[group, slot]], k)
+    bar = np.int32(_ordered(some.keys[group, slot, k - 1] >> 32)).view(np.float32)
+    some.bars[group, slot] = bar
+    some.limits[group, slot] = bar * some.units[group, slot] - some.margins[group, slot]
+
+
+@_compiled
+def _cut(some, k):
+    """Do so for every slot, and begin its list anew."""
+    for group, slot in np.ndindex(some.counts.shape):
+        if some.counts[group, slot] >= k:
+            _raise_bar(some, group, slot, k)
+        some.counts[group, slot] = 0
 
 
 @_compiled
@@ -255,14 +274,6 @@ def _median(keys, a, b, c):
     return b if (keys[b] > keys[a]) != (keys[b] > keys[c]) else c
 
 
-@_compiled
-def _finish(keys, counts, k):
-    """Move the best ``k`` of each list to its front."""
-    for group, slot in np.ndindex(counts.shape):
-        if counts[group, slot] > k:
-            _best_first(keys[group, slot, : counts[group, slot]], k)
-
-
 # ── its owner ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -270,72 +281,113 @@ class Scan:
     """The best ``k`` so far of some queries at every dim. Tiles of the database come in order, ``load`` then ``score``.
 
     Of each query at each dim there is a list of keys (see ``_key``). What is above the bar, the k-th best when last
-    looked, is appended; a full list is cut back to the best k. Much cheaper than a heap, and the list is full only
-    once for every doubling of the rows seen.
+    looked, is appended; a full list is cut back to the best k: once for every doubling of the rows seen.
     """
 
     def __init__(self, queries: Floats, dims: Sequence[int], k: int, count: int) -> None:
         self.queries, self.dims, self.k = len(queries), tuple(dims), k
-        self.ends = np.array(self.dims)
-        self.rows = max(1, _TILE // (4 * LANES * dims[-1])) * LANES
+        self.ends = ends = np.array(self.dims)
+        self.pair_ends = np.cumsum((np.diff(ends, prepend=0) + 1) // 2)
+        self.rows = max(1, _TILE // (LANES * _row_bytes(dims[-1], len(dims)))) * LANES
         groups = -(-len(queries) // QUERIES)
-        padded = np.zeros((groups * QUERIES, dims[-1]), np.float32)
-        padded[: len(queries)] = queries
-        self.packed = np.ascontiguousarray(padded.reshape(groups, QUERIES, -1).transpose(0, 2, 1))
-        slots = (groups, len(dims) * QUERIES)
-        self.bars = np.full(slots, -np.inf, np.float32)
-        self.counts = np.zeros(slots, np.int64)
-        self.keys = np.empty((*slots, _capacity(k, count)), np.int64)
+        vectors = np.zeros((groups * QUERIES, dims[-1]), np.float32)
+        vectors[: len(queries)] = queries
+        words, squares, units = self._empty(groups, QUERIES)
+        _pack(vectors, ends, words, squares, units)
+        norms, off, slots = np.sqrt(squares) * units[:, None], np.sqrt(ends)[:, None] / 2, (groups, len(dims) * QUERIES)
+        margins, slacks = off + (ends[:, None] + 64) * 2.0**-24 * norms, off * (norms + off)
+        padding = np.arange(groups * QUERIES) >= len(queries)
+        bars = np.where(padding, np.inf, -np.inf).reshape(groups, 1, QUERIES)   # nothing is above that of padding
+        floats = (units[:, None], margins, slacks, bars, bars)
+        floats = [np.broadcast_to(some, norms.shape).astype(np.float32).reshape(slots) for some in floats]
+        keys = np.empty((*slots, _capacity(k, count)), np.int64)
+        self.state = _Queries(vectors.reshape(groups, QUERIES, -1), words, *floats, np.zeros(slots, np.int64), keys)
         step = min(_PART, -(-groups // THREADS))
         self.parts = [slice(start, start + step) for start in range(0, groups, step)]
+
+    def _empty(self, panels: int, lanes: int) -> tuple[Any, Any, Any]:
+        words = np.zeros((panels, self.pair_ends[-1], lanes), np.int32)
+        return words, np.zeros((panels, len(self.dims), lanes)), np.zeros((panels, lanes))
 
     @staticmethod
     def batch(dim: int, dims: int, k: int, count: int, budget: int) -> int:
         """How many queries to scan at a time, to stay within ``budget`` bytes."""
-        tile = 3 * max(_TILE, 4 * LANES * dim)   # as it came, as panels, and norms
-        query = 2 * 4 * dim + dims * (8 * _capacity(k, count) + 8 * k + 12)
+        tile = max(_TILE, LANES * _row_bytes(dim, dims))
+        query = 10 * (dim + dims) + dims * (8 * _capacity(k, count) + 8 * k + 32)
         return max(QUERIES * THREADS, (budget - tile) // query)
 
     def load(self, tile: Floats) -> Floats:
         """Take in the next rows, at most ``rows`` of them; gives the norms of their prefixes, [rows, dims]."""
+        tile = tile.view()
+        tile.flags.writeable = False   # for numba another type: a file's rows may be no other
         count = -(-len(tile) // LANES)
-        self.panels = np.empty((count, self.dims[-1], LANES), np.float32)
-        squares = np.empty((count, len(self.dims), LANES), np.float32)
+        words, squares, units = self._empty(count, LANES)
         step = -(-count // THREADS)
 
         def pack(start: int) -> None:
-            rows, part = tile[start * LANES : (start + step) * LANES], slice(start, start + step)
-            _pack(rows, self.ends, self.panels[part], squares[part])
+            part = slice(start, start + step)
+            _pack(tile[start * LANES : (start + step) * LANES], self.ends, words[part], squares[part], units[part])
 
         _together(pack, range(0, count, step))
-        norms = np.sqrt(squares)
-        # The same floor as truncate: a zero vector stays zero, so it scores 0 with everything.
-        self.scales = np.reciprocal(np.maximum(norms, np.finfo(np.float32).tiny))
+        with np.errstate(all="ignore"):   # told by the caller, with the row
+            norms = np.sqrt(squares.astype(np.float32))
+            # The same floor as truncate: a zero vector stays zero, so it scores 0 with everything.
+            scales = np.reciprocal(np.maximum(norms, np.finfo(np.float32).tiny))
+            reach = (units[:, None] / scales).astype(np.float32)
+        reach[squares < _TINY] = np.nan
+        reach[squares == 0] = _FULL   # scores of 0 are exact
+        self.tile = _Rows(tile, words, reach, scales)
         return norms.transpose(0, 2, 1).reshape(-1, len(self.dims))[: len(tile)]
 
     def score(self, first: int) -> None:
         """Score the rows taken in last, which are the database's from ``first`` on."""
+        sample, share = self._sample() if first == 0 else None, self.k / _SAMPLE
+        few, room, ends = int(share + 4 * share**0.5 + 4), self.state.keys.shape[-1], (self.ends, self.pair_ends)
 
         def scan(part: slice) -> None:
-            slots = self.bars[part], self.counts[part], self.keys[part]
-            _scan(self.packed[part], self.panels, self.scales, self.ends, first, self.k, *slots)
+            some = _Queries(*(array[part] for array in self.state))
+            hopeful = np.zeros((len(some.words) * QUERIES, -(-len(self.dims) // LANES) * LANES), np.uint32)
+            desk = hopeful, np.empty((2, LANES * LANES), np.int64), np.empty(LANES * LANES, np.float32)
+            if sample is not None and 8 * few < len(sample.tile):
+                # A bar before the first row: what a few of a sample reached, some three times as many as their share
+                # of k. If fewer than k rows reach it, which is rare, it was too high, and all begins anew.
+                begin = some.bars.copy()
+                _scan(some, sample, *ends, 0, few, min(room, 2 * few), *desk)
+                _cut(some, few)
+                _scan(some, self.tile, *ends, first, self.k, room, *desk)
+                if ((some.counts >= self.k) | (begin > 0)).all():
+                    return
+                some.bars[:], some.limits[:], some.counts[:] = begin, begin, 0
+            _scan(some, self.tile, *ends, first, self.k, room, *desk)
 
         _together(scan, self.parts)
 
+    def _sample(self) -> _Rows:
+        tile, *others = self.tile
+        whole = len(tile) // LANES
+        rows = tile[: whole * LANES].reshape(-1, LANES, tile.shape[1])[::_SAMPLE].reshape(-1, tile.shape[1])
+        rows.flags.writeable = False
+        return _Rows(rows, *(np.ascontiguousarray(array[:whole:_SAMPLE]) for array in others))
+
     def indices(self) -> dict[int, Indices]:
         """The rows of the best, [queries, k] by dim, best first."""
+        keys = self.state.keys
 
         def finish(part: slice) -> None:
-            _finish(self.keys[part], self.counts[part], self.k)
-            self.keys[part, :, : self.k].sort(axis=-1)
+            _cut(_Queries(*(array[part] for array in self.state)), self.k)
+            keys[part, :, : self.k].sort(axis=-1)
 
         _together(finish, self.parts)
-        by_dim = self.keys.reshape(-1, len(self.dims), QUERIES, self.keys.shape[-1])
+        by_dim = keys.reshape(-1, len(self.dims), QUERIES, keys.shape[-1])
         return {dim: self._rows(by_dim[:, i, :, : self.k]) for i, dim in enumerate(self.dims)}
 
     def _rows(self, keys: Indices) -> Indices:
         ordered = keys.reshape(-1, self.k)[: self.queries, ::-1]
         return 0xFFFFFFFF - (ordered & 0xFFFFFFFF)
+
+
+def _row_bytes(dim: int, dims: int) -> int:
+    return 6 * (dim + dims) + 28 * dims   # as it came, in 16 bits with a column for each dim that may be odd, and norms
 
 
 def _capacity(k: int, count: int) -> int:
