@@ -79,9 +79,11 @@ def write_report(
         dataset = _dataset(folder, data)
         if dataset is None:
             continue
-        mine = [one for one in told if one.model in (folder.name, str(folder)) and one.dataset == dataset.name]
+        mine = [one for one in told if one.model in (folder.name, str(folder)) and _is_of(one, dataset)]
         for one in mine:
             pictures |= _pictures(one, dataset)
+        if not mine and told:
+            print(f"no pictures of {folder.name}: the images of {dataset.name} have other names", file=sys.stderr)
         if mine and strips and not drawn and importlib.util.find_spec("torch"):
             drawn = _strips(folder, mine, dataset, strips)
         credits |= dict.fromkeys(dataset.credits if pictures else ())
@@ -115,15 +117,18 @@ def _dataset(folder: Path, data: Path | None) -> Dataset | None:
         return None
 
 
+def _is_of(one: Disagreement, dataset: Dataset) -> bool:
+    """Whether the examples are images of this dataset: their names tell, not that of the folder it lies in."""
+    images = dataset.splits.get(one.split)
+    if images is None:
+        return False
+    return all(row < len(images) and images.name(row) == name for row, name in zip(one.rows, one.ids, strict=True))
+
+
 def _pictures(one: Disagreement, dataset: Dataset) -> dict[str, bytes]:
     """The examples' images as PNG, under the keys that the report asks for."""
-    if one.split not in dataset.splits:
-        return {}
     images = dataset.split(one.split)
-    matching = [
-        row for row, name in zip(one.rows, one.ids, strict=True) if row < len(images) and images.name(row) == name
-    ]
-    return {f"{one.dataset}/{one.split}/{row}": png(images.image(row)) for row in matching}
+    return {f"{one.dataset}/{one.split}/{row}": png(images.image(row)) for row in one.rows}
 
 
 def _strips(folder: Path, told: Iterable[Disagreement], dataset: Dataset, count: int) -> list[GradCamStrip]:
