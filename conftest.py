@@ -5,6 +5,9 @@ import importlib.util
 TORCH_SIDE = ("heads.py", "losses", "encoders", "training")
 collect_ignore = ["benchmarks", "scripts"]
 if importlib.util.find_spec("numba") is None:
-    collect_ignore += ["src/matryo/evaluation/kernel.py", "src/matryo/retrieve/kernels.py"]
+    compiled = ("evaluation/kernel.py", "evaluation/kernel_vectors.py", "retrieve/kernels.py")
+    collect_ignore += [f"src/matryo/{name}" for name in compiled]
+    loops = ("kernels", "stages", "tables", "vectors")
+    collect_ignore += [f"src/matryo/retrieve/partition/{name}.py" for name in loops]
 if importlib.util.find_spec("torch") is None:
     collect_ignore += [f"src/matryo/{name}" for name in TORCH_SIDE]

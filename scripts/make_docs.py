@@ -21,6 +21,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Literal, get_args, get_origin
 
+import retrieval_pages
+
 from matryo.classify import CascadeCurve
 from matryo.cli import build_parser
 from matryo.cli import main as matryo_main
@@ -35,6 +37,11 @@ MARKS = ("<!-- demo-table -->", "<!-- /demo-table -->")
 TITLES = {
     "cascade": "Adaptive classification",
     "demo": "The demo",
+    "generator": "The generator of embeddings",
+    "planner": "What the planner promises",
+    "retrieval": "Retrieval beside its peers",
+    "retrieval-gpu": "Retrieval on a GPU",
+    "retrieval-tables": "Adaptive retrieval: the paper's tables",
     "search-speed": "Search at many dims at once",
     "step-cost": "The cost of a training step",
     "tiny-imagenet": "Tiny-ImageNet",
@@ -223,6 +230,7 @@ def results_page(name: str, rows: list[Row]) -> str:
         "cascade-promise": promise_tables,
         "few-shot": few_shot_tables,
         "stream": stream_tables,
+        **retrieval_pages.MAKERS,
     }
     parts = [GENERATED, f"# {TITLES.get(name, name)}"]
     for kind in dict.fromkeys(row.kind for row in rows):

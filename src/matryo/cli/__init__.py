@@ -12,7 +12,7 @@ from matryo.errors import MatryoError
 
 __all__ = ["build_parser", "main"]
 
-VERBS = ("demo", "train", "encode", "evaluate", "classify", "report")
+VERBS = ("demo", "train", "encode", "evaluate", "classify", "index", "search", "plan", "report")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -30,17 +30,15 @@ def build_parser() -> argparse.ArgumentParser:
         part = verbs.add_parser(verb, help=about, description=module.__doc__, allow_abbrev=False,
                                 formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
         module.add_arguments(part)
-        part.set_defaults(run=module.run)
+        options = [option for action in part._actions for option in action.option_strings]
+        part.set_defaults(run=module.run, options=options)
     return parser
 
 
-def _unrecognised(word: str, argv: list[str]) -> str:
+def _unrecognised(word: str, known: list[str]) -> str:
     """Name the option that was probably meant."""
-    known: list[str] = []
-    if argv and argv[0] == "train":
-        from matryo.training.recipes import recipe_fields
-
-        known = [f"--{field.name}" for field in recipe_fields()]
+    if not word.startswith("-"):
+        return f"unrecognized argument {word}: paths stand side by side, before or behind all options"
     near = get_close_matches(word.split("=")[0], known, n=1, cutoff=0.5)
     return f"unrecognized argument {word}" + (f": did you mean {near[0]}?" if near else "")
 
@@ -50,14 +48,15 @@ def main(argv: list[str] | None = None) -> int:
     parser = build_parser()
     args, strange = parser.parse_known_args(argv)
     if strange:
-        parser.error(_unrecognised(strange[0], sys.argv[1:] if argv is None else argv))
+        parser.error(_unrecognised(strange[0], args.options))
     try:
         args.run(args)
     except MatryoError as error:
         print(f"matryo: error: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("matryo: interrupted; the same command goes on from where it was last saved", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        told = str(error) or "the same command goes on from where it was last saved"
+        print(f"matryo: interrupted; {told}", file=sys.stderr)
         return 130
     except BrokenPipeError:   # `matryo … | head` has read enough
         sys.stderr.close()

@@ -24,7 +24,6 @@ from matryo.retrieve.queries import as_mask, as_queries, check_not_zero
 from matryo.retrieve.sketch import FEW, Sketch, SketchedQuery, unit
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
 
     Array = np.ndarray[Any, np.dtype[Any]]
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
@@ -79,17 +78,11 @@ class Certified:
         return rows, scores
 
     def find(
-        self, query: Doubles, k: int, allowed: Bools | None = None, shares: Sequence[float] | None = None
+        self, query: Doubles, k: int, allowed: Bools | None = None
     ) -> tuple[Indices, Doubles, tuple[int, ...]]:
-        """The best rows of one query, their scores, and how many rows were left after each level.
-
-        With ``shares``, one a level, a row counts as able to gain only that share of what its tail could hold, and
-        rounding is neglected: no longer certified, but see :mod:`matryo.retrieve.calibrated`.
-        """
+        """The best rows of one query, their scores, and how many rows were left after each level."""
         start = self.start(query, k, allowed)
-        rows, left = self._sift(start, allowed, shares)
-        if shares is not None:   # a certain bound would have kept those that count
-            rows = np.union1d(rows, start.rows)
+        rows, left = self._sift(start, allowed)
         scores = self._exact(start.query, rows)
         best = best_rows(rows, scores, k)
         return rows[best], _outward(start.query, scores[best]), left
@@ -109,9 +102,7 @@ class Certified:
             bar += asked.square   # bounds are of 2·q·x − ‖x‖²
         return Start(asked, dots, rows, scores, bar)
 
-    def _sift(
-        self, start: Start, allowed: Bools | None, shares: Sequence[float] | None
-    ) -> tuple[Indices, tuple[int, ...]]:
+    def _sift(self, start: Start, allowed: Bools | None) -> tuple[Indices, tuple[int, ...]]:
         kernels, sketch = _kernels(), self.sketch
         rows = self._buffer("rows", sketch.count, np.int64)
         sums = self._buffer("sums", sketch.count, np.float64)
@@ -119,18 +110,17 @@ class Certified:
         left: list[int] = []
         for number, level in enumerate(sketch.levels):
             query = start.query.at(number)
-            bar = start.bar - (query.slack if shares is None else 0.0)
-            reach = query.reach * (1.0 if shares is None else shares[number])
+            bar = start.bar - query.slack
             if number == 0:
                 moved = np.float32(bar + query.scale * query.shift)
-                bounds = sketch.offsets, level.tails, np.float32(reach), np.nextafter(moved, np.float32(-np.inf))
+                bounds = sketch.offsets, level.tails, np.float32(query.reach), np.nextafter(moved, np.float32(-np.inf))
                 scale = np.float32(query.scale)
                 count = kernels.sift_sketch(start.dots, scale, *bounds, some, rows, sums, sketch.count)
                 sums[:count] -= query.scale * query.shift
             else:
                 codes = level.codes, query.high, query.low, query.scale
                 held = rows[: left[-1]], sums[: left[-1]]
-                count = kernels.sift_more(*codes, sketch.offsets, level.tails, reach, bar, *held)
+                count = kernels.sift_more(*codes, sketch.offsets, level.tails, query.reach, bar, *held)
             left.append(int(count))
             if count <= FEW:
                 break

@@ -13,21 +13,24 @@ array([[1.  , 0.94]], dtype=float32)
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from matryo.errors import InputError
-from matryo.retrieve.execute import Hits, execute
-from matryo.retrieve.plan import Plan
+from matryo.errors import EmbeddingsError, InputError
+from matryo.retrieve.execute import Hits
+from matryo.retrieve.guided import KINDS, Guided, build_guide, tile_dim
+from matryo.retrieve.plan import Plan, Stage
 from matryo.retrieve.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
     from typing import Self
 
     from matryo.nesting import Nesting
+    from matryo.retrieve.frontier import Choice, Cost
     from matryo.retrieve.metric import Metric
     from matryo.retrieve.store import Snapshot
 
@@ -36,12 +39,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Index"]
 
+_PROBES = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15)   # shares of the rows that a planner tries to visit
+_EFS = (16, 32, 64, 128, 256, 512)   # candidates that it tries to hold
 
 class Index:
     """A store of vectors that can be searched; make one with :meth:`create` or :meth:`open`."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        self._guided = Guided(store.about.metric)
 
     @classmethod
     def create(
@@ -75,8 +81,18 @@ class Index:
         """How vectors are compared: "cosine", "ip" or "l2"; a larger score is nearer."""
         return self.store.about.metric
 
-    def __len__(self) -> int:
+    @property
+    def count(self) -> int:
+        """How many vectors there are."""
         return len(self.store)
+
+    @property
+    def dtype(self) -> str:
+        """What vectors are stored as in full precision."""
+        return self.store.about.dtype
+
+    def __len__(self) -> int:
+        return self.count
 
     def __repr__(self) -> str:
         return f"Index({str(self.store.path)!r}, {len(self):,} × {self.nesting.dim}, {self.metric})"
@@ -111,19 +127,139 @@ class Index:
     ) -> Hits:
         """The ``k`` nearest of each query, [queries, k], nearest first; of equal scores the one added first.
 
-        Without a ``plan``, and with ``exact``, every vector is scored at full dim. ``where`` restricts the search to
-        payloads that match (``{"year": {"$gte": 2020}}``). Where there are fewer than ``k``, scores are −∞ and ids −1
-        or "". A single query may be one-dimensional.
+        Without a ``plan``, and with ``exact``, it is the ``k`` nearest at full dim that are found; a sketch (see
+        :meth:`build`) spares reading most vectors. ``where`` restricts the search to payloads that match
+        (``{"year": {"$gte": 2020}}``). Where there are fewer than ``k``, scores are −∞ and ids −1 or "". A single
+        query may be one-dimensional.
         """
         if exact and plan is not None:
             raise InputError("an exact search has no plan", got=plan, cure="give a plan, or exact=True")
-        asked = np.atleast_2d(np.asarray(queries))
-        snapshot = self.store.snapshot() if where is None else self.store.where(where)
-        return _search(snapshot, asked, k, plan or Plan.single(self.nesting.dim, k=max(k, 1)), self.metric)
+        asked = np.asarray(queries)
+        asked = asked[None] if asked.ndim == 1 else asked
+        while True:
+            now = self.store.snapshot()
+            snapshot = now if where is None else self.store.where(where)
+            try:
+                return self._search(snapshot, asked, k, plan)
+            except (EmbeddingsError, OSError):
+                # A guide may have been replaced since; what is damaged stays so.
+                if self.store.snapshot() is now:
+                    raise
+
+    def build(
+        self, *, sketch: bool | None = None, partition: int | bool | None = None, graph: int | None = None
+    ) -> None:
+        """Make the guides that speed searches up, for what has none yet; they are part of the index from then on.
+
+        ``sketch`` is for exact search, ``partition`` for plans with ``probe`` and for first stages in int8 (a dim of
+        the nesting, or True for one chosen), ``graph`` for plans with ``ef`` (a dim; needs faiss). Without any, those
+        that were asked for before, or else a sketch and partitions. What is added later has none until the next call,
+        and is scanned until then.
+        """
+        if sketch is partition is graph is None:
+            wanted = self.store.wanted()
+            sketch, partition, graph = (wanted.get(kind, {}).get("dim", kind in wanted) for kind in KINDS)
+            if not wanted:
+                sketch = partition = True
+        dims = {"partition": tile_dim(self.nesting) if partition is True else partition, "graph": graph}
+        for asked in filter(None, dims.values()):
+            Plan.single(asked).check_fits(self.nesting)
+        for kind, dim in {"sketch": sketch, **dims}.items():
+            if dim:
+                fields = {} if kind == "sketch" else {"dim": dim}
+                self.store.build(kind, fields, partial(build_guide, kind, self.metric, fields))
+
+    def to(self, device: str | None) -> Index:
+        """Search on a ``device`` of torch, such as "cuda", from now on; None searches with the processor again."""
+        engine = None
+        if device is not None:
+            from matryo.retrieve.gpu import torch_engine
+
+            engine = torch_engine(device)
+        self._guided = Guided(self.metric, engine)
+        return self
+
+    def plan(
+        self,
+        recall: float = 0.99,
+        k: int = 10,
+        queries: Any = None,
+        *,
+        cost: Cost = "latency",
+        budget: float | None = None,
+        labels: tuple[Any, Any] | None = None,
+        confidence: float = 0.95,
+        seed: int = 0,
+        progress: bool = True,
+    ) -> Choice:
+        """The cheapest plan that finds ``recall`` of the ``k`` nearest, on queries like these, with ``confidence``.
+
+        See :func:`matryo.retrieve.planner.choose`.
+        """
+        from matryo.retrieve.planner import choose
+
+        return choose(
+            self, queries, recall=recall, k=k, cost=cost, budget=budget, labels=labels, confidence=confidence,
+            seed=seed, progress=progress,
+        )  # fmt: skip
+
+    @property
+    def openings(self) -> Sequence[Plan]:
+        """The first stages that plans of this index may have, for the planner."""
+        from matryo.retrieve.planner import openings
+
+        wanted, nesting = self.store.wanted(), self.nesting
+        found = [*openings(nesting, int8=[dim for dim in nesting.dims if dim <= self.store.about.int8_up_to])]
+        if "partition" in wanted:
+            tiles = Stage(wanted["partition"]["dim"], 1, "int8")
+            found += [Plan((tiles,), probe=probe) for probe in (None, *_PROBES)]
+        if "graph" in wanted:
+            found += [Plan((Stage(wanted["graph"]["dim"], 1),), ef=ef) for ef in _EFS]
+        return tuple(dict.fromkeys(found))
+
+    def sample(self, count: int, seed: int) -> tuple[Array, Array]:
+        """So many vectors drawn at random: ids and vectors."""
+        ids = self.store.snapshot().ids()
+        chosen = np.sort(np.random.default_rng(seed).choice(len(ids), count, replace=False))
+        return ids[chosen], self.get(ids[chosen].tolist())[0]
 
     def compact(self) -> None:
-        """Write what is alive into as few files as possible, and give back the space of the rest."""
+        """Write what is alive into as few files as possible, give back the space of the rest, and guide all of it."""
         self.store.compact()
+        if self.store.wanted():
+            self.build()
+
+    def _search(self, snapshot: Snapshot, queries: Array, k: int, plan: Plan | None) -> Hits:
+        """Every segment by itself, and the best of all."""
+        self._check_guide(snapshot, plan)
+        ids: list[Array] = []
+        scores: list[Floats] = []
+        for segment in snapshot.segments:
+            rows, found = self._guided.search(segment, queries, plan, k)
+            ids.append(np.where(rows < 0, _nothing(segment.ids.take([0])), segment.ids.take(np.maximum(rows, 0))))
+            scores.append(found)
+        if not ids:
+            (plan or Plan.single(self.nesting.dim)).for_k(k).check_fits(self.nesting)
+            return Hits(np.full((len(queries), k), -1), np.full((len(queries), k), -np.inf, np.float32))
+        if len(ids) == 1:
+            return Hits(ids[0], scores[0])
+        every, worth = np.concatenate(ids, axis=1), np.concatenate(scores, axis=1)
+        # Stable: segments follow each other in the order of insertion, which decides between equal scores.
+        best = np.argsort(-worth, axis=1, kind="stable")[:, :k]
+        return Hits(np.take_along_axis(every, best, axis=1), np.take_along_axis(worth, best, axis=1))
+
+    def _check_guide(self, snapshot: Snapshot, plan: Plan | None) -> None:
+        kind = plan and (("probe" if plan.probe is not None else "") or ("ef" if plan.ef is not None else ""))
+        if not plan or not kind:
+            return
+        guide = {"probe": "partition", "ef": "graph"}[kind]
+        if any(guide in segment.guides for segment in snapshot.segments) or guide in self.store.wanted():
+            return
+        raise InputError(
+            f"a plan with {kind} needs an index with a {guide}",
+            got=f"{kind}={getattr(plan, kind)}",
+            cure=f"index.build({guide}={plan.stages[0].dim})",
+        )
 
     def verify(self) -> None:
         """Read every byte and raise, naming the file, where a checksum differs."""
@@ -138,23 +274,6 @@ class Index:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _search(snapshot: Snapshot, queries: Array, k: int, plan: Plan, metric: Metric) -> Hits:
-    """Every segment by itself, and the best of all."""
-    ids: list[Array] = []
-    scores: list[Floats] = []
-    for segment in snapshot.segments:
-        rows, found = execute(segment.blocks, queries, plan, k, metric, segment.alive)
-        ids.append(np.where(rows < 0, _nothing(segment.ids.take([0])), segment.ids.take(np.maximum(rows, 0))))
-        scores.append(found)
-    if not ids:
-        plan.for_k(k).check_fits(snapshot.about.nesting)
-        return Hits(np.full((len(queries), k), -1), np.full((len(queries), k), -np.inf, np.float32))
-    every, worth = np.concatenate(ids, axis=1), np.concatenate(scores, axis=1)
-    # Stable: segments follow each other in the order of insertion, which decides between equal scores.
-    best = np.argsort(-worth, axis=1, kind="stable")[:, :k]
-    return Hits(np.take_along_axis(every, best, axis=1), np.take_along_axis(worth, best, axis=1))
 
 
 def _nothing(like: Array) -> Array:

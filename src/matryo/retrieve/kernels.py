@@ -20,13 +20,15 @@ from llvmlite import binding, ir
 from numba import config, njit, types
 from numba.extending import intrinsic, models, register_model
 
-__all__ = ["LANES", "add_distances_at", "add_exactly_at", "add_products", "add_products_at", "add_products_int8",
-           "best", "scan_sketch", "sift_more", "sift_sketch"]
+__all__ = ["FLOATS", "HOST", "INTS", "LANES", "SUMS", "add_distances_at", "add_dot", "add_exactly_at", "add_long_dot",
+           "add_products", "add_products_at", "best", "bits", "compiled", "cut", "key_of", "load", "lowest_bit",
+           "same_bits", "scan_sketch", "sift_more", "sift_sketch", "spread", "total", "wide", "widen", "zeros"]
 
 LANES = 16   # rows of a tile: the 32-bit sums of one AVX-512 register
 # Unless numba was told to compile for another processor.
-_HOST = config.CPU_NAME is None and config.CPU_FEATURES is None
-_VNNI = _HOST and bool(binding.get_host_cpu_features().get("avx512vnni"))
+HOST = config.CPU_NAME is None and config.CPU_FEATURES is None
+_HALF = HOST and bool(binding.get_host_cpu_features().get("f16c"))
+_VNNI = HOST and bool(binding.get_host_cpu_features().get("avx512vnni"))
 
 # ── vectors ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -35,41 +37,41 @@ class _Sums(types.Type):
     """``LANES`` 32-bit integers, in registers."""
 
 
-_sums = _Sums(name=f"int32x{LANES}")
+SUMS = _Sums(name=f"int32x{LANES}")
 _int32 = ir.IntType(32)
-_ints = ir.VectorType(_int32, LANES)
+INTS = ir.VectorType(_int32, LANES)
 _bytes = ir.VectorType(ir.IntType(8), 4 * LANES)
-_floats = ir.VectorType(ir.FloatType(), LANES)
+FLOATS = ir.VectorType(ir.FloatType(), LANES)
 
 
 @register_model(_Sums)
 class _SumsModel(models.PrimitiveModel):
     def __init__(self, manager, kind):
-        super().__init__(manager, kind, _ints)
+        super().__init__(manager, kind, INTS)
 
 
-def _load(context, builder, kind, array, offset, vector, align=1):
+def load(context, builder, kind, array, offset, vector, align=1):
     # Plain pointers, counted in items from the start of a contiguous array of any shape.
     start = builder.gep(context.make_array(kind)(context, builder, array).data, [offset])
     return builder.load(builder.bitcast(start, vector.as_pointer()), align=align)
 
 
-def _spread(builder, number, vector):
+def spread(builder, number, vector):
     one = builder.insert_element(ir.Constant(vector, ir.Undefined), number, ir.Constant(_int32, 0))
-    return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), ir.Constant(_ints, None))
+    return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), ir.Constant(INTS, None))
 
 
 def _dot(builder, sums, codes, weights):
     # sums + the dot products of each four unsigned bytes of codes with four signed ones of weights.
     if _VNNI:
-        kind = ir.FunctionType(_ints, [_ints, _ints, _ints])
+        kind = ir.FunctionType(INTS, [INTS, INTS, INTS])
         name = "llvm.x86.avx512.vpdpbusd.512"
         function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
-        return builder.call(function, [sums, builder.bitcast(codes, _ints), builder.bitcast(weights, _ints)])
+        return builder.call(function, [sums, builder.bitcast(codes, INTS), builder.bitcast(weights, INTS)])
     wide = ir.VectorType(_int32, 4 * LANES)
     product = builder.mul(builder.zext(codes, wide), builder.sext(weights, wide))
     for part in range(4):
-        chosen = ir.Constant(_ints, [4 * lane + part for lane in range(LANES)])
+        chosen = ir.Constant(INTS, [4 * lane + part for lane in range(LANES)])
         sums = builder.add(sums, builder.shuffle_vector(product, ir.Constant(wide, ir.Undefined), chosen))
     return sums
 
@@ -77,7 +79,7 @@ def _dot(builder, sums, codes, weights):
 @intrinsic
 def zeros(_typing):
     """A vector of zeros."""
-    return _sums(), lambda *_: ir.Constant(_ints, None)
+    return SUMS(), lambda *_: ir.Constant(INTS, None)
 
 
 @intrinsic
@@ -85,11 +87,11 @@ def add_dot(_typing, tiles, offset, query, at, sums):
     """Add to each of ``LANES`` sums the product of a row's four codes, from ``offset`` on, with four of the query."""
 
     def emit(context, builder, signature, args):
-        codes = _load(context, builder, signature.args[0], args[0], args[1], _bytes)
-        weights = _load(context, builder, signature.args[2], args[2], args[3], _int32)
-        return _dot(builder, args[4], codes, builder.bitcast(_spread(builder, weights, _ints), _bytes))
+        codes = load(context, builder, signature.args[0], args[0], args[1], _bytes)
+        weights = load(context, builder, signature.args[2], args[2], args[3], _int32)
+        return _dot(builder, args[4], codes, builder.bitcast(spread(builder, weights, INTS), _bytes))
 
-    return _sums(tiles, types.intp, query, types.intp, _sums), emit
+    return SUMS(tiles, types.intp, query, types.intp, SUMS), emit
 
 
 @intrinsic
@@ -100,12 +102,12 @@ def add_long_dot(_typing, codes, offset, query, at, sums):
     """
 
     def emit(context, builder, signature, args):
-        row = _load(context, builder, signature.args[0], args[0], args[1], _bytes)
+        row = load(context, builder, signature.args[0], args[0], args[1], _bytes)
         row = builder.xor(row, ir.Constant(_bytes, [-128] * (4 * LANES)))
-        weights = _load(context, builder, signature.args[2], args[2], args[3], _bytes)
+        weights = load(context, builder, signature.args[2], args[2], args[3], _bytes)
         return _dot(builder, args[4], row, weights)
 
-    return _sums(codes, types.intp, query, types.intp, _sums), emit
+    return SUMS(codes, types.intp, query, types.intp, SUMS), emit
 
 
 @intrinsic
@@ -113,12 +115,12 @@ def total(_typing, sums):
     """The sum over the lanes."""
 
     def emit(_context, builder, _signature, args):
-        kind = ir.FunctionType(_int32, [_ints])
+        kind = ir.FunctionType(_int32, [INTS])
         name = f"llvm.vector.reduce.add.v{LANES}i32"
         function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
         return builder.call(function, [args[0]])
 
-    return types.int32(_sums), emit
+    return types.int32(SUMS), emit
 
 
 @intrinsic
@@ -126,13 +128,13 @@ def grade(_typing, high, low, scale, offsets, dots, place, bar):
     """Store the dots ``128 · high + low``; a bit for each whose ``scale · dot + offset`` is above the bar."""
 
     def emit(context, builder, signature, args):
-        both = builder.add(builder.shl(args[0], ir.Constant(_ints, [7] * LANES)), args[1])
+        both = builder.add(builder.shl(args[0], ir.Constant(INTS, [7] * LANES)), args[1])
         start = builder.gep(context.make_array(signature.args[4])(context, builder, args[4]).data, [args[5]])
-        builder.store(both, builder.bitcast(start, _ints.as_pointer()), align=4)
+        builder.store(both, builder.bitcast(start, INTS.as_pointer()), align=4)
         scores = _scaled(context, builder, signature.args[3], args[3], args[5], both, args[2])
-        return _bits(builder, builder.fcmp_ordered(">", scores, _spread(builder, args[6], _floats)))
+        return bits(builder, builder.fcmp_ordered(">", scores, spread(builder, args[6], FLOATS)))
 
-    return types.uint64(_sums, _sums, types.float32, offsets, dots, types.intp, types.float32), emit
+    return types.uint64(SUMS, SUMS, types.float32, offsets, dots, types.intp, types.float32), emit
 
 
 @intrinsic
@@ -140,23 +142,23 @@ def reaching(_typing, dots, scale, offsets, tails, reach, place, bar):
     """A bit for each row whose bound ``scale · dot + offset + reach · tail`` is not below the bar."""
 
     def emit(context, builder, signature, args):
-        both = _load(context, builder, signature.args[0], args[0], args[5], _ints, align=4)
-        tail = _load(context, builder, signature.args[3], args[3], args[5], _floats, align=4)
+        both = load(context, builder, signature.args[0], args[0], args[5], INTS, align=4)
+        tail = load(context, builder, signature.args[3], args[3], args[5], FLOATS, align=4)
         scores = _scaled(context, builder, signature.args[2], args[2], args[5], both, args[1])
-        bounds = builder.fadd(scores, builder.fmul(tail, _spread(builder, args[4], _floats)))
-        return _bits(builder, builder.fcmp_unordered(">=", bounds, _spread(builder, args[6], _floats)))
+        bounds = builder.fadd(scores, builder.fmul(tail, spread(builder, args[4], FLOATS)))
+        return bits(builder, builder.fcmp_unordered(">=", bounds, spread(builder, args[6], FLOATS)))
 
     return types.uint64(dots, types.float32, offsets, tails, types.float32, types.intp, types.float32), emit
 
 
 def _scaled(context, builder, kind, offsets, place, dots, scale):
-    scores = builder.fmul(builder.sitofp(dots, _floats), _spread(builder, scale, _floats))
+    scores = builder.fmul(builder.sitofp(dots, FLOATS), spread(builder, scale, FLOATS))
     if isinstance(kind, types.NoneType):
         return scores
-    return builder.fadd(scores, _load(context, builder, kind, offsets, place, _floats, align=4))
+    return builder.fadd(scores, load(context, builder, kind, offsets, place, FLOATS, align=4))
 
 
-def _bits(builder, lanes):
+def bits(builder, lanes):
     return builder.zext(builder.bitcast(lanes, ir.IntType(LANES)), ir.IntType(64))
 
 
@@ -180,6 +182,22 @@ def same_bits(_typing, number):
     return (types.int32 if number == types.float32 else types.float32)(number), emit
 
 
+def widen(builder, bits, number, integer):
+    # Floats of the bits of float16. Without an instruction for it: exponents differ by 112, signs by 16 places.
+    if _HALF:
+        kind = ir.VectorType(ir.HalfType(), LANES) if isinstance(number, ir.VectorType) else ir.HalfType()
+        return builder.fpext(builder.bitcast(bits, kind), number)
+
+    def all_of(kind, value):
+        return ir.Constant(kind, [value] * LANES if isinstance(kind, ir.VectorType) else value)
+
+    whole = builder.zext(bits, integer)
+    size = builder.shl(builder.and_(whole, all_of(integer, 0x7FFF)), all_of(integer, 13))
+    size = builder.fmul(builder.bitcast(size, number), all_of(number, 2.0**112))
+    sign = builder.shl(builder.and_(whole, all_of(integer, 0x8000)), all_of(integer, 16))
+    return builder.bitcast(builder.or_(builder.bitcast(size, integer), sign), number)
+
+
 @intrinsic
 def wide(_typing, number):
     """A float32 as it is, an int8 as that number; 16 bits are a float16, which numba does not know."""
@@ -189,7 +207,7 @@ def wide(_typing, number):
             return args[0]
         if signature.args[0] == types.int8:
             return builder.sitofp(args[0], ir.FloatType())
-        return builder.fpext(builder.bitcast(args[0], ir.HalfType()), ir.FloatType())
+        return widen(builder, args[0], ir.FloatType(), _int32)
 
     return types.float32(number), emit
 
@@ -200,7 +218,7 @@ def wide(_typing, number):
 _ANY_ORDER = {"reassoc", "contract"}
 
 
-def _compiled(function):
+def compiled(function):
     # No folder to keep it in: a read-only installation without a home.
     try:
         return njit(nogil=True, cache=True, fastmath=_ANY_ORDER)(function)
@@ -208,7 +226,7 @@ def _compiled(function):
         return njit(nogil=True, fastmath=_ANY_ORDER)(function)
 
 
-@_compiled
+@compiled
 def add_products(rows, query, sums):
     """Add the inner product of each of the ``rows`` [n, width] with the ``query`` to its sum."""
     for i in range(len(rows)):
@@ -218,7 +236,7 @@ def add_products(rows, query, sums):
         sums[i] += one
 
 
-@_compiled
+@compiled
 def add_products_at(rows, query, at, sums):
     """Add the inner products of the rows ``at`` these places to their sums."""
     for i in range(len(at)):
@@ -228,7 +246,7 @@ def add_products_at(rows, query, at, sums):
         sums[i] += one
 
 
-@_compiled
+@compiled
 def add_exactly_at(rows, query, at, sums, squares):
     """In float64, add the inner products of the rows ``at`` these places to ``sums``, their squares to ``squares``."""
     for i in range(len(at)):
@@ -241,7 +259,7 @@ def add_exactly_at(rows, query, at, sums, squares):
         squares[i] += square
 
 
-@_compiled
+@compiled
 def add_distances_at(rows, query, at, sums):
     """Add the squared distances of the rows ``at`` these places from the query to their sums, in float64."""
     for i in range(len(at)):
@@ -252,26 +270,7 @@ def add_distances_at(rows, query, at, sums):
         sums[i] += one
 
 
-@_compiled
-def add_products_int8(codes, query, sums):
-    """Add the products of ``codes`` [n, width] with the codes of a query, both in −127 … 127, to the int32 ``sums``."""
-    width = codes.shape[1]
-    if width % 64:
-        for i in range(len(codes)):
-            one = np.int32(0)
-            for j in range(width):
-                one += np.int32(codes[i, j]) * np.int32(query[j])
-            sums[i] += one
-        return
-    shift = _shift(query)
-    for i in range(len(codes)):
-        lanes = zeros()
-        for j in range(0, width, 64):
-            lanes = add_long_dot(codes, i * width + j, query, j, lanes)
-        sums[i] += total(lanes) - shift
-
-
-@_compiled
+@compiled
 def _shift(query):
     # What adding 128 to every code of a row adds to its product.
     shift = np.int32(0)
@@ -280,16 +279,16 @@ def _shift(query):
     return np.int32(128) * shift
 
 
-@_compiled
+@compiled
 def best(scores, keep):
     """The rows of the ``keep`` largest ``scores``, best first; of equal ones the smaller row."""
     keys, count, bar = np.empty(2 * keep + 64, np.int64), 0, np.float32(-np.inf)
     for i in range(len(scores)):
         if scores[i] > bar or count < keep:
-            keys[count] = _key(scores[i], i)
+            keys[count] = key_of(scores[i], i)
             count += 1
             if count == len(keys):
-                bar = _cut(keys, keep)
+                bar = cut(keys, keep)
                 count = keep
     return _sorted_rows(keys[:count], keep)
 
@@ -297,7 +296,7 @@ def best(scores, keep):
 # ── sketches ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@_compiled
+@compiled
 def scan_sketch(tiles, high, low, scale, offsets, allowed, dots, count, keep):
     """The product of every row's codes with a query's, into ``dots``; gives the rows of the best ``keep`` scores.
 
@@ -317,15 +316,15 @@ def scan_sketch(tiles, high, low, scale, offsets, allowed, dots, count, keep):
             row = tile * LANES + lowest_bit(lanes)
             lanes &= lanes - np.uint64(1)
             if row < count and allowed[row]:
-                keys[found] = _key(np.float32(dots[row]) * scale + _offset(offsets, row), row)
+                keys[found] = key_of(np.float32(dots[row]) * scale + _offset(offsets, row), row)
                 found += 1
                 if found == len(keys):
-                    bar = _cut(keys, keep)
+                    bar = cut(keys, keep)
                     found = keep
     return _sorted_rows(keys[:found], keep)
 
 
-@_compiled
+@compiled
 def sift_sketch(dots, scale, offsets, tails, reach, bar, allowed, rows, sums, count):
     """Which of the rows may reach the bar, into ``rows``, and what they have so far, into ``sums``; gives how many."""
     found = 0
@@ -341,7 +340,7 @@ def sift_sketch(dots, scale, offsets, tails, reach, bar, allowed, rows, sums, co
     return found
 
 
-@_compiled
+@compiled
 def sift_more(codes, high, low, scale, offsets, tails, reach, bar, rows, sums):
     """Add the products over further ``codes`` [n, width] to the sums of these rows; those that may still reach the bar
     move to the front, and their number is given.
@@ -362,22 +361,22 @@ def sift_more(codes, high, low, scale, offsets, tails, reach, bar, rows, sums):
     return found
 
 
-@_compiled
+@compiled
 def _offset(offsets, row):
     if offsets is None:
         return np.float32(0)
     return offsets[row]
 
 
-@_compiled
-def _key(score, row):
+@compiled
+def key_of(score, row):
     # One integer that sorts by score, then by smaller row; −0 and 0 are one score.
     bits = np.int64(same_bits(score if score != 0 else np.float32(0)))
     return ((bits ^ ((bits >> 31) & 0x7FFFFFFF)) << 32) | (0xFFFFFFFF - row)
 
 
-@_compiled
-def _cut(keys, keep):
+@compiled
+def cut(keys, keep):
     # The best ``keep`` to the front, and the score that others must beat from now on. Quickselect.
     low, high = 0, len(keys)
     while high - low > 1:
@@ -395,6 +394,6 @@ def _cut(keys, keep):
     return same_bits(np.int32(bits ^ ((bits >> 31) & 0x7FFFFFFF)))
 
 
-@_compiled
+@compiled
 def _sorted_rows(keys, keep):
     return 0xFFFFFFFF - (np.sort(keys)[::-1][:keep] & 0xFFFFFFFF)

@@ -68,7 +68,10 @@ class Plan:
 
     stages: tuple[Stage, ...]
     probe: float | None = None
-    """The first stage looks at the nearest partitions only, which hold this share of the rows."""
+    """The first stage looks at the nearest partitions only, which hold about this share of the rows.
+
+    On average: a query for which many partitions are about equally near looks at more, up to three times as many.
+    """
     ef: int | None = None
     """The first stage is a walk through a graph that holds this many candidates."""
 

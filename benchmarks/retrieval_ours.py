@@ -1,0 +1,165 @@
+"""What matryo offers, as engines beside its peers: plans through partitions, plain scans, and exact search."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from retrieval_peers import Built, Database, Engine, Rows, Settings, Vectors, size
+
+from matryo import Index, Plan
+from matryo.retrieve import Blocks, Stage, execute
+from matryo.retrieve.certified import Certified
+from matryo.retrieve.compiled import best_engine
+from matryo.retrieve.partition import Partition, PartitionSearch
+from matryo.retrieve.sketch import Sketch
+
+TILES = 64   # columns of the tiles of partitions
+LARGE = 4 << 30   # bytes of vectors in single precision from which on they are held in half
+
+
+class Partitioned(Built):
+    """A plan through partitions; the plan is what is asked with."""
+
+    def __init__(self, database: Database, _threads: int, dim: int, dtype: str = "float32") -> None:
+        self.blocks = blocks_of(database, dtype)
+        self.partition = Partition.of(self.blocks, "cosine", dim=dim)
+        self.nbytes = stored(self.blocks) + self.partition.nbytes
+        self.ready: dict[tuple[str, int], PartitionSearch] = {}
+
+    def ask(self, queries: Vectors, k: int, **settings: Any) -> Rows:
+        """What is looked up once is kept, as an index does."""
+        key = str(settings["plan"]), k
+        if key not in self.ready:
+            self.ready[key] = PartitionSearch(self.blocks, self.partition, Plan.from_dict(settings["plan"]), k)
+        return self.ready[key](queries)[0]
+
+    def read(self, queries: Vectors, k: int, **settings: Any) -> float | None:
+        """As the plan counts; the means of the partitions are read too."""
+        del queries
+        plan = Plan.from_dict(settings["plan"]).for_k(k)
+        return plan.bytes(self.blocks.count, self.blocks.dtype) + self.partition.means.nbytes
+
+
+class Scanned(Built):
+    """A plan whose first stage scans every row, as the paper counts it."""
+
+    def __init__(self, database: Database, _threads: int, dtype: str = "float32") -> None:
+        self.blocks = blocks_of(database, dtype)
+        self.nbytes = stored(self.blocks)
+
+    def ask(self, queries: Vectors, k: int, **settings: Any) -> Rows:
+        """The plan, by compiled loops."""
+        plan = Plan.from_dict(settings["plan"])
+        return execute(self.blocks, queries, plan, k, "cosine", engine=best_engine())[0]
+
+    def read(self, queries: Vectors, k: int, **settings: Any) -> float | None:
+        """As the plan counts."""
+        del queries
+        return Plan.from_dict(settings["plan"]).for_k(k).bytes(self.blocks.count, self.blocks.dtype)
+
+
+class Exact(Built):
+    """Certified search."""
+
+    def __init__(self, database: Database, _threads: int, dtype: str = "float32") -> None:
+        self.blocks = blocks_of(database, dtype)
+        self.certified = Certified(self.blocks, Sketch.of(self.blocks, "cosine"))
+        self.nbytes = stored(self.blocks) + self.certified.sketch.nbytes
+
+    def ask(self, queries: Vectors, k: int, **_settings: Any) -> Rows:
+        """The exact answer."""
+        return self.certified.search(queries, k)[0]
+
+    def read(self, queries: Vectors, k: int, **_settings: Any) -> float | None:
+        """The first level of every row, later ones of those that were left, and the vectors of the last."""
+        levels, whole = self.certified.sketch.levels, self.blocks.nesting.dim * self.blocks.full[0].itemsize
+        total = 0.0
+        for query in queries.astype(np.float64):
+            left = self.certified.find(query, k)[2]
+            looked = zip((self.blocks.count, *left), levels, strict=False)
+            total += sum(rows * (level.codes[0].nbytes / (16 if i == 0 else 1) + 4) for i, (rows, level) in
+                         enumerate(looked)) + left[-1] * whole  # fmt: skip
+        return total / len(queries)
+
+
+class Stored(Built):
+    """The whole of it: an index in a folder, with the plan that the planner finds for a recall."""
+
+    def __init__(self, database: Database, _threads: int, dtype: str = "float32") -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        self.learn = database.learn
+        self.index = Index.create(f"{self.folder.name}/index", database.nesting, dtype=dtype)
+        self.index.add_batches(part for _, part in database.batches())
+        self.index.compact()   # one segment
+        self.index.build(sketch=True, partition=True)
+        self.nbytes = size(Path(self.folder.name))
+        self.plans: dict[tuple[float, int], Plan | None] = {}
+
+    def ask(self, queries: Vectors, k: int, **settings: Any) -> Rows:
+        """Plans are found at the first call, on queries that are not timed; without a recall search is exact."""
+        recall = settings.get("recall")
+        if recall is None:
+            return np.asarray(self.index.search(queries, k, exact=True).ids, np.int64)
+        if (recall, k) not in self.plans:
+            self.plans[recall, k] = self.index.plan(recall, k, self.learn, progress=False).plan
+        return np.asarray(self.index.search(queries, k, self.plans[recall, k]).ids, np.int64)
+
+
+def blocks_of(database: Database, dtype: str) -> Blocks:
+    """The vectors in blocks, straight from their file where all of them count."""
+    vectors = database.vectors if database.rows is None else database.array()
+    return Blocks.of(vectors[:, : database.dim], database.nesting, dtype=dtype)
+
+
+def stored(blocks: Blocks) -> int:
+    """The bytes of blocks."""
+    return sum(block.nbytes for block in blocks.full) + blocks.norms.nbytes
+
+
+def plain_builds(database: Database) -> list[Settings]:
+    """In half precision where memory is scarce: embeddings that are stored so lose nothing."""
+    return [{"dtype": "float16"} if database.count * database.dim * 4 > LARGE else {}]
+
+
+def partition_builds(database: Database) -> list[Settings]:
+    """Tiles of a cache line a row, and those of the paper's first stage."""
+    dims = [dim for dim in (TILES, 16) if dim in database.nesting.dims]
+    return [{"dim": dim, **about} for about in plain_builds(database) for dim in dims]
+
+
+def partition_asks(database: Database, build: Settings) -> list[Settings]:
+    """Shares of the rows that are visited, and how many are ranked at full dim, at once or after a longer prefix."""
+    first, last = build["dim"], database.dim
+    plans: list[Plan] = []
+    for probe in (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, None):
+        guide: dict[str, Any] = {} if probe is None else {"probe": probe}
+        keeps = (20, 50, 100, 200) if first >= TILES else (200, 400)
+        plans += [Plan.adaptive(first, last, keep=keep, precision="int8", **guide) for keep in keeps]
+        for keep, between in ((100, 20), (200, 30)) if first >= TILES and last > 2 * first else ():
+            middle = max(dim for dim in database.nesting.dims if dim <= min(4 * first, 512))
+            stages = Stage(first, keep, "int8"), Stage(middle, between, "int8"), Stage(last, 10)
+            plans.append(Plan(stages, **guide))
+        if first < TILES:
+            plans.append(Plan.funnel(first, last, keep=200, precision="int8", **guide))
+    return [{"plan": plan.to_dict()} for plan in plans]
+
+
+def scan_asks(database: Database, _build: Settings) -> list[Settings]:
+    """The paper's plans, and one that scans everything at full dim."""
+    last, short = database.dim, [dim for dim in database.nesting.dims[:-1] if 16 <= dim <= 128]
+    plans = [Plan.adaptive(dim, last, keep=200) for dim in short]
+    plans += [Plan.funnel(dim, last, keep=200) for dim in short]
+    return [{"plan": plan.to_dict()} for plan in (*plans, Plan.single(last))]
+
+
+OURS = (
+    Engine("matryo", "matryo", "matryo", Partitioned, partition_builds, partition_asks),
+    Engine("matryo scan", "matryo", "matryo", Scanned, plain_builds, scan_asks),
+    Engine("matryo exact", "matryo", "matryo", Exact, plain_builds),
+    Engine("matryo index", "matryo", "matryo", Stored, plain_builds,
+           lambda _, __: [{}, *({"recall": recall} for recall in (0.95, 0.99))]),
+)  # fmt: skip
+"""All of them, in the order in which tables show them."""

@@ -1,0 +1,366 @@
+"""The pages of retrieval's rows: frontiers, growth, the paper's tables, and the generator.
+
+``MAKERS`` says, for each kind of row, what turns such rows into parts of a page in Markdown. The figures that the parts
+show are SVG files beside the page: see ``retrieval_figures.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from statistics import fmean, median
+from typing import Any
+
+from matryo.results import Row
+
+RECALLS = (0.95, 0.99, 1.0)
+EXACT = 0.99995   # the recall from which on all counts as found
+PAPER = 200   # the paper's shortlist
+ALIKE = 0.001   # mAP@10 that counts as equal
+NOTES = {
+    "retrieval": """The ten nearest by the cosine, one query at a time on one thread: the best setting of each engine
+that finds so much of what exact search at full dim finds. *Slower* is the time of a query as a multiple of matryo's,
+the median over turns of one run in which both were asked. An index is built with all cores; *MB* is its size on disk,
+*memory* the MB that its process holds. *Batch* is all queries at once, on one thread too.""",
+    "labels": "Where labels are what counts, other neighbours of the same class are as good, and so may a prefix be.",
+    "protocol": """The paper's own comparison: both sides fetch a shortlist of 200, HNSW at full dim, adaptive retrieval
+at 16 dims, whose shortlist is ranked again at full dim. *Faster* is against HNSW, in turns of one run.""",
+    "growth": """What a query costs as the database grows, at recall@10 of at least 0.95; bytes are those of vectors and
+codes that are read, where the engine tells.""",
+    "adaptive": """A shortlist of 200 at D_s dims, ranked again at D_r: the paper's table. MFLOPs count as the paper
+does; top-1 is 1-NN accuracy, recall@10 is against exact search at full dim. All but MFLOPs in percent; bold is within
+0.1 of the best single dim.""",
+    "funnel": "The paper's cascades: the shortlist shrinks while the dim doubles; bold as above.",
+    "shortlist": "How long the shortlist must be; bold is the best of a column.",
+    "single": "Every vector at one dim, for comparison.",
+    "gpu": """Milliseconds a query on a GPU, by products of matrices (`index.to("cuda")`); *faster* is against exact search
+at full dim there. Vectors are random, with a spectrum that decays. A GPU scans all of them so quickly that a plan gains
+little at this size: what is left is the time of its many small steps.""",
+    "promise": """The planner sees some queries and promises a recall with 95 % confidence; all the others say whether
+it holds for them.""",
+    "generator": """A generator fitted to real embeddings, beside them:
+mAP@10, and how much of the ten nearest at full dim is among the first 10 and 200 at each dim, in percent. Only mAP@10
+was fitted to; each draw has classes and vectors of its own.""",
+}
+
+
+# ── frontiers ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def newest(rows: Iterable[Row]) -> list[Row]:
+    """Of each engine on each database, the rows of its last run."""
+    kept: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        key = row.subject, row.hardware, row.figures["engine"]
+        if key in kept and kept[key][0].figures["run"] != row.figures["run"]:
+            del kept[key]   # in the order of the new run
+        kept.setdefault(key, []).append(row)
+    return [row for group in kept.values() for row in group]
+
+
+def databases(rows: list[Row]) -> dict[tuple[str, str], list[Row]]:
+    """By what was searched, on what machine; smaller ones first."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in sorted(newest(rows), key=lambda row: row.figures["count"]):
+        found.setdefault((row.subject, row.hardware), []).append(row)
+    return found
+
+
+def best(rows: Iterable[Row], good: Callable[[Row], bool]) -> Row | None:
+    """The quickest of those that are good."""
+    return max((row for row in rows if good(row)), key=lambda row: row.figures["qps"], default=None)
+
+
+def enough(row: Row, recall: float) -> bool:
+    """Whether so much was found."""
+    return bool(row.figures["recall@10"] >= min(recall, EXACT))
+
+
+def as_good(row: Row, exact: float) -> bool:
+    """Whether mAP@10 is that of exact search, or nearly."""
+    return bool(row.figures["map@10"] >= exact - ALIKE)
+
+
+def by_engine(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """The rows of each engine."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.figures["engine"], []).append(row)
+    return found
+
+
+def ratio(slow: Row, rows: Iterable[Row], like: Callable[[Row], bool]) -> float | None:
+    """How many times longer a row took than the quickest of those like that, within turns of its own group."""
+    same = [row for row in rows if like(row) and together(row, slow)]
+    quick = max(same, key=lambda row: row.figures["qps"], default=None)
+    return None if quick is None else times_slower(slow, quick)
+
+
+def times_slower(slow: Row, quick: Row) -> float:
+    """The median over turns of the ratio within a turn."""
+    return float(median(a / b for a, b in zip(slow.figures["turns"], quick.figures["turns"], strict=True)))
+
+
+def together(one: Row, other: Row) -> bool:
+    """Whether two rows were measured in turns."""
+    return all(one.figures[name] == other.figures[name] for name in ("run", "group"))
+
+
+def frontier_tables(rows: list[Row]) -> list[str]:
+    """For each database: the best of each engine at each recall, the paper's protocol; then growth."""
+    parts = [NOTES["retrieval"]]
+    for (subject, hardware), here in databases(rows).items():
+        asked, threads = (here[0].figures[name] for name in ("queries", "build_threads"))
+        parts += [f"## {subject}", f"{asked:,} queries, on {hardware}; built with {threads} threads."]
+        parts += [f"![Recall against queries a second]({stem(subject)}.svg)"]
+        for recall in RECALLS:
+            title = "All found (recall@10 = 1)" if recall == 1 else f"recall@10 ≥ {recall}"
+            parts += [f"**{title}**", frontier_table(here, partial(enough, recall=recall))]
+        exact = max((row.figures["map@10"] for row in here if enough(row, 1)), default=None)
+        if exact is not None:
+            title = f"mAP@10 within 0.1 point of exact search, {100 * exact:.2f} %"
+            parts += [f"**{title}**", NOTES["labels"], frontier_table(here, partial(as_good, exact=exact))]
+        parts += protocol(here)
+    return [*parts, *growth(rows)]
+
+
+def frontier_table(rows: list[Row], good: Callable[[Row], bool]) -> str:
+    """One line an engine, quickest first."""
+    lines = []
+    found = [row for group in by_engine(rows).values() if (row := best(group, good))]
+    for row in sorted(found, key=lambda row: -row.figures["qps"]):
+        f = row.figures
+        slower = ratio(row, rows, lambda other: other.figures["engine"] == "matryo" and good(other))
+        lines.append([
+            f["engine"], setting(f), f"{f['recall@10']:.3f}", f"{100 * f['map@10']:.2f}", f"{f['qps']:,.0f}",
+            "–" if slower is None else f"{slower:.2f}", f"{f['batch_qps']:,.0f}", f"{f['build_seconds']:,.1f}",
+            f"{f['index_bytes'] / 1e6:,.0f}", f"{f['held_bytes'] / 1e6:,.0f}",
+        ])  # fmt: skip
+    nobody = [name for name, group in by_engine(rows).items() if best(group, good) is None]
+    heads = ["engine", "setting", "recall@10", "mAP@10, %", "queries/s", "slower", "batch", "build, s", "MB", "memory"]
+    return grid(heads, lines, left=2) + (f"\n\nNo setting tried is there: {', '.join(nobody)}." if nobody else "")
+
+
+def protocol(rows: list[Row]) -> list[str]:
+    """The paper's comparison, where HNSW was asked for a shortlist of 200."""
+    theirs = [row for row in rows if row.figures["ask"].get("shortlist") == PAPER]
+    ours = [row for row in rows if shortlisted(row)]
+    lines = []
+    for hnsw in theirs:
+        lines.append(protocol_line(hnsw, "1"))
+        for row in sorted((row for row in ours if together(row, hnsw)), key=lambda row: -row.figures["qps"]):
+            faster = times_slower(hnsw, row)
+            alike = row.figures["map@10"] >= hnsw.figures["map@10"] - ALIKE
+            lines.append(protocol_line(row, f"{faster:.1f}" + ("" if alike else ", at lower mAP")))
+    if len(lines) < 2:
+        return []
+    heads = ["engine", "setting", "mAP@10, %", "recall@10", "ms a query", "faster"]
+    return ["**A shortlist of 200**", NOTES["protocol"], grid(heads, lines, left=2)]
+
+
+def protocol_line(row: Row, faster: str) -> list[str]:
+    """One line of :func:`protocol`."""
+    f = row.figures
+    figures = [f"{100 * f['map@10']:.2f}", f"{f['recall@10']:.3f}", f"{1e3 / f['qps']:.3f}"]
+    return [f["engine"], setting(f), *figures, faster]
+
+
+def shortlisted(row: Row) -> bool:
+    """Whether a plan's first stage keeps 200 at 16 dims, and looks at more than that."""
+    plan = row.figures["ask"].get("plan", {"stages": []})
+    seen, stages = plan.get("probe", 1) * row.figures["count"], plan["stages"]
+    return seen > PAPER and len(stages) > 1 and (stages[0]["dim"], stages[0]["keep"]) == (16, PAPER)
+
+
+def growth(rows: list[Row]) -> list[str]:
+    """Databases of one kind and several sizes: milliseconds and bytes a query."""
+    parts: list[str] = []
+    for family, here in families(rows).items():
+        counts = sorted({row.figures["count"] for row in here})
+        lines = []
+        for engine, group in by_engine(here).items():
+            at = best_by_count(group, counts)
+            if any(at.values()):
+                lines.append([engine, *("–" if row is None else cost(row) for row in at.values())])
+        parts += [f"## {family}: growth", NOTES["growth"], f"![Cost against size]({stem(family)}-growth.svg)"]
+        parts += [grid(["ms, bytes", *(f"{count:,}" for count in counts)], lines)]
+    return parts
+
+
+def best_by_count(rows: list[Row], counts: Iterable[int]) -> dict[int, Row | None]:
+    """The best at the lowest recall, for each size of the database."""
+    good = partial(enough, recall=RECALLS[0])
+    return {count: best([row for row in rows if row.figures["count"] == count], good) for count in counts}
+
+
+def cost(row: Row) -> str:
+    """Milliseconds and bytes of a query."""
+    read = row.figures["bytes_read"]
+    return f"{1e3 / row.figures['qps']:.3f}" + ("" if read is None else f", {size(read)}")
+
+
+def families(rows: list[Row]) -> dict[str, list[Row]]:
+    """Rows of databases that differ in their size alone, where there are three sizes or more."""
+    found: dict[str, list[Row]] = {}
+    for row in newest(rows):
+        title, f = row.subject.rpartition(", ")[0], row.figures
+        found.setdefault(f"{title}, {f['dim']} dims", []).append(row)
+    return {name: group for name, group in found.items() if len({row.figures["count"] for row in group}) > 2}
+
+
+# ── the paper's tables, and the generator ─────────────────────────────────────────────────────────────────────
+
+
+def paper_tables(rows: list[Row]) -> list[str]:
+    """For each model: D_s × D_r, the funnel, the length of the shortlist, single dims."""
+    parts: list[str] = []
+    last = {(row.subject, row.figures["table"]): row for row in rows}
+    for subject in dict.fromkeys(subject for subject, _ in last):
+        about = last[subject, "single"].figures
+        parts += [f"## {subject}", f"{about['queries']:,} queries in a database of {about['database']:,}."]
+        single = about["entries"]
+        for table, title in (("adaptive", "D_s × D_r"), ("funnel", "Funnel"), ("shortlist", "Length of the shortlist"),
+                             ("single", "Single dims")):  # fmt: skip
+            if (subject, table) in last:
+                entries = last[subject, table].figures["entries"]
+                parts += [f"### {title}", NOTES[table], paper_table(table, entries, single)]
+    return parts
+
+
+def paper_table(table: str, entries: list[dict[str, Any]], single: list[dict[str, Any]]) -> str:
+    """One of them."""
+    names = ["top1", "top5", "top10", "map@10", "p@10"] if table == "funnel" else [
+        "top1", *(f"{name}@{k}" for name in ("map", "p") for k in (10, 25, 50, 100))]  # fmt: skip
+    names = [*names, "recall@10"]
+    among = entries if table == "shortlist" else single
+    room = 0.0 if table == "shortlist" else ALIKE
+    bars = {name: max(entry[name] for entry in among) - room for name in ("top1", "map@10")}
+    lines = []
+    for entry in entries:
+        stages = entry["plan"]["stages"]
+        worth = [f"{100 * entry[name]:.2f}" for name in names]
+        bold = [f"**{text}**" if table != "single" and entry[name] >= bars.get(name, 2) - 1e-9 else text
+                for name, text in zip(names, worth, strict=True)]  # fmt: skip
+        lines.append([*stage_cells(table, stages), f"{entry['mflops']:.2f}", *bold])
+    return grid([*STAGES[table], "MFLOPs", *(spelt(name) for name in names)], lines)
+
+
+STAGES = {"adaptive": ["D_s", "D_r"], "funnel": ["dims", "shortlists"], "shortlist": ["shortlist"], "single": ["dim"]}
+
+
+def stage_cells(table: str, stages: list[dict[str, Any]]) -> list[str]:
+    """What a plan does, in the columns of its table."""
+    dims, keeps = [f"{stage['dim']}" for stage in stages], [f"{stage['keep']}" for stage in stages]
+    if table == "funnel":
+        return ["→".join(dims), "→".join(keeps)]
+    return [keeps[0]] if table == "shortlist" else dims
+
+
+def spelt(name: str) -> str:
+    """A metric as tables call it.
+
+    >>> spelt("map@10"), spelt("p@25"), spelt("top1")
+    ('mAP@10', 'P@25', 'top-1')
+    """
+    metric, at, k = name.partition("@")
+    return {"map": "mAP", "p": "P"}.get(metric, metric).replace("top", "top-") + at + k
+
+
+def generator_tables(rows: list[Row]) -> list[str]:
+    """Real and drawn beside each other, dim by dim."""
+    parts = [NOTES["generator"]]
+    for row in {row.subject: row for row in rows}.values():
+        f, lines = row.figures, []
+        for dim in map(str, f["dims"]):
+            line = [dim]
+            for name in f["real"]:
+                drawn = [100 * one[name][dim] for one in f["drawn"]]
+                line += [f"{100 * f['real'][name][dim]:.2f}", " ".join(f"{value:.2f}" for value in drawn)]
+            lines.append(line)
+        gap = max(abs(fmean(one["map@10"][dim] for one in f["drawn"]) - f["real"]["map@10"][dim])
+                  for dim in f["real"]["map@10"])  # fmt: skip
+        about = f"{f['queries']:,} queries in {f['database']:,} of {f['classes']} classes; {len(f['drawn'])} draws"
+        parts += [f"## {row.subject}", f"{about}, whose mean mAP@10 is off by {100 * gap:.2f} points or less."]
+        parts += [grid(["dim", *(head for name in f["real"] for head in (spelt(name), "drawn"))], lines)]
+        scaled = ", ".join(f"{factor:.2f}" for factor in f["factors"])
+        parts += [f"Spread within a class, a block, times {scaled}; looking like another class: "
+                  f"{100 * f['confused'][0]:.0f} % of the database, {100 * f['confused'][1]:.0f} % of the queries."]
+    return parts
+
+
+# ── words ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def setting(figures: dict[str, Any]) -> str:
+    """How an index was built and asked, short."""
+    said = {name: value for name, value in figures["build"].items() if "plan" not in figures["ask"] or name != "dim"}
+    said |= {name: value for name, value in figures["ask"].items() if name != "plan"}
+    words = [f"{name} {value}" for name, value in said.items()]
+    if plan := figures["ask"].get("plan"):
+        small = {"int8": "i"}
+        stages = [f"{s['dim']}{small.get(s.get('precision'), '')}:{s['keep']}" for s in plan["stages"]]
+        words += [" → ".join(stages), *(f"{name} {plan[name]}" for name in ("probe", "ef") if name in plan)]
+    return ", ".join(words)
+
+
+def stem(subject: str) -> str:
+    """A file name.
+
+    >>> stem("tiny-imagenet-rn18 separate, 100,000 × 512")
+    'retrieval-tiny-imagenet-rn18-separate-100000-512'
+    """
+    return "retrieval-" + re.sub(r"[^a-z0-9]+", "-", subject.lower().replace(",", "")).strip("-")
+
+
+def size(count: float) -> str:
+    """Bytes, in the unit that suits them.
+
+    >>> size(64e6), size(1500)
+    ('64 MB', '1.5 kB')
+    """
+    unit, name = next((one for one in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if count >= one[0]), (1, "B"))
+    return f"{count / unit:.3g} {name}"
+
+
+def grid(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
+    """A Markdown table, its first columns to the left."""
+    rule = ["---" if place < left else "---:" for place in range(len(heads))]
+    lines = [heads, rule, *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def gpu_tables(rows: list[Row]) -> list[str]:
+    """Plans on a GPU, with one query and with many, beside exact search there."""
+    parts = [NOTES["gpu"]]
+    for row in rows:
+        many = row.figures["batch"]
+        lines = [
+            [name, f"{one['recall']:.3f}", f"{one['mflops']:.1f}", f"{one['ms_1']:.2f}", f"{one['faster_1']:.1f}",
+             f"{one[f'ms_{many}']:.4f}", f"{one[f'faster_{many}']:.1f}"]
+            for name, one in row.figures["plans"].items()
+        ]  # fmt: skip
+        heads = ["plan", "recall@10", "MFLOPs", "ms", "faster", f"ms, {many} at once", "faster"]
+        parts += [f"**{row.figures['count']:,} × {row.figures['dim']}**, on {row.hardware}.", grid(heads, lines)]
+    return parts
+
+
+def promise_tables(rows: list[Row]) -> list[str]:
+    """How often a promised recall held on the queries that the planner did not see."""
+    heads = ["promised recall", "queries seen", "draws", "kept", "only exact search", "recall, mean", "least"]
+    lines = [
+        [f"{one['target']:g}", f"{one['seen']:,}", f"{one['draws']}", f"{one['kept']}", f"{one['exact']}",
+         f"{one['recall']:.4f}", f"{one['least']:.4f}"]
+        for one in (row.figures for row in rows)
+    ]  # fmt: skip
+    return [NOTES["promise"], grid(heads, lines, left=0)]
+
+
+MAKERS: dict[str, Callable[[list[Row]], list[str]]] = {
+    "retrieval": frontier_tables,
+    "retrieval-table": paper_tables,
+    "generator": generator_tables,
+    "retrieval-gpu": gpu_tables,
+    "planner-promise": promise_tables,
+}
+"""What makes the parts of a page from the rows of a kind."""

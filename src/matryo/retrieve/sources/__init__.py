@@ -1,0 +1,179 @@
+"""Vectors from files, with ids and payloads: what an index is filled from, and what asks it.
+
+==========================  ====================================================================================
+``.npy``                    memory-mapped; no ids, no payloads
+``.parquet``, ``.arrow``    also ``.feather``: a column of lists of numbers, one of ids; the others are payload
+``.jsonl``                  ``{"id": …, "vector": […], "payload": {…}}``; "embedding" will do, other keys are payload
+an embeddings folder        its ids; label, class and superclass are payload
+an index                    its ids and payloads: a copy may have other dims, or another precision
+``-``                       standard input: JSON lines, or the bytes of a ``.npy`` file
+==========================  ====================================================================================
+
+>>> import tempfile
+>>> path = Path(tempfile.mkdtemp()) / "mine.jsonl"
+>>> _ = path.write_text('{"id": "a", "vector": [3, 4], "year": 2021}')
+>>> source = open_source(path)
+>>> source.dim, [(batch.ids, batch.payload) for batch in source.batches()]
+(2, [(['a'], [{'year': 2021}])])
+
+No file of vectors is ever read whole.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+
+import numpy as np
+
+from matryo.errors import InputError
+from matryo.retrieve.sources.arrays import MAGIC, open_embeddings, open_index, open_npy, open_npy_stream
+from matryo.retrieve.sources.lines import first_line, open_lines
+from matryo.retrieve.sources.source import Columns, Source, unreadable
+from matryo.retrieve.sources.tables import open_table
+from matryo.retrieve.store.database import DATABASE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from matryo.retrieve.store import Batch
+
+__all__ = ["Columns", "Format", "Source", "open_source", "read_ids"]
+
+Format = Literal["npy", "jsonl", "parquet", "arrow", "embeddings", "index"]
+_SUFFIXES: dict[str, Format] = {
+    ".npy": "npy", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".arrow": "arrow",
+    ".feather": "arrow",
+}  # fmt: skip
+
+
+def open_source(
+    path: str | Path,
+    *,
+    format: Format | None = None,
+    id_column: str | None = None,
+    vector_column: str | None = None,
+    payload_columns: Sequence[str] | None = None,
+) -> Source:
+    """Open a file, an embeddings folder, an index, or standard input (``-``).
+
+    Its name tells the ``format`` if you do not. Columns are those of a table, or the keys of JSON lines: by default
+    "id" where there is one, "vector" or "embedding", and all others as the payload.
+    """
+    columns = Columns(id_column, vector_column, None if payload_columns is None else tuple(payload_columns))
+    if format is not None and format not in get_args(Format):
+        raise InputError(f"a format must be one of {', '.join(get_args(Format))}", got=repr(format), cure="name one")
+    if str(path) == "-":
+        return _open_stdin(format, columns)
+    place = Path(path)
+    kind = format or _format(place)
+    if kind in ("npy", "embeddings", "index") and (id_column or vector_column):
+        raise InputError(f"{place} has no columns to name", got=id_column or vector_column, cure="drop that option")
+    if kind == "npy":
+        return open_npy(place)
+    if kind == "embeddings":
+        return open_embeddings(place, columns)
+    if kind == "index":
+        return open_index(place, columns)
+    if kind == "jsonl":
+        try:
+            with place.open("rb") as stream:
+                begin = first_line(stream)
+        except OSError as error:
+            raise unreadable(place, "jsonl", error) from error
+        return open_lines(str(place), begin, lambda: place.open("rb"), columns)
+    return open_table(place, kind, columns)
+
+
+def read_ids(path: str | Path) -> list[int] | list[str]:
+    """Ids from a file: a one-dimensional .npy, or text with one a line, all integers if the first one is."""
+    place = Path(path)
+    try:
+        if place.suffix == ".npy":
+            array = np.load(place, allow_pickle=False)
+            if array.ndim != 1 or array.dtype.kind not in "iuU":
+                raise ValueError(f"shape {array.shape}, {array.dtype}")
+            return list(array.tolist())
+        lines = place.read_text(encoding="utf-8").split("\n")
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(
+            f"{place} must be a file of ids",
+            got=error,
+            cure="write one a line, or a one-dimensional .npy of integers or strings",
+        ) from error
+    lines = lines[:-1] if lines[-1] == "" else lines
+    if not lines or not _is_integer(lines[0]):
+        return lines
+    strange = next((number for number, line in enumerate(lines) if not _is_integer(line)), None)
+    if strange is not None:
+        rule = f"{place}, line {strange + 1}: an id must be an integer, as the first one is"
+        raise InputError(rule, got=f"{lines[strange]!r:.40}", cure="mend it, or give strings only")
+    return [int(line) for line in lines]
+
+
+def _is_integer(text: str) -> bool:
+    digits = text.removeprefix("-")
+    return digits.isascii() and digits.isdigit() and str(int(text)) == text   # not 007, which is a name
+
+
+def _format(path: Path) -> Format:
+    if path.is_dir():
+        return "index" if (path / DATABASE).exists() else "embeddings"
+    if path.suffix.lower() in _SUFFIXES:
+        return _SUFFIXES[path.suffix.lower()]
+    raise InputError(
+        f"vectors must be in a folder of embeddings or of an index, or a file that ends in {', '.join(_SUFFIXES)}",
+        got=path if path.exists() else f"{path}, which is not there",
+        cure="say its format, or pipe it in as JSON lines" if path.exists() else "check the path",
+    )
+
+
+# ── standard input ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _open_stdin(format: Format | None, columns: Columns) -> Source:
+    name = "standard input"
+    if format not in (None, "npy", "jsonl"):
+        raise InputError(f"{name} must be JSON lines or npy", got=format, cure="give the file's path instead")
+    given = cast("io.BufferedReader", sys.stdin.buffer)
+    begin = given.read(len(MAGIC))
+    stream = _put_back(begin, given)
+    if format == "npy" or (format is None and begin == MAGIC):
+        source = open_npy_stream(name, stream)
+    else:
+        begin = first_line(stream)
+        source = open_lines(name, begin, lambda: _put_back(begin, stream), columns)
+    return replace(source, read=_once(name, source.read))
+
+
+def _put_back(begin: bytes, stream: io.BufferedReader) -> io.BufferedReader:
+    """``stream`` as it was before ``begin`` was read from it."""
+    return io.BufferedReader(_Prefixed(begin, stream), 1 << 16)
+
+
+class _Prefixed(io.RawIOBase):
+    def __init__(self, begin: bytes, stream: io.BufferedReader) -> None:
+        self._begin, self._stream = begin, stream
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._begin[: len(buffer)] or self._stream.read1(len(buffer))
+        self._begin = self._begin[len(data) :]
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def _once(name: str, read: Callable[[int, int], Iterator[Batch]]) -> Callable[[int, int], Iterator[Batch]]:
+    left = [read]
+
+    def read_once(rows: int, skip: int) -> Iterator[Batch]:
+        if not left:
+            raise InputError(f"{name} can be read once", got="a second time", cure="write it to a file first")
+        return left.pop()(rows, skip)
+
+    return read_once

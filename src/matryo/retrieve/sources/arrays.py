@@ -1,0 +1,141 @@
+"""Vectors of ``.npy`` files, embeddings folders and indexes, memory-mapped; and of ``.npy`` bytes as they come in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+from matryo.embeddings import EmbeddingSet
+from matryo.embeddings.manifest import MANIFEST
+from matryo.errors import EmbeddingsError, InputError
+from matryo.retrieve.sources.source import Columns, Source, unreadable
+from matryo.retrieve.store import Batch, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from matryo.embeddings.manifest import Manifest
+
+__all__ = ["MAGIC", "open_embeddings", "open_index", "open_npy", "open_npy_stream"]
+
+MAGIC = b"\x93NUMPY"
+"""What a .npy file begins with."""
+
+
+def open_npy(path: Path) -> Source:
+    """The rows of a .npy file."""
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        if not isinstance(array, np.ndarray):   # an .npz under another name
+            raise ValueError("several arrays")
+    except (OSError, ValueError, EOFError) as error:
+        raise unreadable(path, "npy", error) from error
+    _check_matrix(str(path), array.shape, array.dtype)
+
+    def read(rows: int, skip: int) -> Iterator[Batch]:
+        for start in range(skip, len(array), rows):
+            yield Batch(np.array(array[start : start + rows]))
+
+    return Source(str(path), array.shape[1], len(array), has_ids=False, read=read)
+
+
+def open_npy_stream(name: str, stream: BinaryIO) -> Source:
+    """The same, of bytes that come in once and in order."""
+    try:
+        version = np.lib.format.read_magic(stream)
+        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, by_columns, dtype = header(stream)
+    except ValueError as error:
+        raise unreadable(name, "npy", error) from error
+    _check_matrix(name, shape, dtype)
+    if by_columns:
+        raise InputError(f"{name} must hold its vectors row by row", got="Fortran order", cure="give the file's path")
+    size = shape[1] * dtype.itemsize
+
+    def read(rows: int, skip: int) -> Iterator[Batch]:
+        for start in range(0, shape[0], rows):
+            wanted = min(rows, shape[0] - start)
+            data = stream.read(wanted * size)
+            whole = len(data) // size
+            vectors = np.frombuffer(data, dtype, whole * shape[1]).reshape(whole, shape[1])
+            if whole > max(0, skip - start):
+                yield Batch(vectors[max(0, skip - start) :])
+            if whole < wanted:
+                rule = f"{name}, row {start + whole}: there must be {shape[0]} rows, as the header says"
+                raise InputError(rule, got=start + whole, cure="check what writes it")
+
+    return Source(name, shape[1], shape[0], has_ids=False, read=read)
+
+
+def open_embeddings(path: Path, columns: Columns) -> Source:
+    """The rows of an embeddings folder, with their ids; label, class and superclass are the payload."""
+    inside = sorted(one.parent for one in [*path.glob(f"*/{MANIFEST}"), *path.glob(f"embeddings/*/{MANIFEST}")])
+    if inside and not (path / MANIFEST).exists():
+        raise EmbeddingsError(
+            f"{path} must be the embeddings folder of one split",
+            got=f"one that holds {', '.join(one.name for one in inside)}",
+            cure=f"name the split: {inside[0]}",
+        )
+    opened = EmbeddingSet.open(path)
+    own_ids = "ids.npy" in opened.manifest.files   # else they are numbered by whoever takes them
+    known = _Described(opened.manifest, columns)
+
+    def read(rows: int, skip: int) -> Iterator[Batch]:
+        for start in range(skip, len(opened), rows):
+            part = slice(start, start + rows)
+            ids = opened.ids[part].tolist() if own_ids else None
+            payload = None if opened.labels is None else [known[label] for label in opened.labels[part].tolist()]
+            yield Batch(np.array(opened.vectors[part]), ids, payload)
+
+    nesting = opened.nesting if len(opened.nesting) > 1 else None   # a single dim says nothing of the others
+    return Source(str(path), opened.dim, len(opened), own_ids, read, nesting)
+
+
+def open_index(path: Path, columns: Columns) -> Source:
+    """The rows of an index, with their ids and payloads, as they are now."""
+    store = Store.open(path)
+    every = store.snapshot().ids()
+    if not len(every):
+        raise InputError(f"{path} must hold a vector", got="an empty index", cure="add some first")
+
+    def read(rows: int, skip: int) -> Iterator[Batch]:
+        for start in range(skip, len(every), rows):
+            ids = every[start : start + rows].tolist()
+            vectors, payload = store.get(ids)
+            yield Batch(vectors, ids, [columns.payload_of(one) for one in payload])
+
+    nesting = store.about.nesting
+    return Source(str(path), nesting.dim, len(every), True, read, nesting if len(nesting) > 1 else None)
+
+
+class _Described(dict[int, dict[str, Any]]):
+    """What a label says, made once for each."""
+
+    def __init__(self, about: Manifest, columns: Columns) -> None:
+        super().__init__()
+        self._about, self._columns = about, columns
+
+    def __missing__(self, label: int) -> dict[str, Any]:
+        about = self._about
+        fields: dict[str, Any] = {}
+        if label >= 0:
+            fields["label"] = label
+            if about.classes:
+                fields["class"] = about.classes[label]
+            if about.superclass_of and about.superclass_of[label] >= 0:
+                fields["superclass"] = about.superclasses[about.superclass_of[label]]
+        self[label] = self._columns.payload_of(fields)
+        return self[label]
+
+
+def _check_matrix(name: str, shape: Sequence[int], dtype: Any) -> None:
+    if len(shape) != 2 or dtype.kind not in "fiu":
+        raise InputError(
+            f"{name} must hold a two-dimensional array of real numbers, one row a vector",
+            got=f"shape {tuple(shape)}, {dtype}",
+            cure="stack the vectors as rows; a single one is vectors[None]",
+        )
+    if not all(shape):
+        raise InputError(f"{name} must hold a vector", got=f"shape {tuple(shape)}", cure="check what wrote it")
