@@ -251,12 +251,17 @@ def train_tables(rows: list[Row]) -> list[str]:
     for (recipe, apart, hardware), group in found.items():
         parts += [" ".join(filter(None, (f"## {recipe}", apart))), f"On {hardware}."]
         group = [row for row in group if tuned(row) == tuned(last_of_column(group, row))]
-        runs = latest(group, lambda row: (row.subject, column_title(row), dims_of(row), row.seed))
+        runs = latest(group, one_run)
         splits = dict.fromkeys(split for row in runs for split in row.figures["top1"])
-        alone = [row for row in group if row.figures.get("alone", True)]
+        alone = latest([row for row in group if row.figures.get("alone", True)], one_run)
         parts += [part for split in splits for part in (f"Split `{split}`:", train_table(runs, alone, split))]
         parts += [f"Fixed at {', '.join(dims_of(row))}: {tuned(row)}." for row in tuned_fixed(runs)]
     return parts
+
+
+def one_run(row: Row) -> tuple[object, ...]:
+    """What makes two rows the same run, done again."""
+    return row.subject, column_title(row), dims_of(row), row.seed
 
 
 def train_table(runs: list[Row], alone: list[Row], split: str) -> str:

@@ -34,8 +34,8 @@ does; top-1 is 1-NN accuracy, recall@10 is against exact search at full dim. All
     "funnel": "The paper's cascades: the shortlist shrinks while the dim doubles; bold as above.",
     "shortlist": "How long the shortlist must be; bold is the best of a column.",
     "single": "Every vector at one dim, for comparison.",
-    "gpu": """Milliseconds a query on a GPU, by products of matrices (`index.to("cuda")`); *faster* is against exact search
-at full dim there. Vectors are random, with a spectrum that decays. A GPU scans all of them so quickly that a plan gains
+    "gpu": """Milliseconds a query on a GPU, by products of matrices (`index.to("cuda")`); *faster* is against exact
+search at full dim there. Vectors are random, with a spectrum that decays. A GPU scans them so quickly that a plan gains
 little at this size: what is left is the time of its many small steps.""",
     "promise": """The planner sees some queries and promises a recall with 95 % confidence; all the others say whether
 it holds for them.""",

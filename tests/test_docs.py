@@ -177,6 +177,7 @@ def test_generated_pages_are_fresh_and_made_without_torch():
     code = (
         "import runpy, sys\n"
         "sys.argv = ['make_docs.py', '--check']\n"
+        f"sys.path.insert(0, {str(SCRIPT.parent)!r})\n"   # as for a program
         f"try: runpy.run_path({str(SCRIPT)!r}, run_name='__main__')\n"
         "except SystemExit as end: code = end.code\n"
         "print('torch' in sys.modules)\n"

@@ -195,17 +195,22 @@ class Candidates:
     def _estimated(self, plans: Sequence[Plan]) -> Doubles:
         if self.cost != "latency":
             return np.array([self._read(plan)[self.cost == "mflops"] for plan in plans])
-        # What the first stage takes is measured; what comes after takes as long as its bytes.
+        # What the first stage takes is measured. A later one takes some time by itself, and more by its bytes.
         firsts = [replace(opening, stages=(replace(opening.stages[0], keep=self.k),)) for opening in self.looks]
         taken = dict(zip(self.looks, self._time(firsts), strict=True))
         start = min(taken, key=lambda opening: (opening.stages[0].dim == self.dims[-1], taken[opening]))
-        whole = Plan((replace(start.stages[0], keep=self.looks[start].falls.shape[1]), *self.exact.stages))
-        (long,) = self._time([replace(start, stages=whole.stages)])
-        rate = max(0.0, long - taken[start]) / (self._read(whole)[0] - self._read(Plan(whole.stages[:1]))[0] + 1)
+        few, many = (
+            replace(start, stages=(replace(start.stages[0], keep=keep), *self.exact.stages))
+            for keep in (self.k, self.looks[start].falls.shape[1])
+        )
+        short, long = self._time([few, many])
+        stage, rate = max(0.0, short - taken[start]), max(0.0, long - short) / max(1.0, self._later(many))
         return np.array([
-            taken[_opening(plan)] + rate * (self._read(plan)[0] - self._read(replace(plan, stages=plan.stages[:1]))[0])
-            for plan in plans
+            taken[_opening(plan)] + stage * (len(plan.stages) - 1) + rate * self._later(plan) for plan in plans
         ])  # fmt: skip
+
+    def _later(self, plan: Plan) -> float:
+        return self._read(plan)[0] - self._read(replace(plan, stages=plan.stages[:1]))[0]
 
     def _run(self, plans: Sequence[Plan]) -> list[Trial]:
         self.bar.total += len(plans)
