@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -131,20 +133,22 @@ def partition_builds(database: Database) -> list[Settings]:
 
 
 def partition_asks(database: Database, build: Settings) -> list[Settings]:
-    """Shares of the rows that are visited, and how many are ranked at full dim, at once or after a longer prefix."""
+    """Shares of the rows that are visited; what is found is ranked at full dim, in 8 bits first where it pays.
+
+    About as many settings as a graph is tried at. With tiles of few dims, the paper's shortlist of 200.
+    """
     first, last = build["dim"], database.dim
-    plans: list[Plan] = []
-    for probe in (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, None):
-        guide: dict[str, Any] = {} if probe is None else {"probe": probe}
-        keeps = (20, 50, 100, 200) if first >= TILES else (200, 400)
-        plans += [Plan.adaptive(first, last, keep=keep, precision="int8", **guide) for keep in keeps]
-        for keep, between in ((100, 20), (200, 30)) if first >= TILES and last > 2 * first else ():
-            middle = max(dim for dim in database.nesting.dims if dim <= min(4 * first, 512))
-            stages = Stage(first, keep, "int8"), Stage(middle, between, "int8"), Stage(last, 10)
-            plans.append(Plan(stages, **guide))
-        if first < TILES:
-            plans.append(Plan.funnel(first, last, keep=200, precision="int8", **guide))
-    return [{"plan": plan.to_dict()} for plan in plans]
+    if first < TILES:
+        makes: list[Callable[..., Plan]] = [partial(make, first, last, keep=200, precision="int8")
+                                            for make in (Plan.adaptive, Plan.funnel)]  # fmt: skip
+        guides: list[dict[str, Any]] = [{"probe": 0.02}, {"probe": 0.08}, {}]
+        return [{"plan": make(**guide).to_dict()} for make in makes for guide in guides]
+    asks = []
+    for probe in (0.005, 0.01, 0.02, 0.04, 0.08, None):
+        for keep, between in ((100, 20), (200, 30)):
+            stages = Stage(first, keep, "int8"), Stage(last, between, "int8"), Stage(last, 10)
+            asks.append({"plan": Plan(stages, probe=probe).to_dict()})
+    return asks
 
 
 def scan_asks(database: Database, _build: Settings) -> list[Settings]:

@@ -41,7 +41,7 @@ def truncated_builds(database: Database, **settings: int) -> list[Settings]:
 def panorama_builds(database: Database) -> list[Settings]:
     """Levels, batches, and vectors turned or not."""
     levels = [count for count in (8, 16, 32) if database.dim % count == 0]
-    return [{"levels": n, "batch": b, "turned": t} for n in levels for b in (512, 1024) for t in (False, True)]
+    return [{"levels": n, "batch": 512, "turned": t} for n in levels for t in (False, True)]
 
 
 def ivf_builds(database: Database) -> list[Settings]:

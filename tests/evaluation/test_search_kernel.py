@@ -133,22 +133,28 @@ def test_the_guess_of_a_bar_changes_nothing(monkeypatch: pytest.MonkeyPatch, ord
     places = {"shuffled": rng.permutation(20000), "best first": np.argsort(-cosine), "best last": np.argsort(cosine)}
     database = database[places.get(order, np.lexsort([database[:, 1], database[:, 0] > 0]))]
     guessed = search(database, queries, [2, 5, 8], 40, fast=True)
-    monkeypatch.setattr(kernel, "_SAMPLE", 1 << 40)
+    monkeypatch.setattr(kernel.Scan, "guess", lambda *_: None)
     plain = search(database, queries, [2, 5, 8], 40, fast=True)
     for dim in guessed:
         np.testing.assert_array_equal(guessed[dim], plain[dim])
 
 
-def test_a_guess_that_is_too_high_is_taken_back() -> None:
-    # The best are all in the panels that the sample takes, so what few of them reach no other row does.
-    database = np.ones((64 * kernel.LANES * kernel._SAMPLE, 2), np.float32)
-    panels = database.reshape(-1, kernel._SAMPLE, kernel.LANES, 2)
-    panels[:, 0, :, 1] = np.linspace(1, 2, 64 * kernel.LANES).reshape(64, -1)
-    panels[:, 1:, :, 1] = np.linspace(-1, 0, 64 * (kernel._SAMPLE - 1) * kernel.LANES).reshape(64, -1, kernel.LANES)
-    queries, k = np.array([[0, 1], [0, 2]], np.float32), 100
-    score = database[:, 1] / np.hypot(*database.T)
-    hits = search(database, queries, [2], k, fast=True)[2]
-    np.testing.assert_array_equal(hits, [np.argsort(-score, kind="stable")[:k]] * 2)
+def test_a_guess_that_is_too_high_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best are all in the sample, so what few of them reach no other row does: for one query, not for the other."""
+    rng = np.random.default_rng(15)
+    database = rng.normal(size=(20000, 4)).astype(np.float32)
+    database[:2500, 0] += 9
+    monkeypatch.setattr(module, "_sample", lambda rows, dim: rows[:2500, :dim])
+    queries, k = np.float32([[1, 0, 0, 0], [0, 1, 0, 0]]), 400
+    short = []
+    monkeypatch.setattr(kernel.Scan, "short", lambda scan, of=kernel.Scan.short: short.append(of(scan)) or short[-1])
+    hits = search(database, queries, [2, 4], k, fast=True)
+    assert short[0].tolist() == [True, False]
+    for dim, found in hits.items():
+        rows = database[:, :dim].astype(np.float64)
+        score = (queries[:, :dim] @ rows.T) / np.linalg.norm(rows, axis=1)
+        best = -np.sort(-score, axis=1)[:, :k]
+        np.testing.assert_allclose(np.take_along_axis(score, found, 1), best, atol=1e-6)
 
 
 def test_equal_rows_tie_exactly_wherever_they_are() -> None:

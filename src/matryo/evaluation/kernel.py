@@ -32,6 +32,7 @@ from matryo.evaluation import kernel_vectors as machine
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    Bools = np.ndarray[Any, np.dtype[np.bool_]]
     Floats = np.ndarray[Any, np.dtype[np.float32]]
     Indices = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -42,7 +43,6 @@ _VECTORS = "b6a9e03d7518509b"   # how the sha256 of kernel_vectors.py begins: wi
 THREADS = int(config.NUMBA_NUM_THREADS)
 _TILE = 48 << 20   # bytes for the database rows that all queries meet before the next come
 _PART = 8   # groups of queries that a thread takes at a time: they stay in its cache
-_SAMPLE = 16   # of so many panels of the first tile, one is looked at first
 _FULL = 32767   # the norm of a vector in 16 bits
 _TINY = 2.0**-100   # squared norms below are too coarse in float32: such rows are always scored
 
@@ -339,42 +339,44 @@ class Scan:
         self.tile = _Rows(tile, words, reach, scales)
         return norms.transpose(0, 2, 1).reshape(-1, len(self.dims))[: len(tile)]
 
+    def guess(self, rows: Floats, share: float) -> None:
+        """Set bars before the first tile comes, by what a sample reaches that should hold ``share`` of the best k.
+
+        A few more than that are counted, so hardly ever is a bar too high; :meth:`short` tells.
+        """
+        few = int(share + 4 * share**0.5 + 4)
+        if 8 * few < len(rows):
+            self.load(rows)
+            self._run(0, few, min(self.state.keys.shape[-1], 2 * few))
+            _together(lambda part: _cut(self._some(part), few), self.parts)
+
     def score(self, first: int) -> None:
         """Score the rows taken in last, which are the database's from ``first`` on."""
-        sample, share = self._sample() if first == 0 else None, self.k / _SAMPLE
-        few, room, ends = int(share + 4 * share**0.5 + 4), self.state.keys.shape[-1], (self.ends, self.pair_ends)
+        self._run(first, self.k, self.state.keys.shape[-1])
 
+    def _run(self, first: int, k: int, room: int) -> None:
         def scan(part: slice) -> None:
-            some = _Queries(*(array[part] for array in self.state))
+            some = self._some(part)
             hopeful = np.zeros((len(some.words) * QUERIES, -(-len(self.dims) // LANES) * LANES), np.uint32)
             desk = hopeful, np.empty((2, LANES * LANES), np.int64), np.empty(LANES * LANES, np.float32)
-            if sample is not None and 8 * few < len(sample.tile):
-                # A bar before the first row: what a few of a sample reached, some three times as many as their share
-                # of k. If fewer than k rows reach it, which is rare, it was too high, and all begins anew.
-                begin = some.bars.copy()
-                _scan(some, sample, *ends, 0, few, min(room, 2 * few), *desk)
-                _cut(some, few)
-                _scan(some, self.tile, *ends, first, self.k, room, *desk)
-                if ((some.counts >= self.k) | (begin > 0)).all():
-                    return
-                some.bars[:], some.limits[:], some.counts[:] = begin, begin, 0
-            _scan(some, self.tile, *ends, first, self.k, room, *desk)
+            _scan(some, self.tile, self.ends, self.pair_ends, first, k, room, *desk)
 
         _together(scan, self.parts)
 
-    def _sample(self) -> _Rows:
-        tile, *others = self.tile
-        whole = len(tile) // LANES
-        rows = tile[: whole * LANES].reshape(-1, LANES, tile.shape[1])[::_SAMPLE].reshape(-1, tile.shape[1])
-        rows.flags.writeable = False
-        return _Rows(rows, *(np.ascontiguousarray(array[:whole:_SAMPLE]) for array in others))
+    def _some(self, part: slice) -> _Queries:
+        return _Queries(*(array[part] for array in self.state))
+
+    def short(self) -> Bools:
+        """Which queries found fewer than k rows above their bar at some dim: it was guessed too high."""
+        counts = self.state.counts.reshape(-1, len(self.dims), QUERIES)
+        return (counts < self.k).any(axis=1).ravel()[: self.queries]
 
     def indices(self) -> dict[int, Indices]:
         """The rows of the best, [queries, k] by dim, best first."""
         keys = self.state.keys
 
         def finish(part: slice) -> None:
-            _cut(_Queries(*(array[part] for array in self.state)), self.k)
+            _cut(self._some(part), self.k)
             keys[part, :, : self.k].sort(axis=-1)
 
         _together(finish, self.parts)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from matryo.evaluation import kernel
 
     Vectors = np.ndarray[Any, np.dtype[np.floating[Any]]]
+    Bools = np.ndarray[Any, np.dtype[np.bool_]]
     Floats = np.ndarray[Any, np.dtype[np.float32]]
     Keys = np.ndarray[Any, np.dtype[np.int64]]
     Indices = np.ndarray[Any, np.dtype[np.int64]]
@@ -35,6 +36,7 @@ __all__ = ["NeighbourBatch", "search", "search_batches"]
 
 _BUDGET = 256 << 20   # bytes for a batch of queries, its best so far at every dim, and a tile of the database
 _TILE = (1024, 2048)   # queries × database rows scored at a time: much work a product, yet near the cache
+_SAMPLE = 32 << 20   # bytes of rows that are looked at first, at most
 _REPAYS = 1 << 31   # multiplications from which on loading the compiled loop is time well spent
 _NOTHING = np.iinfo(np.int64).min   # the key of no neighbour at all, below that of any score
 
@@ -81,18 +83,39 @@ def search_batches(
     pairs = len(queries) * len(database)
     scan = _pick(fast, pairs * nesting.dim)
     rows = scan.batch(nesting.dim, len(nesting), k, len(database), _BUDGET)
+    sample = _sample(database, nesting.dim) if scan is not Scan else np.empty((0, nesting.dim), np.float32)
     with tqdm(desc="search", total=pairs, unit="pair", unit_scale=True, delay=2, disable=not progress) as bar:
         for start in range(0, len(queries), rows):
             batch = _widen(queries[start : start + rows, : nesting.dim])
             norms = _finite(_norms(batch, [nesting.dim]), "query", start)
             # By a power of two, so that no score overflows and none is rounded.
-            best = scan(np.ldexp(batch, -np.frexp(norms)[1]), nesting.dims, k, len(database))
-            for first in range(0, len(database), best.rows):
-                tile = _widen(database[first : first + best.rows, : nesting.dim])
-                _finite(best.load(tile), "database", first)
-                best.score(first)
-                bar.update(len(batch) * len(tile))
-            yield NeighbourBatch(start, best.indices())
+            scaled = np.ldexp(batch, -np.frexp(norms)[1])
+            best = scan(scaled, nesting.dims, k, len(database))
+            best.guess(sample, k * len(sample) / len(database))
+            _feed(best, len(scaled), database, nesting, bar)
+            short = best.short()
+            found = best.indices()
+            if short.any():   # a guess that was too high, which is rare: every row again, for these queries
+                best = scan(scaled[short], nesting.dims, k, len(database))
+                _feed(best, 0, database, nesting, bar)
+                for dim, again in best.indices().items():
+                    found[dim][short] = again
+            yield NeighbourBatch(start, found)
+
+
+def _feed(best: Scan | kernel.Scan, queries: int, database: Vectors, nesting: Nesting, bar: Any) -> None:
+    for first in range(0, len(database), best.rows):
+        tile = _widen(database[first : first + best.rows, : nesting.dim])
+        _finite(best.load(tile), "database", first)
+        best.score(first)
+        bar.update(queries * len(tile))
+
+
+def _sample(database: Vectors, dim: int) -> Floats:
+    """Some rows from everywhere: one of each eight, or fewer. More would cost more than the better guess saves."""
+    stride = max(8, -(-4 * len(database) * dim // _SAMPLE))
+    starts = np.arange(0, len(database) - stride + 1, stride)
+    return _widen(database[starts + np.random.default_rng(0).integers(0, stride, len(starts)), :dim])
 
 
 def _pick(fast: bool | None, work: int) -> type[Scan | kernel.Scan]:
@@ -124,6 +147,13 @@ class Scan:
         height, width = _TILE
         spare = budget - 4 * width * (2 * dim + 3 * height)
         return max(height, spare // (4 * dim + 2 * 8 * k * dims))
+
+    def guess(self, rows: Floats, share: float) -> None:
+        """Nothing here would gain by it."""
+
+    def short(self) -> Bools:
+        """No query: what was not guessed is not too high."""
+        return np.zeros(len(self.queries), np.bool_)
 
     def load(self, tile: Floats) -> Floats:
         """Take in the next rows, at most ``rows`` of them; gives the norms of their prefixes, [rows, dims]."""
