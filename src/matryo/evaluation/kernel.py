@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["Scan"]
 
 LANES, QUERIES = machine.LANES, machine.QUERIES
-_VECTORS = "b6a9e03d7518509b"   # how the sha256 of kernel_vectors.py begins: with it, this file changes too
+_VECTORS = "901083014cc8ccf3"   # how the sha256 of kernel_vectors.py begins: with it, this file changes too
 THREADS = int(config.NUMBA_NUM_THREADS)
 _TILE = 48 << 20   # bytes for the database rows that all queries meet before the next come
 _PART = 8   # groups of queries that a thread takes at a time: they stay in its cache
@@ -149,10 +149,7 @@ def _sift(some, rows, panel, pair_ends, hopeful):
 @_inlined
 def _score(some, query, rows, panel, ends, start, dims, hopeful, places, scores):
     """Score the hopeful rows of a query at up to ``LANES`` dims; tells how many, and the dim and lane of each."""
-    lanes, left, there = np.uint64(0), dims, len(rows.tile) - panel * LANES
-    while left:
-        lanes |= np.uint64(hopeful[query, start + machine.lowest_bit(left)])
-        left &= left - np.uint64(1)
+    there, lanes = len(rows.tile) - panel * LANES, machine.union(hopeful, query * hopeful.shape[1] + start)
     if 2 * machine.count_bits(lanes) > LANES and there >= LANES:
         return _score_all(some, query, rows, panel, ends, start, places, scores)
     found, width = 0, rows.tile.shape[1]
@@ -340,10 +337,7 @@ class Scan:
         return norms.transpose(0, 2, 1).reshape(-1, len(self.dims))[: len(tile)]
 
     def guess(self, rows: Floats, share: float) -> None:
-        """Set bars before the first tile comes, by what a sample reaches that should hold ``share`` of the best k.
-
-        A few more than that are counted, so hardly ever is a bar too high; :meth:`short` tells.
-        """
+        """Set bars that some more of a sample reach than the ``share`` of the best k it should hold; see ``short``."""
         few = int(share + 4 * share**0.5 + 4)
         if 8 * few < len(rows):
             self.load(rows)

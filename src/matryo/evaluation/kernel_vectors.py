@@ -184,6 +184,20 @@ def nonzero(_typing, words, at):
 
 
 @intrinsic
+def union(_typing, words, at):
+    """The bits that are set in any of the ``LANES`` words from ``at`` on."""
+
+    def emit(context, builder, signature, args):
+        vector = ir.VectorType(_int, LANES)
+        some = _load(builder, _address(context, builder, signature.args[0], *args), vector)
+        form = ir.FunctionType(_int, [vector])
+        either = cgutils.get_or_insert_function(builder.module, form, f"llvm.vector.reduce.or.v{LANES}i32")
+        return builder.zext(builder.call(either, [some]), ir.IntType(64))
+
+    return types.uint64(words, types.intp), emit
+
+
+@intrinsic
 def above(_typing, scores, at, bar):
     """A bit for each of the ``LANES`` scores from ``at`` on that is above the bar."""
 
