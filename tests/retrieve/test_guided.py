@@ -128,6 +128,12 @@ def test_a_flipped_byte_of_a_guide_is_named(guided) -> None:
     index.verify()
 
 
+def test_a_probe_needs_a_first_stage_that_partitions_have(guided) -> None:
+    index, _, queries = guided
+    with pytest.raises(InputError, match=r"the first stage must be in int8 at the dim of the partitions' tiles, 64"):
+        index.search(queries, plan=Plan.adaptive(16, 64, keep=50, probe=0.1))
+
+
 def test_what_cannot_be_built_is_refused(tmp_path: Path) -> None:
     with Index.create(tmp_path / "index", NESTING) as index:
         with pytest.raises(NestingError, match="dims must be among"):

@@ -42,7 +42,7 @@ LANES, QUERIES = machine.LANES, machine.QUERIES
 _VECTORS = "901083014cc8ccf3"   # how the sha256 of kernel_vectors.py begins: with it, this file changes too
 THREADS = int(config.NUMBA_NUM_THREADS)
 _TILE = 48 << 20   # bytes for the database rows that all queries meet before the next come
-_PART = 8   # groups of queries that a thread takes at a time: they stay in its cache
+_PART = 32   # groups of queries that a thread takes at a time: they stay in its cache
 _FULL = 32767   # the norm of a vector in 16 bits
 _TINY = 2.0**-100   # squared norms below are too coarse in float32: such rows are always scored
 
@@ -338,11 +338,15 @@ class Scan:
 
     def guess(self, rows: Floats, share: float) -> None:
         """Set bars that some more of a sample reach than the ``share`` of the best k it should hold; see ``short``."""
-        few = int(share + 4 * share**0.5 + 4)
-        if 8 * few < len(rows):
-            self.load(rows)
-            self._run(0, few, min(self.state.keys.shape[-1], 2 * few))
-            _together(lambda part: _cut(self._some(part), few), self.parts)
+        few, begin = int(share + 4 * share**0.5 + 4), self.state.bars.copy()
+        part = few / 16   # a bar for the sample itself, by one row of sixteen; where it is too high there is none
+        steps = ((rows[::16], int(part + 2 * part**0.5 + 2)), (rows, few))
+        for some, k in steps if 8 * few < len(rows) else ():
+            self.load(np.ascontiguousarray(some))
+            self._run(0, k, min(self.state.keys.shape[-1], 2 * k))
+            lacking = self.state.counts < k
+            _together(lambda part, k=k: _cut(self._some(part), k), self.parts)
+            self.state.bars[lacking] = self.state.limits[lacking] = begin[lacking]
 
     def score(self, first: int) -> None:
         """Score the rows taken in last, which are the database's from ``first`` on."""

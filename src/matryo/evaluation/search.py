@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NeighbourBatch", "search", "search_batches"]
 
-_BUDGET = 512 << 20   # bytes for a batch of queries, its best so far at every dim, and a tile of the database
+_BUDGET = 256 << 20   # bytes for a batch of queries, its best so far at every dim, and a tile of the database
 _TILE = (1024, 2048)   # queries × database rows scored at a time: much work a product, yet near the cache
 _SAMPLE = 32 << 20   # bytes of rows that are looked at first, at most
 _REPAYS = 1 << 31   # multiplications from which on loading the compiled loop is time well spent

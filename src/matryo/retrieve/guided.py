@@ -91,11 +91,12 @@ class Guided:
         return execute(segment.blocks, queries, alone, k, self.metric, segment.alive, engine=engine)
 
     def _has_tiles(self, segment: Segment, plan: Plan) -> bool:
-        # The tiles of partitions are in int8, and so is what is scanned through them.
+        # Who asks for partitions gets them, or is told why not; who scans in int8 at their dim scans their tiles.
         first = plan.stages[0]
-        if "partition" not in segment.guides or first.precision != "int8":
+        if "partition" not in segment.guides:
             return False
-        return plan.probe is not None or first.dim == self._opened(segment, "partition").dim
+        same = first.precision == "int8" and first.dim == self._opened(segment, "partition").dim
+        return plan.probe is not None or same
 
     def _certified(self, segment: Segment) -> Certified:
         ready = self._ready.setdefault(segment.blocks, {})
