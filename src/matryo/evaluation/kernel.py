@@ -378,12 +378,12 @@ class Scan:
             keys[part, :, : self.k].sort(axis=-1)
 
         _together(finish, self.parts)
-        by_dim = keys.reshape(-1, len(self.dims), QUERIES, keys.shape[-1])
-        return {dim: self._rows(by_dim[:, i, :, : self.k]) for i, dim in enumerate(self.dims)}
 
-    def _rows(self, keys: Indices) -> Indices:
-        ordered = keys.reshape(-1, self.k)[: self.queries, ::-1]
-        return 0xFFFFFFFF - (ordered & 0xFFFFFFFF)
+        def unpack(i: int) -> Indices:
+            of_dim = keys.reshape(-1, len(self.dims), QUERIES, keys.shape[-1])[:, i, :, : self.k]
+            return 0xFFFFFFFF - (of_dim.reshape(-1, self.k)[: self.queries, ::-1] & 0xFFFFFFFF)
+
+        return dict(zip(self.dims, _together(unpack, range(len(self.dims))), strict=True))
 
 
 def _row_bytes(dim: int, dims: int) -> int:
@@ -394,7 +394,6 @@ def _capacity(k: int, count: int) -> int:
     return min(count, k + max(k, 32))
 
 
-def _together(do: Callable[[Any], None], parts: Iterable[Any]) -> None:
+def _together(do: Callable[[Any], Any], parts: Iterable[Any]) -> list[Any]:
     with ThreadPoolExecutor(THREADS) as pool:
-        for _ in pool.map(do, parts):
-            pass
+        return list(pool.map(do, parts))
