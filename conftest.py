@@ -2,7 +2,7 @@
 
 import importlib.util
 
-TORCH_SIDE = ("heads.py", "losses", "encoders", "training")
+TORCH_SIDE = ("heads.py", "losses", "encoders", "training", "retrieve/gpu.py")
 collect_ignore = ["benchmarks", "scripts"]
 if importlib.util.find_spec("numba") is None:
     compiled = ("evaluation/kernel.py", "evaluation/kernel_vectors.py", "retrieve/kernels.py")
