@@ -34,7 +34,7 @@ def engine_of(name: str) -> Engine:
 
 
 @pytest.mark.parametrize("name", ENGINES)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(
     seed=st.integers(0, 10**6), count=st.integers(1, 90), queries=st.integers(1, 12), k=st.integers(1, 45),
     metric=st.sampled_from(METRICS), plan=st.sampled_from(PLANS), share=st.sampled_from([None, 0.0, 0.3]),
