@@ -24,10 +24,9 @@ from matryo.retrieve.scan import unscored
 from matryo.retrieve.sketch import Sketch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from matryo.nesting import Nesting
     from matryo.retrieve.blocks import Blocks
     from matryo.retrieve.metric import Metric
     from matryo.retrieve.plan import Precision
@@ -38,17 +37,9 @@ if TYPE_CHECKING:
     Floats = np.ndarray[Any, np.dtype[np.float32]]
     Indices = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = ["KINDS", "Guided", "build_guide", "tile_dim"]
+__all__ = ["KINDS", "Guided", "build_guide"]
 
 KINDS: Mapping[str, Any] = {"sketch": Sketch, "partition": Partition, "graph": Graph}
-
-
-_TILES = 64   # columns of partitions' tiles, unless told otherwise: 64 bytes a row are one line of a cache
-
-
-def tile_dim(nesting: Nesting) -> int:
-    """The dim of the nesting that partitions hold by default."""
-    return max((dim for dim in nesting.dims if dim <= _TILES), default=nesting.dims[0])
 
 
 def build_guide(kind: str, metric: Metric, fields: Mapping[str, Any], blocks: Blocks, place: Path) -> None:
@@ -99,26 +90,28 @@ class Guided:
         return plan.probe is not None or same
 
     def _certified(self, segment: Segment) -> Certified:
-        ready = self._ready.setdefault(segment.blocks, {})
-        if "certified" not in ready:
-            ready["certified"] = Certified(segment.blocks, self._opened(segment, "sketch"))
-        found: Certified = ready["certified"]
+        found: Certified = self._once(
+            segment, "certified", lambda: Certified(segment.blocks, self._opened(segment, "sketch"))
+        )
         return found
 
     def _partitioned(self, segment: Segment, plan: Plan, k: int) -> PartitionSearch:
-        ready = self._ready.setdefault(segment.blocks, {})
+        partition = self._opened(segment, "partition")
         key = segment.guides["partition"], plan, k
-        if key not in ready:
-            ready[key] = PartitionSearch(segment.blocks, self._opened(segment, "partition"), plan, k)
-        found: PartitionSearch = ready[key]
+        found: PartitionSearch = self._once(
+            segment, key, lambda: PartitionSearch(segment.blocks, partition, plan, k)
+        )
         return found
 
     def _opened(self, segment: Segment, kind: str) -> Any:
-        ready = self._ready.setdefault(segment.blocks, {})
         place = segment.guides[kind]
-        if place not in ready:
-            ready[place] = KINDS[kind].open(place)
-        return ready[place]
+        return self._once(segment, place, lambda: KINDS[kind].open(place))
+
+    def _once(self, segment: Segment, key: Any, make: Callable[[], Any]) -> Any:
+        ready = self._ready.setdefault(segment.blocks, {})
+        if key not in ready:
+            ready[key] = make()
+        return ready[key]
 
     def _walking(self, graph: Graph, plan: Plan, engine: Engine) -> Engine:
         """The engine, whose first stage walks through the graph instead."""

@@ -20,7 +20,8 @@ import numpy as np
 
 from matryo.errors import EmbeddingsError, InputError
 from matryo.retrieve.execute import Hits
-from matryo.retrieve.guided import KINDS, Guided, build_guide, tile_dim
+from matryo.retrieve.guided import KINDS, Guided, build_guide
+from matryo.retrieve.partition import tile_dim
 from matryo.retrieve.plan import Plan, Stage
 from matryo.retrieve.store import Store
 
@@ -249,17 +250,15 @@ class Index:
         return Hits(np.take_along_axis(every, best, axis=1), np.take_along_axis(worth, best, axis=1))
 
     def _check_guide(self, snapshot: Snapshot, plan: Plan | None) -> None:
-        kind = plan and (("probe" if plan.probe is not None else "") or ("ef" if plan.ef is not None else ""))
-        if not plan or not kind:
-            return
-        guide = {"probe": "partition", "ef": "graph"}[kind]
-        if any(guide in segment.guides for segment in snapshot.segments) or guide in self.store.wanted():
-            return
-        raise InputError(
-            f"a plan with {kind} needs an index with a {guide}",
-            got=f"{kind}={getattr(plan, kind)}",
-            cure=f"index.build({guide}={plan.stages[0].dim})",
-        )
+        for name, kind in (("probe", "partition"), ("ef", "graph")):
+            asked = getattr(plan, name, None)
+            built = any(kind in segment.guides for segment in snapshot.segments)
+            if plan is not None and asked is not None and not built and kind not in self.store.wanted():
+                raise InputError(
+                    f"a plan with {name} needs an index with a {kind}",
+                    got=f"{name}={asked}",
+                    cure=f"index.build({kind}={plan.stages[0].dim})",
+                )
 
     def verify(self) -> None:
         """Read every byte and raise, naming the file, where a checksum differs."""

@@ -34,13 +34,15 @@ from matryo.retrieve.queries import as_mask, as_queries, check_not_zero
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from matryo.nesting import Nesting
+
     Array = np.ndarray[Any, np.dtype[Any]]
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
     Codes = np.ndarray[Any, np.dtype[np.int8]]
     Floats = np.ndarray[Any, np.dtype[np.float32]]
     Indices = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = ["HEADER", "Partition", "PartitionSearch"]
+__all__ = ["HEADER", "Partition", "PartitionSearch", "tile_dim"]
 
 HEADER = "partition.json"
 FORMAT = 1
@@ -49,6 +51,11 @@ FORMAT = 1
 _TILES = 64   # columns of the tiles by default: one cache line a row
 _MOST = 3   # times the share that is visited in the mean, a query may visit
 _LISTS = 4   # partitions by default, times the root of the number of rows
+
+
+def tile_dim(nesting: Nesting) -> int:
+    """The dim of the nesting whose columns lie in tiles by default."""
+    return max((dim for dim in nesting.dims if dim <= _TILES), default=nesting.dims[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,8 +109,7 @@ class Partition:
         the bytes of float32, so that few rows are read in full; and there are 4 · √count partitions.
         """
         check_metric(metric)
-        dims = blocks.nesting.dims
-        dim = max((one for one in dims if one <= _TILES), default=dims[0]) if dim is None else dim
+        dim = tile_dim(blocks.nesting) if dim is None else dim
         long = blocks.nesting.dim if long is None else long
         if blocks.level(long) < blocks.level(dim):
             raise InputError("long must be at least dim", got=f"long={long}, dim={dim}", cure="tiles are held in int8")
