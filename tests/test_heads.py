@@ -47,13 +47,14 @@ def test_both_ways_of_computing_separate_heads_agree(dims):
     torch.testing.assert_close(head._in_one_product(z), head._one_by_one(z))
 
 
+@pytest.mark.parametrize("engine", ["plain", "chunked"])
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_loss_and_gradients_equal_the_plain_loop(tied, smoothing):
+def test_loss_and_gradients_equal_the_plain_loop(tied, smoothing, engine):
     head = make((5, 8, 30), tied=tied, weights=[2.0, 0.0, 0.5])
     z = torch.randn(6, 30, dtype=torch.float64, requires_grad=True)
     y = torch.randint(11, (6,))
-    head.loss(z, y, label_smoothing=smoothing).backward()
+    head.loss(z, y, label_smoothing=smoothing, engine=engine).backward()
     got = [p.grad.clone() for p in (z, head.weight, head.bias)]
     for p in (z, head.weight, head.bias):
         p.grad = None
@@ -62,8 +63,23 @@ def test_loss_and_gradients_equal_the_plain_loop(tied, smoothing):
         logits = z[:, :dim] @ head.weight_at(dim).T + head.bias_at(dim)
         plain = plain + c * F.cross_entropy(logits, y, label_smoothing=smoothing)
     plain.backward()
-    torch.testing.assert_close(head.loss(z, y, label_smoothing=smoothing), plain)
+    torch.testing.assert_close(head.loss(z, y, label_smoothing=smoothing, engine=engine), plain)
     for mine, theirs in zip(got, (z.grad, head.weight.grad, head.bias.grad), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_logits_too_many_to_keep_are_not_kept_and_the_loss_of_each_dim_stays_differentiable(tied, monkeypatch):
+    head = make((4, 9), tied=tied)
+    z, y = torch.randn(30, 9, dtype=torch.float64, requires_grad=True), torch.randint(11, (30,))
+    want = torch.autograd.grad(head.losses(z, y)[0], [z, head.weight, head.bias])
+    monkeypatch.setattr("matryo.losses.kernels._FEW", 30 * 11 * 2 - 1)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda one: kept.append(one.numel()) or one, lambda one: one):
+        losses = head.losses(z, y)
+    assert max(kept) == max(z.numel(), head.weight.numel()) < 30 * 11
+    got = torch.autograd.grad(losses[0], [z, head.weight, head.bias])
+    for mine, theirs in zip(got, want, strict=True):
         torch.testing.assert_close(mine, theirs)
 
 

@@ -7,13 +7,15 @@ A *fixed* head, trained for one dim only, is the same thing over a nesting of th
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from matryo.errors import InputError
-from matryo.losses.cross_entropy import cross_entropy_by_dim, prefix_logits
+from matryo.losses.cross_entropy import cross_entropy_by_dim, cross_entropy_of, prefix_logits
+from matryo.losses.kernels.scores import Scores
 from matryo.nesting import Nesting
 
 __all__ = ["NestedLinear"]
@@ -75,13 +77,18 @@ class NestedLinear(nn.Module):
         logits = self._in_one_product(z) if z.is_cuda else self._one_by_one(z)
         return logits if self.bias is None else logits + self.bias[:, None]
 
-    def losses(self, z: Tensor, target: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-        """The unweighted cross-entropy at each dim, [dims]."""
-        return cross_entropy_by_dim(self.logits(z), target, label_smoothing=label_smoothing)
+    def losses(self, z: Tensor, target: Tensor, *, label_smoothing: float = 0.0, engine: str = "auto") -> Tensor:
+        """The unweighted cross-entropy at each dim, [dims]; logits too many to keep are not kept."""
+        if z.dim() != 2:   # a head of another kind, with logits of its own
+            return cross_entropy_by_dim(self.logits(z), target, label_smoothing=label_smoothing)
+        self.nesting.check_fits(z.shape[-1])
+        scores = Scores(z, self.weight, self.nesting, self.tied, self.bias)
+        logits = partial(self.logits, z)
+        return cross_entropy_of(scores, target, logits, label_smoothing=label_smoothing, engine=engine)
 
-    def loss(self, z: Tensor, target: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
+    def loss(self, z: Tensor, target: Tensor, *, label_smoothing: float = 0.0, engine: str = "auto") -> Tensor:
         """Σ c_m · cross_entropy at dim m: what training minimises."""
-        return self.weigh(self.losses(z, target, label_smoothing=label_smoothing))
+        return self.weigh(self.losses(z, target, label_smoothing=label_smoothing, engine=engine))
 
     def weigh(self, losses: Tensor) -> Tensor:
         """Σ c_m · losses[m]."""

@@ -1,22 +1,32 @@
 """Nested cross-entropy (the paper's Eq. 1): Σ_m c_m · cross_entropy(logits at dim m, target).
 
 The dims are never looped over in Python once there are logits: they are one more batch dimension, so the
-number of kernel launches does not grow with the number of dims.
+number of kernel launches does not grow with the number of dims. Where the logits would be too many to keep,
+an engine of :mod:`matryo.losses.kernels` reduces them as they are computed.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import functional as F
 
+from matryo.errors import InputError
+from matryo.losses.kernels import choose, wide
+from matryo.losses.kernels.reduce import reduce
+from matryo.losses.kernels.scores import Scores
+from matryo.losses.vectors import as_autocast, check_vectors
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from matryo.nesting import Nesting
 
-__all__ = ["cross_entropy_by_dim", "nested_cross_entropy", "prefix_logits"]
+__all__ = ["cross_entropy_by_dim", "cross_entropy_of", "nested_cross_entropy", "prefix_logits", "weighed"]
 
 
 def nested_cross_entropy(
@@ -29,6 +39,7 @@ def nested_cross_entropy(
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     class_weight: Tensor | None = None,
+    engine: str = "auto",
 ) -> Tensor:
     """The tied head's loss: Σ c_m · cross_entropy(z[:, :m] @ weight[:, :m].T + bias, target).
 
@@ -38,6 +49,9 @@ def nested_cross_entropy(
         target: class indices, [batch].
         nesting: the dims and their weights c_m.
         bias: [classes], the same at every dim.
+        label_smoothing: as in torch, at each dim; so are ``ignore_index`` and ``class_weight``.
+        engine: ``plain`` keeps all logits; ``triton`` (a GPU) and ``chunked`` (any device) compute them twice and
+            keep none. ``auto`` is plain while the logits are few.
 
     >>> from matryo import Nesting
     >>> z, weight, target = torch.randn(4, 16), torch.randn(10, 16), torch.tensor([1, 2, 3, 4])
@@ -45,15 +59,24 @@ def nested_cross_entropy(
     >>> torch.allclose(loss, F.cross_entropy(z @ weight.T, target))
     True
     """
-    losses = cross_entropy_by_dim(
-        prefix_logits(z, weight, nesting, bias),
+    nesting.check_fits(min(z.shape[-1], weight.shape[-1]))
+    losses = cross_entropy_of(
+        Scores(z, weight, nesting, bias=bias),
         target,
+        lambda: prefix_logits(z, weight, nesting, bias),
         label_smoothing=label_smoothing,
         ignore_index=ignore_index,
         class_weight=class_weight,
+        engine=engine,
     )
-    weights = torch.tensor(nesting.weights, dtype=losses.dtype, device=losses.device)
-    return (losses * weights).sum()   # not a matmul: autocast would round it to bfloat16
+    return weighed(losses, nesting)
+
+
+def weighed(losses: Tensor, nesting: Nesting) -> Tensor:
+    """Σ c_m · losses[m]."""
+    weights = torch.tensor(nesting.weights, dtype=losses.dtype)
+    # Not a matmul: autocast would round it to bfloat16. Not made on a GPU: that would wait for all it has to do.
+    return (losses * weights.to(losses.device, non_blocking=True)).sum()
 
 
 def prefix_logits(z: Tensor, weight: Tensor, nesting: Nesting, bias: Tensor | None = None) -> Tensor:
@@ -88,9 +111,75 @@ def cross_entropy_by_dim(
         label_smoothing=label_smoothing,
         reduction="none",
     )
-    counted = target != ignore_index
-    share = counted.to(each.dtype)
-    if class_weight is not None:
-        share = share * class_weight[target.where(counted, 0)]
     # No target left to count gives NaN, as it does in torch.
-    return each.view(dims, batch).sum(1) / share.sum()
+    return each.view(dims, batch).sum(1) / _count(target, each.dtype, ignore_index, class_weight).sum()
+
+
+def cross_entropy_of(
+    scores: Scores,
+    target: Tensor,
+    logits: Callable[[], Tensor],
+    *,
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+    class_weight: Tensor | None = None,
+    engine: str = "auto",
+) -> Tensor:
+    """The same of scores that need not all exist at once; ``logits`` makes them, if the engine is plain."""
+    _check(scores, target, label_smoothing, ignore_index, class_weight)
+    engine, target = choose(scores, engine), target.long()
+    if class_weight is not None:
+        class_weight = class_weight.detach().to(wide(scores.x.dtype))
+    if engine == "plain":
+        return cross_entropy_by_dim(
+            logits(), target,
+            label_smoothing=label_smoothing, ignore_index=ignore_index, class_weight=class_weight,
+        )  # fmt: skip
+    x, y = as_autocast(scores.x, scores.y)
+    scores, counted, share = replace(scores, x=x, y=y), target != ignore_index, None
+    if label_smoothing:
+        share = x.new_ones(len(y), dtype=wide(x.dtype)) if class_weight is None else class_weight
+    parts = reduce(scores, target.where(counted, -1), share=share, engine=engine)
+    count = _count(target, parts.by_row.dtype, ignore_index, class_weight)
+    each = (1 - label_smoothing) * count * (parts.by_row - parts.at_target)
+    if share is not None:
+        each = each + label_smoothing / len(y) * (share.sum() * parts.by_row - parts.shared)
+    return each.where(counted, 0).sum(1) / count.sum()
+
+
+def _count(target: Tensor, dtype: torch.dtype, ignore_index: int, class_weight: Tensor | None) -> Tensor:
+    """How much each example counts: 1 or the weight of its class, nothing if it is ignored."""
+    counted = target != ignore_index
+    if class_weight is None:
+        return counted.to(dtype)
+    return class_weight[target.where(counted, 0)] * counted.to(dtype)
+
+
+def _check(
+    scores: Scores, target: Tensor, label_smoothing: float, ignore_index: int, class_weight: Tensor | None
+) -> None:
+    check_vectors(scores.x, scores.y, "z and weight", "[batch, d] and [classes, d]")
+    wanted, kind = (scores.rows,), target.dtype
+    if target.shape != wanted or kind.is_floating_point or kind.is_complex or kind == torch.bool:
+        raise InputError(
+            f"target must be {scores.rows} class indices, one for each embedding",
+            got=f"{kind} of shape {tuple(target.shape)}",
+            cure="pass integers of shape [batch]",
+        )
+    for name, one in (("bias", scores.bias), ("class_weight", class_weight)):
+        if one is not None and one.shape[-1:] != (scores.columns,):
+            raise InputError(
+                f"{name} must have one number for each of the {scores.columns} classes",
+                got=f"shape {tuple(one.shape)}",
+                cure="pass as many as weight has rows",
+            )
+    if not 0 <= label_smoothing <= 1:
+        raise InputError("label_smoothing must lie in 0 … 1", got=label_smoothing, cure="0.1 is usual")
+    if target.device.type == "cpu" and not torch.compiler.is_compiling():   # a GPU would have to be waited for
+        wrong = target[((target < 0) | (target >= scores.columns)) & (target != ignore_index)]
+        if len(wrong):
+            raise InputError(
+                f"targets must lie in 0 … {scores.columns - 1}",
+                got=int(wrong[0]),
+                cure="number the classes from 0, or pass ignore_index",
+            )

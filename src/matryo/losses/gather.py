@@ -1,0 +1,34 @@
+"""Rows of all processes, in the order of their ranks; gradients go back to the process that owns a row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+from torch.autograd.function import once_differentiable
+
+__all__ = ["gather_rows"]
+
+
+class _GatherRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        ctx.count = len(rows)
+        parts = [torch.empty_like(rows) for _ in range(distributed.get_world_size())]
+        distributed.all_gather(parts, rows)
+        return torch.cat(parts)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        # Every process has a loss of its own that reads these rows: their gradients add up.
+        total = gradient.clone(memory_format=torch.contiguous_format)
+        distributed.all_reduce(total)
+        return total[distributed.get_rank() * ctx.count :][: ctx.count]
+
+
+def gather_rows(rows: Tensor) -> Tensor:
+    """[world · n, d] of each process's [n, d]."""
+    gathered: Tensor = _GatherRows.apply(rows.contiguous())   # type: ignore[no-untyped-call]
+    return gathered

@@ -1,0 +1,166 @@
+"""What a nested loss reads of its scores, as differentiable tensors of [dims, rows]: the loss itself is plain torch.
+
+The gradient of anything made of a :class:`Reduced` is the pull of its parts, so an engine's two functions are all
+that it takes. They are operators of torch, which a compiled model calls without looking inside.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from matryo.losses.kernels import wide
+from matryo.losses.kernels.scores import Pull, Scores
+from matryo.losses.kernels.single import scores_at, scores_shared
+from matryo.nesting import Nesting
+
+__all__ = ["Reduced", "reduce"]
+
+_MODULES = {"chunked": "matryo.losses.kernels.chunked", "triton": "matryo.losses.kernels.fused"}
+_OPERANDS = (
+    "Tensor x, Tensor y, Tensor? bias, Tensor? left, Tensor? right, Tensor target, Tensor? share, "
+    "int[] dims, bool tied, bool over_rows, str engine"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Reduced:
+    """In float32 (float64 for vectors in float64)."""
+
+    by_row: Tensor
+    """The log-sum-exp of each row's scores, [dims, rows]."""
+    at_target: Tensor
+    """The score of each row's target, [dims, rows]; 0 for the target −1."""
+    by_column: Tensor
+    """The log-sum-exp of each column's scores, [dims, columns], or nothing unless it was asked for."""
+    shared: Tensor
+    """Σ_v share[v] · score, [dims, rows], or nothing without a share."""
+
+
+def reduce(
+    scores: Scores, target: Tensor, *, share: Tensor | None = None, over_rows: bool = False, engine: str
+) -> Reduced:
+    """The parts of ``scores`` that a loss reads, computed by ``engine``; gradients reach all that scores are made of.
+
+    A loss must grow with all log-sum-exps of a dim, or shrink with all: engines rely on the one sign.
+
+    Args:
+        scores: of any kind.
+        target: the column each row belongs to, [rows] of int64; −1 for none.
+        share: [columns]; only of scores without ``left`` and ``right``, and without gradient.
+        over_rows: reduce the scores of each column, too.
+        engine: ``chunked`` or ``triton``.
+    """
+    dims = list(scores.nesting.dims)
+    operands = (scores.x, scores.y, scores.bias, scores.left, scores.right, target, share)
+    return Reduced(*torch.ops.matryo.reduce(*operands, dims, scores.tied, over_rows, engine))
+
+
+# Not torch.library.custom_op, which would make every call wait for the GPU.
+torch.library.define("matryo::reduce", f"({_OPERANDS}) -> (Tensor, Tensor, Tensor, Tensor)")
+torch.library.define(
+    "matryo::reduce_backward",
+    f"({_OPERANDS}, Tensor by_row, Tensor by_column, Tensor soft, Tensor hard, Tensor soft_right, Tensor even, "
+    "bool[] needed) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+
+
+@torch.library.impl("matryo::reduce", "default")
+def _reduce(*operands: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    scores, target, share, over_rows, engine = _unpack(*operands)
+    with _as_it_is(scores.x):
+        by_row, by_column = engine.log_sum_exp(scores, over_rows)
+        shared = None if share is None else scores_shared(scores, share)
+        return by_row, scores_at(scores, target), _or_nothing(by_column, by_row), _or_nothing(shared, by_row)
+
+
+@torch.library.impl("matryo::reduce_backward", "default")
+def _reduce_backward(*operands: Any) -> tuple[Tensor, ...]:
+    *first, by_row, by_column, soft, hard, soft_right, even, needed = operands
+    scores, target, share, over_rows, engine = _unpack(*first)
+    pull = Pull(
+        by_row, soft.contiguous(), -hard.contiguous(), target,
+        by_column if over_rows else None, soft_right.contiguous() if over_rows else None,
+        None if share is None else -even.contiguous(), share,
+    )  # fmt: skip
+    with _as_it_is(scores.x):
+        found = engine.gradients(scores, pull, x=needed[0], y=needed[1], bias=needed[2])
+    left, right = (_by_value(*pair) for pair in ((found.left, scores.left), (found.right, scores.right)))
+    return tuple(_or_nothing(one, by_row) for one in (found.x, found.y, found.bias, left, right))
+
+
+def _unpack(
+    x: Tensor, y: Tensor, bias: Tensor | None, left: Tensor | None, right: Tensor | None,
+    target: Tensor, share: Tensor | None, dims: list[int], tied: bool, over_rows: bool, engine: str,
+) -> tuple[Scores, Tensor, Tensor | None, bool, Any]:  # fmt: skip
+    """What the operators were called with, all but the vectors made contiguous: engines may rely on it."""
+    bias, left, right, share = (
+        None if one is None else one.to(wide(x.dtype)).contiguous() for one in (bias, left, right, share)
+    )
+    scores = Scores(x, y, Nesting(dims), tied, bias, left, right)
+    return scores, target.contiguous(), share, over_rows, importlib.import_module(_MODULES[engine])
+
+
+def _by_value(by_logarithm: Tensor | None, scale: Tensor | None) -> Tensor | None:
+    """The gradient by a scale from the one by its logarithm; 0 where the scale is 0, as no score can move there."""
+    if by_logarithm is None or scale is None:
+        return None
+    return (by_logarithm / scale).where(scale != 0, 0)
+
+
+def _or_nothing(one: Tensor | None, like: Tensor) -> Tensor:
+    return like.new_empty(0) if one is None else one.contiguous()   # an operator returns tensors, always alike
+
+
+def _as_it_is(x: Tensor) -> torch.autocast:
+    """Autocast, which reaches into operators, has been answered before."""
+    return torch.autocast(x.device.type, enabled=False)
+
+
+@torch.library.register_fake("matryo::reduce")
+def _(*operands: Any) -> tuple[Tensor, ...]:
+    x, y, *_, share, dims, _, over_rows, _ = operands
+    new, dtype = x.new_empty, wide(x.dtype)
+    of_rows = [new(len(dims), x.shape[0], dtype=dtype) for _ in range(3)]
+    by_column = new(len(dims), y.shape[0], dtype=dtype) if over_rows else new(0, dtype=dtype)
+    return of_rows[0], of_rows[1], by_column, new(0, dtype=dtype) if share is None else of_rows[2]
+
+
+@torch.library.register_fake("matryo::reduce_backward")
+def _(*operands: Any) -> tuple[Tensor, ...]:
+    x, y, bias, left, right, *_, needed = operands
+    dtype = wide(x.dtype)
+    wanted = [x if needed[0] else None, y if needed[1] else None, bias if needed[2] else None, left, right]
+    dtypes = (x.dtype, y.dtype, dtype, dtype, dtype)
+    return tuple(
+        x.new_empty(0 if one is None else one.shape, dtype=dtype if one is None else own)
+        for one, own in zip(wanted, dtypes, strict=True)
+    )
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(*inputs[:7], output[0], output[2])
+    ctx.options = inputs[7:]
+
+
+def _differentiate(ctx: Any, by_row: Tensor, at_target: Tensor, by_column: Tensor, shared: Tensor) -> tuple[Any, ...]:
+    *operands, row_sums, column_sums = ctx.saved_tensors
+    needed = list(ctx.needs_input_grad[:5])
+    pulls = (row_sums, column_sums, by_row, at_target, by_column, shared)
+    found = torch.ops.matryo.reduce_backward(*operands, *ctx.options, *pulls, needed[:3])
+    given = [one if need else None for one, need in zip(found, needed, strict=True)]
+    if given[2] is not None:
+        given[2] = given[2].to(operands[2].dtype)
+    return *given, *(None,) * 6
+
+
+def _refuse(*_: Any) -> None:
+    raise RuntimeError("a nested loss has no second derivative (matryo::reduce_backward); engine='plain' has")
+
+
+torch.library.register_autograd("matryo::reduce", _differentiate, setup_context=_save)
+torch.library.register_autograd("matryo::reduce_backward", _refuse)

@@ -1,0 +1,129 @@
+"""Tokenised texts as sentence-transformers hands them to a loss: a dict of tensors a column, cut or joined by rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from matryo.errors import InputError
+
+__all__ = ["Texts", "join", "split"]
+
+Texts = dict[str, Any]
+_WHOLE = {"prompt_length"}   # a number about the batch, although it may come as a tensor
+
+
+def split(texts: Texts, size: int) -> list[Texts]:
+    """``texts`` in mini batches of ``size`` rows. Each ends with its own longest text, not the longest of all."""
+    if "cu_seq_lens_q" in texts:
+        return _split_unpadded(texts, size)
+    rows = _rows(texts)
+    for key, value in texts.items():
+        if key not in _WHOLE and isinstance(value, Tensor) and (value.ndim == 0 or len(value) != rows):
+            raise InputError(
+                "mini batches need inputs that have one row a text",
+                got=f"{key} of shape {tuple(value.shape)} for {rows} texts",
+                cure="use mini_batch_size=None",
+            )
+    width, ends = _ends(texts, rows)
+    return [_cut(texts, rows, low, low + size, width, max(ends[low : low + size])) for low in range(0, rows, size)]
+
+
+def join(columns: list[Texts]) -> Texts | None:
+    """All rows of all columns as one batch, padded alike, so that one forward pass embeds them.
+
+    None if they do not fit together: other keys or shapes, unpadded inputs, or anything but tokens to pad.
+    """
+    first = columns[0]
+    if "cu_seq_lens_q" in first or any(texts.keys() != first.keys() for texts in columns):
+        return None
+    if not any(isinstance(first.get(key), Tensor) and first[key].ndim >= 2 for key in ("input_ids", "attention_mask")):
+        return None
+    rows, joined = _rows(first), {}
+    for key, value in first.items():
+        values = [texts[key] for texts in columns]
+        if isinstance(value, Tensor) and key not in _WHOLE:
+            stacked = _stack(values, rows)
+            if stacked is None:
+                return None
+            joined[key] = stacked
+        elif all(_same(value, other) for other in values):
+            joined[key] = value
+        else:
+            return None
+    return joined
+
+
+def _rows(texts: Texts) -> int:
+    tokens = [texts[key] for key in ("input_ids", "attention_mask") if isinstance(texts.get(key), Tensor)]
+    tensors = tokens or [value for value in texts.values() if isinstance(value, Tensor) and value.ndim]
+    if not tensors:
+        raise InputError("a batch of texts needs a tensor", got=sorted(texts), cure="pass tokenised texts")
+    return len(tensors[0])
+
+
+def _ends(texts: Texts, rows: int) -> tuple[int, list[int]]:
+    """How many columns of tokens there are, and after which of them only padding follows in each row; 0: unknown."""
+    mask = texts.get("attention_mask")
+    if not isinstance(mask, Tensor) or mask.ndim != 2:
+        return 0, [0] * rows
+    places = torch.arange(1, mask.shape[1] + 1, device=mask.device)
+    return mask.shape[1], (mask.bool() * places).amax(1).tolist()
+
+
+def _cut(texts: Texts, rows: int, low: int, high: int, width: int, end: int) -> Texts:
+    cut: Texts = {}
+    for key, value in texts.items():
+        if not isinstance(value, Tensor) or value.ndim == 0 or len(value) != rows:
+            cut[key] = value
+        elif end and value.ndim >= 2 and value.shape[1] == width:
+            cut[key] = value[low:high, :end]
+        else:
+            cut[key] = value[low:high]
+    return cut
+
+
+def _split_unpadded(texts: Texts, size: int) -> list[Texts]:
+    """The same for texts laid end to end, as flash attention takes them: ``cu_seq_lens_q`` says where each begins."""
+    bounds = texts["cu_seq_lens_q"].tolist()
+    rows, tokens = len(bounds) - 1, bounds[-1]
+    batches = []
+    for low in range(0, rows, size):
+        high = min(low + size, rows)
+        inside = slice(bounds[low], bounds[high])
+        cut: Texts = {}
+        for key, value in texts.items():
+            if key in ("cu_seq_lens_q", "cu_seq_lens_k"):
+                cut[key] = value[low : high + 1] - value[low]
+            elif key in ("max_length_q", "max_length_k"):
+                cut[key] = max(bounds[i + 1] - bounds[i] for i in range(low, high))
+            elif isinstance(value, Tensor) and value.ndim and value.shape[-1] == tokens:
+                cut[key] = value[..., inside] - (low if key == "seq_idx" else 0)
+            else:
+                cut[key] = value
+        batches.append(cut)
+    return batches
+
+
+def _stack(values: list[Any], rows: int) -> Tensor | None:
+    first: Tensor = values[0]
+    for value in values:
+        if not isinstance(value, Tensor) or value.ndim != first.ndim or value.ndim == 0 or len(value) != rows:
+            return None
+        if value.shape[2:] != first.shape[2:]:
+            return None
+    if first.ndim >= 2:
+        width = max(value.shape[1] for value in values)
+        if first.is_floating_point() and any(value.shape[1] != width for value in values):
+            return None   # a zero is padding among tokens, and a value elsewhere
+        values = [F.pad(value, [0, 0] * (value.ndim - 2) + [0, width - value.shape[1]]) for value in values]
+    return torch.cat(values)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) or isinstance(other, Tensor):
+        return isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one, other)
+    return isinstance(one, str | int | float | tuple | None) and type(one) is type(other) and bool(one == other)

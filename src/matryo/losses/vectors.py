@@ -1,0 +1,32 @@
+"""Vectors as a nested loss takes them: two axes, one dtype, and in an autocast region the dtype it multiplies in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from matryo.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["as_autocast", "check_vectors"]
+
+
+def check_vectors(x: Tensor, y: Tensor, names: str, shapes: str) -> None:
+    """Raise unless the vectors can be multiplied."""
+    if x.dim() != 2 or y.dim() != 2:
+        got = f"shapes {tuple(x.shape)} and {tuple(y.shape)}"
+        raise InputError(f"{names} must be {shapes}", got=got, cure="flatten or add axes")
+    if x.dtype != y.dtype and not torch.is_autocast_enabled(x.device.type):
+        got = f"{x.dtype} and {y.dtype}"
+        raise InputError(f"{names} must be of one dtype", got=got, cure="convert one, or use torch.autocast")
+
+
+def as_autocast(*vectors: Tensor) -> tuple[Tensor, ...]:
+    """The vectors in the dtype in which autocast would multiply them."""
+    device = vectors[0].device.type
+    if not torch.is_autocast_enabled(device) or any(one.dtype == torch.float64 for one in vectors):
+        return vectors
+    return tuple(one.to(torch.get_autocast_dtype(device)) for one in vectors)

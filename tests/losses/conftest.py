@@ -1,0 +1,39 @@
+"""One fixture runs every engine there is: Triton on a GPU, or interpreted, in float32 only and slowly, on a CPU."""
+
+import importlib.util
+import os
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"   # read when a kernel is defined, so before any import of one
+
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+NEEDS_TRITON = pytest.mark.skipif(not HAS_TRITON, reason="needs triton")
+
+
+@pytest.fixture(scope="session")
+def device():
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture(scope="session", params=["plain", "chunked", pytest.param("triton", marks=NEEDS_TRITON)])
+def engine(request):
+    return request.param
+
+
+@pytest.fixture(scope="session", params=["chunked", pytest.param("triton", marks=NEEDS_TRITON)])
+def lean(request):
+    """An engine that keeps no scores."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def precise():
+    """The widest dtype of an engine, and how near to float64 it must come."""
+
+    def of(engine):
+        return (torch.float32, {"rtol": 2e-4, "atol": 2e-5}) if engine == "triton" else (torch.float64, {})
+
+    return of

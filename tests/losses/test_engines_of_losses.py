@@ -1,0 +1,240 @@
+"""What the engines compute, against the formulas of their contract written out in float64 over all scores."""
+
+import importlib
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from matryo import Nesting
+from matryo.errors import InputError
+from matryo.losses.kernels import choose, chunked
+from matryo.losses.kernels.scores import Pull, Scores
+from matryo.losses.kernels.single import scores_at, scores_shared
+
+# Triton's interpreter computes what lies beyond the last column, too, and numpy warns of it.
+pytestmark = pytest.mark.filterwarnings("ignore:divide by zero encountered in log2:RuntimeWarning")
+
+MODULES = {"chunked": "matryo.losses.kernels.chunked", "triton": "matryo.losses.kernels.fused"}
+KINDS = [
+    {},
+    {"bias": True, "smooth": True},
+    {"tied": False, "bias": True},
+    {"tied": False, "smooth": True},
+    {"scaled": True, "over_rows": True},
+    {"scaled": True, "bias": True, "smooth": True, "over_rows": True},
+]
+
+
+def make(dims, rows, columns, seed, device, dtype, *, tied=True, bias=False, scaled=False):
+    draw = torch.Generator().manual_seed(seed)
+    wide = torch.promote_types(dtype, torch.float32)
+    new = lambda *shape, to=dtype: torch.randn(*shape, generator=draw, dtype=torch.float64).to(device, to)  # noqa: E731
+    nesting, count = Nesting(dims), len(dims)
+    return Scores(
+        new(rows, dims[-1] + 3) / dims[-1] ** 0.5,
+        new(columns, dims[-1] + 5 if tied else sum(dims)),
+        nesting,
+        tied,
+        (new(columns, to=wide) if tied else new(count, columns, to=wide)) if bias else None,
+        new(count, rows, to=wide).abs() + 0.5 if scaled else None,
+        new(count, columns, to=wide).abs() + 0.5 if scaled else None,
+    )
+
+
+def oracle_products(scores):
+    """Left · right · ⟨x, y⟩, [dims, rows, columns] in float64, one dim at a time."""
+    found = []
+    for i, (dim, start) in enumerate(zip(scores.nesting.dims, scores.starts, strict=True)):
+        product = scores.x[:, :dim].double() @ scores.y[:, start : start + dim].double().T
+        if scores.left is not None:
+            product = product * scores.left[i, :, None].double() * scores.right[i].double()
+        found.append(product)
+    return torch.stack(found)
+
+
+def oracle_bias(scores):
+    if scores.bias is None:
+        return 0.0
+    return scores.bias.double() if scores.tied else scores.bias.double()[:, None]
+
+
+def oracle_pulls(score, pull):
+    pulls = pull.soft.double()[:, :, None] * (score - pull.by_row.double()[:, :, None]).exp()
+    if pull.by_column is not None:
+        pulls += pull.soft_right.double()[:, None] * (score - pull.by_column.double()[:, None]).exp()
+    for row, target in enumerate(pull.target.tolist()):
+        if target >= 0:
+            pulls[:, row, target] -= pull.hard[:, row].double()
+    if pull.even is not None:
+        pulls -= pull.even.double()[:, :, None] * pull.share.double()
+    return pulls
+
+
+def oracle_gradients(scores, pulls, product):
+    x, y = torch.zeros_like(scores.x, dtype=torch.float64), torch.zeros_like(scores.y, dtype=torch.float64)
+    for i, (dim, start) in enumerate(zip(scores.nesting.dims, scores.starts, strict=True)):
+        scaled = pulls[i]
+        if scores.left is not None:
+            scaled = scaled * scores.left[i, :, None].double() * scores.right[i].double()
+        x[:, :dim] += scaled @ scores.y[:, start : start + dim].double()
+        y[:, start : start + dim] += scaled.T @ scores.x[:, :dim].double()
+    return x, y, pulls.sum((0, 1) if scores.tied else 1), (pulls * product).sum(2), (pulls * product).sum(1)
+
+
+def make_pull(scores, by_row, by_column, seed, *, smooth=False):
+    draw, (dims, rows), columns = torch.Generator().manual_seed(seed), by_row.shape, scores.columns
+    new = lambda *shape: torch.randn(*shape, generator=draw, dtype=torch.float64).to(by_row)  # noqa: E731
+    sign = new(dims, 1).sign()   # soft has one sign a dim, that of the gradient by its loss
+    soft = new(dims, rows).abs() * sign
+    soft[:, ::3] = 0   # rows that are ignored
+    return Pull(
+        by_row, soft, new(dims, rows),
+        torch.randint(-1, columns, (rows,), generator=draw).to(by_row.device),
+        by_column, None if by_column is None else new(dims, columns).abs() * sign,
+        new(dims, rows) if smooth else None, new(columns) if smooth else None,
+    )  # fmt: skip
+
+
+def check(engine, scores, seed=0, *, over_rows=False, smooth=False, **close):
+    """Sums of scores are float32 at least, whatever the dtype; ``close`` is for gradients, which are stored in it."""
+    module = importlib.import_module(MODULES[engine])
+    product = oracle_products(scores)
+    score = product + oracle_bias(scores)
+    by_row, by_column = module.log_sum_exp(scores, over_rows)
+    close = {"check_dtype": False, **close}
+    exact = {"check_dtype": False} if scores.x.dtype == torch.float64 else {**close, "rtol": 2e-4, "atol": 1e-4}
+    assert by_row.dtype == torch.promote_types(scores.x.dtype, torch.float32)
+    torch.testing.assert_close(by_row, score.logsumexp(2), **exact)
+    assert (by_column is None) == (not over_rows)
+    if over_rows:
+        torch.testing.assert_close(by_column, score.logsumexp(1), **exact)
+    pull = make_pull(scores, by_row, by_column, seed, smooth=smooth)
+    wanted = oracle_gradients(scores, oracle_pulls(score, pull), product)
+    got = module.gradients(scores, pull, bias=True)
+    for mine, theirs in zip((got.x, got.y, got.bias), wanted[:3], strict=True):
+        torch.testing.assert_close(mine, theirs, **close)
+    assert (got.x.dtype, got.y.dtype) == (scores.x.dtype, scores.y.dtype)
+    for mine, theirs in zip((got.left, got.right), wanted[3:], strict=True):
+        if scores.left is None:
+            assert mine is None
+        else:
+            torch.testing.assert_close(mine, theirs, **close)
+    torch.testing.assert_close(scores_at(scores, pull.target), at_target(score, pull.target), **exact)
+    if smooth and scores.left is None:
+        torch.testing.assert_close(scores_shared(scores, pull.share), score @ pull.share.double(), **exact)
+
+
+def at_target(score, target):
+    picked = score[:, torch.arange(len(target), device=target.device), target.clamp_min(0)]
+    return picked * (target >= 0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    dims=st.one_of(
+        st.lists(st.integers(1, 40), min_size=1, max_size=9, unique=True).map(sorted),
+        st.integers(1, 64).map(lambda count: list(range(1, count + 1))),
+    ),
+    rows=st.integers(1, 9),
+    columns=st.integers(1, 13),
+    seed=st.integers(0, 1000),
+    kind=st.sampled_from(KINDS),
+    tile=st.sampled_from([(1, 1), (2, 40), (5, 400), (1024, 1 << 22)]),
+)
+def test_chunked_is_exact_whatever_the_tiles(device, dims, rows, columns, seed, kind, tile):
+    how = {name: kind.get(name, False) for name in ("over_rows", "smooth")}
+    scores = make(dims, rows, columns, seed, device, torch.float64, **{k: v for k, v in kind.items() if k not in how})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunked, "_ROWS", tile[0])
+        patch.setattr(chunked, "_TILE", tile[1])
+        check("chunked", scores, seed, **how)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(kind) or "plain")
+@pytest.mark.parametrize("dims", [(7,), (3, 8, 21), (16, 32, 96)])
+def test_single_precision(lean, device, dims, kind):
+    how = {name: kind.get(name, False) for name in ("over_rows", "smooth")}
+    scores = make(dims, 5, 19, 1, device, torch.float32, **{k: v for k, v in kind.items() if k not in how})
+    check(lean, scores, rtol=2e-4, atol=2e-5, **how)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(kind) or "plain")
+def test_half_precision_is_rounded_only_where_it_is_stored(lean, device, dtype, kind):
+    if lean == "triton" and device == "cpu":
+        pytest.skip("the interpreter multiplies half precision wrongly")
+    how = {name: kind.get(name, False) for name in ("over_rows", "smooth")}
+    scores = make((8, 24, 64), 70, 133, 2, device, dtype, **{k: v for k, v in kind.items() if k not in how})
+    check(lean, scores, rtol=2e-2, atol=0.1, **how)
+
+
+class _Largest(TorchDispatchMode):
+    numbers = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        found = function(*args, **(kwargs or {}))
+        for one in tree_leaves(found):
+            if isinstance(one, torch.Tensor):
+                self.numbers = max(self.numbers, one.numel())
+        return found
+
+
+def test_chunked_makes_nothing_larger_than_its_inputs_and_a_tile(monkeypatch):
+    monkeypatch.setattr(chunked, "_ROWS", 8)
+    monkeypatch.setattr(chunked, "_TILE", 8 * 8 * 3)
+    scores = make((2, 5, 8), 25, 31, 0, "cpu", torch.float32, bias=True)
+    with _Largest() as seen:
+        by_row, by_column = chunked.log_sum_exp(scores, over_rows=True)
+        chunked.gradients(scores, make_pull(scores, by_row, by_column, 0, smooth=True), bias=True)
+    assert seen.numbers == scores.y.numel() < 25 * 31
+
+
+def test_only_what_is_asked_for(lean, device):
+    module = importlib.import_module(MODULES[lean])
+    scores = make((3, 8), 4, 6, 0, device, torch.float32)
+    pull = make_pull(scores, *module.log_sum_exp(scores), 0)
+    both = module.gradients(scores, pull)
+    one, other = module.gradients(scores, pull, y=False), module.gradients(scores, pull, x=False)
+    torch.testing.assert_close((one.x, other.y), (both.x, both.y))
+    assert one.y is None
+    assert other.x is None
+    assert both.bias is None
+
+
+def test_no_rows_and_no_columns():
+    scores = make((2, 5), 0, 4, 0, "cpu", torch.float32)
+    by_row, by_column = chunked.log_sum_exp(scores, over_rows=True)
+    assert by_row.shape == (2, 0)
+    assert by_column.isneginf().all()
+    assert not chunked.gradients(scores, make_pull(scores, by_row, None, 0)).y.any()
+    by_row, by_column = chunked.log_sum_exp(make((2, 5), 3, 0, 0, "cpu", torch.float32), over_rows=True)
+    assert by_row.isneginf().all()
+    assert by_column.shape == (2, 0)
+
+
+def test_the_choice():
+    small, large = (Scores(torch.empty(n, 2, device="meta"), torch.empty(n, 2), Nesting([1, 2])) for n in (8, 1 << 13))
+    assert choose(small) == "plain"
+    assert choose(large) == "chunked", "not on a GPU"
+    assert choose(small, "chunked") == "chunked"
+    assert choose(large, "plain") == "plain"
+
+
+def test_an_engine_that_cannot_run_is_named(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    scores = make((2,), 2, 2, 0, "cpu", torch.float32)
+    with pytest.raises(InputError, match=r"one of auto, plain, chunked, triton \(got 'cuda'\): use auto"):
+        choose(scores, "cuda")
+    monkeypatch.setattr("matryo.losses.kernels._HAS_TRITON", False)
+    with pytest.raises(InputError, match="needs the package triton"):
+        choose(scores, "triton")
+    monkeypatch.setattr("matryo.losses.kernels._HAS_TRITON", True)
+    with pytest.raises(InputError, match=r"computes on a GPU \(got vectors on cpu\): move them to cuda"):
+        choose(scores, "triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    with pytest.raises(InputError, match=r"float32 at most \(got torch.float64\)"):
+        choose(make((2,), 2, 2, 0, "cpu", torch.float64), "triton")
