@@ -1,6 +1,5 @@
 """A plan on blocks: each stage adds what its columns say to the scores so far, and hands its best to the next.
 
->>> from matryo.nesting import Nesting
 >>> vectors = np.array([[1, 0, 0, 9], [1, 0, 0, 1], [0, 1, 0, 0]], "f4")
 >>> blocks = Blocks.of(vectors, Nesting([2, 4]))
 >>> rows, scores = execute(blocks, [[1, 0, 0, 1]], Plan.adaptive(2, 4, keep=2, k=1), k=1, metric="ip")
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from matryo.nesting import Nesting
 from matryo.retrieve.blocks import Blocks, checked_norms
 from matryo.retrieve.metric import Metric, check_metric, key_rows, key_scores, keys
 from matryo.retrieve.plan import Plan, Precision
@@ -46,10 +46,15 @@ class Hits:
 
 @dataclass(frozen=True)
 class Engine:
-    """What computes the stages of a plan: a first stage like :func:`first_stage`, and then :func:`rerank`."""
+    """What computes the stages of a plan: a first stage like :func:`first_stage`, and then :func:`rerank`.
+
+    One whose arrays lie elsewhere may ``run`` a whole plan instead, so that they stay there between its stages.
+    """
 
     first_stage: Callable[[Blocks, Floats, int, int, Metric, Precision, Bools | None], Shortlist]
     rerank: Callable[[Blocks, Floats, Shortlist, int, int, int, Metric, Precision], Shortlist]
+    run: Callable[[Blocks, Floats, Plan, int, Metric, Bools | None], Shortlist] | None = None
+    """The number is how many rows may be found, the mask which ones if not all."""
 
 
 def execute(
@@ -98,6 +103,8 @@ NUMPY = Engine(first_stage, rerank)
 def _run(
     blocks: Blocks, queries: Floats, plan: Plan, count: int, metric: Metric, mask: Bools | None, engine: Engine
 ) -> Shortlist:
+    if engine.run is not None:
+        return engine.run(blocks, queries, plan, count, metric, mask)
     first, *later = plan.stages
     found = engine.first_stage(blocks, queries, first.dim, min(first.keep, count), metric, first.precision, mask)
     before = first
@@ -132,7 +139,7 @@ def _settled(found: Shortlist, metric: Metric) -> tuple[Indices, Floats]:
 def _prepared(queries: Array, blocks: Blocks, metric: Metric, first: int) -> Floats:
     with np.errstate(over="ignore"):   # told by the norms, with the row
         batch: Floats = np.ascontiguousarray(queries, dtype=np.float32)
-    norms = checked_norms(batch, blocks.nesting, "queries", first)[:, -1:]
+    norms = checked_norms(batch, Nesting([blocks.nesting.dim]), "queries", first)
     if metric != "cosine":
         return batch
     check_not_zero(norms, first)

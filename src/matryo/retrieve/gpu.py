@@ -1,7 +1,8 @@
-"""The stages of a plan in torch: every row as a product of matrices, a shortlist as a gather, on a GPU or anywhere.
+"""A plan in torch, on a GPU or anywhere: queries go up once, hits come down once, and nothing waits in between.
 
-Blocks are copied to the device once, and stay there while they are in use. A product of matrices rounds by where a
-row lies, so it only chooses, some rows more than are asked for; these are scored anew, each block summed by itself.
+Vectors are copied to the device once, and stay there while they are in use. A product of matrices rounds by where a
+row lies, so it only chooses, some rows more than are asked for; these are scored anew, each summed by itself in
+float64. So a score has the same bits wherever its row lies and however many stages came before.
 
 >>> import numpy as np
 >>> from matryo.nesting import Nesting
@@ -13,17 +14,24 @@ row lies, so it only chooses, some rows more than are asked for; these are score
 
 from __future__ import annotations
 
-import weakref
-from functools import cache
+import importlib.util
+import math
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from matryo.errors import InputError, MissingExtra
+from matryo.nesting import prefix_norms
+from matryo.retrieve.device import FLOOR, Copies, factors
 from matryo.retrieve.execute import Engine
-from matryo.retrieve.shortlist import Shortlist, query_norms
+from matryo.retrieve.plan import Plan, Stage
+from matryo.retrieve.shortlist import Shortlist
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
     from matryo.retrieve.blocks import Blocks
@@ -32,14 +40,14 @@ if TYPE_CHECKING:
 
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
     Floats = np.ndarray[Any, np.dtype[np.float32]]
+    Choose = Callable[[torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]]
 
 __all__ = ["torch_engine"]
 
-_SCORES = 1 << 28   # scores at a time: 1 GB
+_SCORES = 1 << 27   # scores at a time: 512 MB
 _GATHER = 1 << 28   # numbers of gathered rows at a time
 _MORE = 16   # rows chosen beyond those asked for, as others may be the best once scored anew
-_NOTHING = np.iinfo(np.int64).min
-_ROWS = 0xFFFFFFFF
+_DEEP = 4   # rows in a group, from which on groups make choosing faster
 
 
 @cache
@@ -53,16 +61,60 @@ def torch_engine(device: str = "cuda") -> Engine:
         place = torch.empty(0, device=device).device
     except (RuntimeError, AssertionError) as error:
         raise InputError("device must be one that torch can use", got=device, cure="'cpu' is always there") from error
-    held = _Held(place)
-    return Engine(held.first_stage, held.rerank)
+    search = _Search(place)
+    return Engine(search.first_stage, search.rerank, search.run)
 
 
-class _Held:
-    """Blocks on a device, copied when they are first asked for."""
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """What is asked of some blocks, but for the queries."""
+
+    blocks: Blocks
+    plan: Plan
+    metric: Metric
+    count: int
+    """Rows that may be found."""
+    mask: torch.Tensor | None = None
+    gaps: bool = False
+    """Whether some of the first rows may be −1, for none."""
+
+    @property
+    def keep(self) -> int:
+        """Of the first stage."""
+        return min(self.plan.stages[0].keep, self.count)
+
+
+class _Search:
+    """The stages of plans on a device."""
 
     def __init__(self, device: torch.device) -> None:
+        import torch
+
         self.device = device
-        self._copies: weakref.WeakKeyDictionary[Blocks, dict[Any, torch.Tensor]] = weakref.WeakKeyDictionary()
+        self.copies = Copies(device)
+        self.wide = torch.float32 if device.type == "mps" else torch.float64   # which not every device has
+        self.fused = device.type == "cuda" and importlib.util.find_spec("triton") is not None
+
+    def run(
+        self, blocks: Blocks, queries: Floats, plan: Plan, count: int, metric: Metric, allowed: Bools | None
+    ) -> Shortlist:
+        """Every stage of a plan, as :class:`matryo.retrieve.Engine` says."""
+        import torch
+
+        self.copies.whole(blocks, plan.dim, plan.stages[-1].precision)   # all at once, not stage by stage
+        asked = _packed(queries, plan, metric)
+        mask = None if allowed is None else torch.from_numpy(allowed).to(self.device)
+        task = _Task(blocks, plan, metric, count, mask, gaps=mask is not None)
+        found = None
+        if len(asked) == 1 and mask is None:
+            found = self.copies.replayed(blocks, (plan, metric, count), asked, partial(self._found, task))
+        if found is None:
+            found = self._found(task, asked.to(self.device)).cpu().numpy()
+        # Where a tie reaches beyond what was chosen, any of it was: those queries again, with the smaller rows.
+        torn = np.flatnonzero(found[:, -1] == 0)
+        if len(torn) and task.keep + _MORE < blocks.count:
+            found[torn] = self._found(task, asked[torch.from_numpy(torn)].to(self.device), _in_order).cpu().numpy()
+        return _shortlist(found)
 
     def first_stage(
         self,
@@ -75,24 +127,7 @@ class _Held:
         allowed: Bools | None = None,
     ) -> Shortlist:
         """As :func:`matryo.retrieve.scan.first_stage`."""
-        import torch
-
-        asked, level = torch.from_numpy(queries).to(self.device), blocks.level(dim)
-        mask = None if allowed is None else torch.from_numpy(allowed).to(self.device)
-        lengths = torch.from_numpy(query_norms(queries, dim)).to(self.device)
-        norms = self._norms(blocks)[:, level]
-        wanted = min(keep + _MORE, blocks.count)
-        chosen = []
-        for some in torch.arange(len(asked), device=self.device).split(max(1, _SCORES // blocks.count)):
-            sums = torch.zeros(len(some), blocks.count, device=self.device)
-            for number, (low, high) in enumerate(blocks.nesting.blocks[: level + 1]):
-                sums.addmm_(asked[some, low:high], self._block(blocks, number, precision).T)
-            scores = _score(metric, sums, norms, lengths[some])
-            if mask is not None:
-                scores.masked_fill_(~mask, -torch.inf)
-            chosen.append(_best(scores, keep, wanted))
-        rows = torch.cat(chosen)
-        return self._rescored(blocks, asked, rows, None, 0, dim, keep, metric, precision)
+        return self.run(blocks, queries, Plan((Stage(dim, keep, precision),)), keep, metric, allowed)
 
     def rerank(
         self,
@@ -108,99 +143,147 @@ class _Held:
         """As :func:`matryo.retrieve.shortlist.rerank`."""
         import torch
 
-        asked, rows, sums = (torch.from_numpy(np.ascontiguousarray(given)).to(self.device)
-                             for given in (queries, shortlist.rows, shortlist.sums))
-        return self._rescored(blocks, asked, rows, sums if done else None, done, dim, keep, metric, precision)
+        task = _Task(blocks, Plan((Stage(dim, keep, precision),)), metric, keep, gaps=True)
+        asked = _packed(queries, task.plan, metric).to(self.device)
+        rows, order = torch.from_numpy(np.ascontiguousarray(shortlist.rows)).to(self.device).sort(dim=1)
+        sums = torch.from_numpy(np.ascontiguousarray(shortlist.sums)).to(self.device, self.wide).gather(1, order)
+        return _shortlist(self._stages(task, asked, rows, sums, done).cpu().numpy())
 
-    def _rescored(
-        self,
-        blocks: Blocks,
-        queries: torch.Tensor,
-        rows: torch.Tensor,
-        before: torch.Tensor | None,
-        done: int,
-        dim: int,
-        keep: int,
-        metric: Metric,
-        precision: Precision,
-    ) -> Shortlist:
+    def _found(self, task: _Task, asked: torch.Tensor, choose: Choose | None = None) -> torch.Tensor:
         import torch
 
-        sums = torch.zeros(rows.shape, device=self.device) if before is None else before.clone()
-        there = rows.clamp(min=0)
-        for number, (low, high) in enumerate(blocks.nesting.blocks):
-            if done <= low < dim:
-                block = self._block(blocks, number, precision)
-                step = max(1, _GATHER // (rows.shape[1] * (high - low)))
-                for start in range(0, len(rows), step):
-                    part = slice(start, start + step)
-                    # Not a product of matrices: each row is summed alike, so equal rows score equally.
-                    sums[part] += (block[there[part]] * queries[part, None, low:high]).sum(-1)
-        lengths = torch.from_numpy(query_norms(queries.cpu().numpy(), dim)).to(self.device)
-        scores = _score(metric, sums, self._norms(blocks)[:, blocks.level(dim)][there], lengths)
-        found, order = _keys(scores, rows).sort(dim=1, descending=True)
-        found, order = found[:, :keep], order[:, :keep]
-        nothing = found == _NOTHING
-        kept = torch.where(nothing, -1, _ROWS - (found & _ROWS))
-        kept_sums = sums.gather(1, order).masked_fill_(nothing, 0)
-        kept_scores = scores.gather(1, order).masked_fill_(nothing, -torch.inf)
-        return Shortlist(kept.cpu().numpy(), kept_sums.cpu().numpy(), kept_scores.cpu().numpy())
+        parts = []
+        for some in asked.split(max(1, _SCORES // task.blocks.count)):
+            rows = self._choice(task, some, choose or _likely)
+            parts.append(self._stages(task, some, rows))
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
 
-    def _block(self, blocks: Blocks, number: int, precision: Precision) -> torch.Tensor:
-        copies = self._copies.setdefault(blocks, {})
-        if (number, precision) not in copies:
-            copies[number, precision] = self._copy(blocks, number, precision)
-        return copies[number, precision]
+    def _choice(self, task: _Task, asked: torch.Tensor, choose: Choose) -> torch.Tensor:
+        """Rows that have the best of the first stage among them, in order; −1 for none."""
+        first, blocks = task.plan.stages[0], task.blocks
+        sums = _product(asked[:, : first.dim], self.copies.prefix(blocks, first.dim, first.precision))
+        norms, lengths = self.copies.norms(blocks, first.dim, task.metric), asked[:, task.plan.dim, None]
+        scores = _score(task.metric, sums, norms, lengths)
+        wanted = min(task.keep + _MORE, blocks.count)
+        if task.mask is None:
+            rows = choose(scores, wanted)[1]
+        else:
+            values, rows = choose(scores.masked_fill_(~task.mask, -math.inf), wanted)
+            rows = rows.masked_fill(values.isneginf(), -1)
+        return rows.sort(dim=1).values
 
-    def _copy(self, blocks: Blocks, number: int, precision: Precision) -> torch.Tensor:
-        # As float32 whatever it was, since that is what is multiplied: widened once, not in every search.
-        if precision == "full":
-            return self._moved(blocks.full[number]).float()
-        codes = blocks.int8[number]
-        return self._moved(codes.codes).float() * float(codes.scale)
+    def _stages(
+        self, task: _Task, asked: torch.Tensor, rows: torch.Tensor, before: torch.Tensor | None = None, done: int = 0
+    ) -> torch.Tensor:
+        """What the stages leave of the ``rows``, which are in order, as :func:`_shortlist` reads it.
 
-    def _norms(self, blocks: Blocks) -> torch.Tensor:
-        copies = self._copies.setdefault(blocks, {})
-        if "norms" not in copies:
-            copies["norms"] = self._moved(blocks.norms)
-        return copies["norms"]
-
-    def _moved(self, array: Any) -> torch.Tensor:
+        The sums ``before`` hold the first ``done`` columns already. The last column is by how much the first stage's
+        last row that is kept is better than its last of all.
+        """
         import torch
 
-        return torch.from_numpy(np.array(array)).to(self.device)   # a copy: torch wants arrays it may write to
+        blocks, stages, gaps = task.blocks, task.plan.stages, task.gaps
+        last, k = len(stages) - 1, stages[-1].keep
+        for number, stage in enumerate(stages):
+            if number and stage.precision != stages[number - 1].precision:
+                done = 0   # sums in int8 are no part of sums in full precision
+            there = rows.clamp(min=0) if gaps else rows   # a row that is none is read as the first
+            added = self._sums(blocks, asked, there, done, stage)
+            sums = added if before is None or not done else before + added
+            norms, lengths = self.copies.norms(blocks, stage.dim, task.metric), asked[:, task.plan.dim + number, None]
+            scores = _score(task.metric, sums.to(torch.float32, copy=True), norms.take(there), lengths)
+            if gaps:
+                scores.masked_fill_(rows < 0, -math.inf)
+            # Rows are in order and the sort is stable: of equal scores the smaller row comes first.
+            values, order = scores.sort(dim=1, descending=True, stable=True)
+            keep = min(stage.keep, task.count, rows.shape[1])
+            if number == 0:
+                edge = values[:, keep - 1 : keep] - values[:, -1:]
+            at = order[:, :keep] if number == last else order[:, :keep].sort(dim=1).values
+            rows, sums = rows.gather(1, at), sums.gather(1, at)
+            before, done = sums, stage.dim
+            if stage.margin is not None and number < last and keep > k:
+                gaps, rows = True, rows.masked_fill(scores.gather(1, at) < values[:, k - 1 : k] - stage.margin, -1)
+        sums = sums.float().masked_fill(rows < 0, 0) if gaps else sums.float()
+        # The bits of a row are those of two float32, so that all goes down at once.
+        return torch.cat([rows.view(torch.float32), sums, values[:, :keep], edge], 1)
+
+    def _sums(self, blocks: Blocks, asked: torch.Tensor, rows: torch.Tensor, done: int, stage: Stage) -> torch.Tensor:
+        """The inner products of the queries with their own rows, over the columns that a stage adds."""
+        import torch
+
+        columns = self.copies.whole(blocks, stage.dim, stage.precision)[:, done : stage.dim]
+        if self.fused:
+            from matryo.retrieve.device_kernels import products_at
+
+            return products_at(columns, rows, asked[:, done : stage.dim])
+        step = max(1, _GATHER // max(1, rows.shape[1] * columns.shape[1]))
+        parts = []
+        for some, vectors in zip(rows.split(step), asked[:, None, done : stage.dim].split(step), strict=True):
+            read = columns.index_select(0, some.flatten()).unflatten(0, some.shape)
+            # Not a product of matrices: each row is summed alike, so equal rows score equally.
+            parts.append((read * vectors).sum(-1, dtype=self.wide))
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+
+def _packed(queries: Floats, plan: Plan, metric: Metric) -> torch.Tensor:
+    """The queries as far as the plan reads them, and beside them the factor of their norm at each stage."""
+    import torch
+
+    dims = sorted({stage.dim for stage in plan.stages})
+    norms = factors(metric, prefix_norms(queries[:, : plan.dim].astype(np.float64), dims).astype(np.float32))
+    both = queries[:, : plan.dim], norms[:, [dims.index(stage.dim) for stage in plan.stages]]
+    return torch.from_numpy(np.concatenate(both, axis=1))
 
 
 def _score(metric: Metric, sums: torch.Tensor, norms: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    # As matryo.retrieve.metric.score.
+    # As matryo.retrieve.metric.score, of factors, in place.
     if metric == "ip":
         return sums
-    if metric == "cosine":
-        floor = float(np.finfo(np.float32).tiny)
-        return sums * norms.clamp(min=floor).reciprocal() * lengths.clamp(min=floor).reciprocal()
-    return 2 * sums - norms.square() - lengths.square()
+    return sums.mul_(norms).mul_(lengths) if metric == "cosine" else sums.mul_(2).sub_(norms).sub_(lengths)
 
 
-def _best(scores: torch.Tensor, keep: int, wanted: int) -> torch.Tensor:
-    """Rows that have the best ``keep`` among them, −1 for none. Of equal scores at the edge, the smaller rows."""
+def _product(asked: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+    """The inner products of queries with every row, as float32."""
     import torch
 
-    values, rows = scores.topk(wanted, dim=1)
-    rows = rows.masked_fill(values.isneginf(), -1)
-    # Where a tie reaches beyond what was chosen, topk took any of it.
-    torn = (values[:, keep - 1] == values[:, -1]) & ~values[:, -1].isneginf()
-    if wanted < scores.shape[1] and bool(torn.any()):
-        some = scores[torn]
-        keys = _keys(some, torch.arange(scores.shape[1], device=scores.device).expand_as(some))
-        rows[torn] = keys.topk(wanted, dim=1).indices
-    return rows
+    if matrix.dtype == torch.float32:
+        return asked @ matrix.T
+    # A float32 as the sum of two float16, for tensor cores, which multiply these exactly and add in float32.
+    largest = asked.abs().amax(1, keepdim=True).clamp(min=FLOOR)
+    unit = asked / largest
+    high = unit.half()
+    both = torch.mm(torch.cat([high, (unit - high).half()]), matrix.T, out_dtype=torch.float32)
+    return both[: len(asked)].add_(both[len(asked) :]).mul_(largest)
 
 
-def _keys(scores: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    # As matryo.retrieve.metric.keys: one integer that sorts by score, then by smaller row.
+def _likely(scores: torch.Tensor, wanted: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The best ``wanted`` scores of each query and their rows, in no order; of equal scores at the edge, any.
+
+    They lie in groups whose own best are the best: two searches among few are faster than one among all.
+    """
     import torch
 
-    bits = (scores + 0.0).view(torch.int32)
-    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-    made = (ordered.to(torch.int64) << 32) | (_ROWS - rows)
-    return torch.where(rows < 0, _NOTHING, made)
+    count = scores.shape[1]
+    depth = math.isqrt(count // wanted)
+    if depth < _DEEP:
+        return scores.topk(wanted, dim=1, sorted=False)
+    width = count // depth
+    numbers = torch.arange(count, device=scores.device)
+    tops = scores[:, : depth * width].unflatten(1, (depth, width)).amax(1).topk(wanted, dim=1, sorted=False).indices
+    rows = (tops[:, None] + numbers[: depth * width : width, None]).flatten(1)
+    rows = torch.cat([rows, numbers[depth * width :].expand(len(rows), -1)], 1)
+    values, at = scores.gather(1, rows).topk(wanted, dim=1, sorted=False)
+    return values, rows.gather(1, at)
+
+
+def _in_order(scores: torch.Tensor, wanted: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same; of equal scores at the edge, the smaller rows."""
+    values, rows = scores.sort(dim=1, descending=True, stable=True)
+    return values[:, :wanted], rows[:, :wanted]
+
+
+def _shortlist(down: Floats) -> Shortlist:
+    """What :meth:`_Search._stages` sent: [rows of 8 bytes, sums, scores, edge]."""
+    k = (down.shape[1] - 1) // 4
+    return Shortlist(down[:, : 2 * k].copy().view(np.int64), down[:, 2 * k : 3 * k], down[:, 3 * k : 4 * k])
