@@ -1,6 +1,7 @@
 """What the engines compute, against the formulas of their contract written out in float64 over all scores."""
 
 import importlib
+from functools import partial
 
 import pytest
 import torch
@@ -99,7 +100,12 @@ def make_pull(scores, by_row, by_column, seed, *, smooth=False):
     )  # fmt: skip
 
 
-def check(engine, scores, seed=0, *, over_rows=False, smooth=False, **close):
+def close_by_norm(mine, theirs):
+    """Half precision rounds the pulls: an element may be small by cancellation, a whole gradient is not."""
+    assert ((mine.double() - theirs).norm() / theirs.norm()) < 8e-3
+
+
+def check(engine, scores, seed=0, *, over_rows=False, smooth=False, by_norm=False, **close):
     """Sums of scores are float32 at least, whatever the dtype; ``close`` is for gradients, which are stored in it."""
     module = importlib.import_module(MODULES[engine])
     product = oracle_products(scores)
@@ -115,14 +121,15 @@ def check(engine, scores, seed=0, *, over_rows=False, smooth=False, **close):
     pull = make_pull(scores, by_row, by_column, seed, smooth=smooth)
     wanted = oracle_gradients(scores, oracle_pulls(score, pull), product)
     got = module.gradients(scores, pull, bias=True)
+    same = close_by_norm if by_norm else partial(torch.testing.assert_close, **close)
     for mine, theirs in zip((got.x, got.y, got.bias), wanted[:3], strict=True):
-        torch.testing.assert_close(mine, theirs, **close)
+        same(mine, theirs)
     assert (got.x.dtype, got.y.dtype) == (scores.x.dtype, scores.y.dtype)
     for mine, theirs in zip((got.left, got.right), wanted[3:], strict=True):
         if scores.left is None:
             assert mine is None
         else:
-            torch.testing.assert_close(mine, theirs, **close)
+            same(mine, theirs)
     torch.testing.assert_close(scores_at(scores, pull.target), at_target(score, pull.target), **exact)
     if smooth and scores.left is None:
         torch.testing.assert_close(scores_shared(scores, pull.share), score @ pull.share.double(), **exact)
@@ -169,7 +176,7 @@ def test_half_precision_is_rounded_only_where_it_is_stored(lean, device, dtype, 
         pytest.skip("the interpreter multiplies half precision wrongly")
     how = {name: kind.get(name, False) for name in ("over_rows", "smooth")}
     scores = make((8, 24, 64), 70, 133, 2, device, dtype, **{k: v for k, v in kind.items() if k not in how})
-    check(lean, scores, rtol=2e-2, atol=0.1, **how)
+    check(lean, scores, by_norm=True, **how)
 
 
 class _Largest(TorchDispatchMode):

@@ -21,7 +21,8 @@ __all__ = ["ENGINES", "choose", "wide"]
 
 ENGINES = ("auto", "plain", "chunked", "triton")
 
-_FEW = 1 << 24   # scores × dims that are kept rather than computed twice: 64 MiB in float32
+# Scores × dims that are kept rather than computed twice. A GPU has much memory, and launches cost it more than scores.
+_FEW = {"cuda": 1 << 27, "cpu": 1 << 22}
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
@@ -38,7 +39,7 @@ def choose(scores: Scores, engine: str = "auto") -> str:
         _check_triton(scores)
     if engine != "auto":
         return engine
-    if scores.rows * scores.columns * len(scores.nesting) <= _FEW:
+    if scores.rows * scores.columns * len(scores.nesting) <= _FEW.get(scores.x.device.type, _FEW["cpu"]):
         return "plain"
     fits = scores.x.is_cuda and scores.x.dtype != torch.float64
     return "triton" if _HAS_TRITON and fits else "chunked"

@@ -10,8 +10,9 @@ theirs, and least of the arithmetic.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, lru_cache
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from matryo.nesting import Nesting
 
 __all__ = ["gradients", "log_sum_exp"]
 
-_PULLS = 0.7, 1 << 26   # bytes of pulls at a time: so many a score, but not less than these
+_PULLS = 0.8, 1 << 26   # bytes of pulls at a time: so many a score, but not less than these
 _SMALL = 128   # dims up to this one are small
 _PROGRAMS = 1024   # enough for every GPU there is
 
@@ -63,6 +64,44 @@ _SMALLS = {   # by the width of the vectors; rows are those of the tile that sta
 _SINGLE = _Tile(64, 64, 16, 32, warps=4, stages=2)   # in full precision, which takes twice the room
 
 
+@dataclass(frozen=True, eq=False)
+class _Stats:
+    """What rows and columns bring to their pulls: soft · exp(s − l) = sign · 2^(s·log₂e − top), one exponential."""
+
+    left: Tensor | None
+    right: Tensor | None
+    bias: Tensor | None
+    sign: Tensor
+    top: Tensor
+    hard: Tensor
+    target: Tensor
+    top_right: Tensor | None
+    even: Tensor | None
+    share: Tensor | None
+
+    @classmethod
+    def of(cls, scores: Scores, pull: Pull) -> _Stats:
+        """In the units of the kernels."""
+        sign = torch.where(pull.soft.amin(1, keepdim=True) < 0, -1.0, 1.0)
+        right = None
+        if pull.by_column is not None and pull.soft_right is not None:
+            right = _top(pull.by_column, pull.soft_right)
+        even = None if pull.even is None else pull.even * sign
+        return cls(
+            scores.left, scores.right, scores.bias, sign, _top(pull.by_row, pull.soft), pull.hard * sign,
+            pull.target.int(), right, even, pull.share,
+        )  # fmt: skip
+
+    @property
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """In the order of the kernels' arguments."""
+        return tuple(getattr(self, field.name) for field in fields(self))
+
+
+def _top(logs: Tensor, soft: Tensor) -> Tensor:
+    return logs * math.log2(math.e) - soft.abs().log2()
+
+
 class _Sweep:
     """The operands of a sweep over the columns, as the kernels read them."""
 
@@ -83,8 +122,7 @@ class _Sweep:
         self.ragged_steps = sum(steps)
         steps += [width // tile.step for width in widths[even:]]
         self.even_steps = sum(steps) - self.ragged_steps
-        ends = torch.tensor(steps).cumsum(0).tolist()
-        self.ends = torch.tensor([*ends, -1], dtype=torch.int32).to(scores.x.device, non_blocking=True)
+        self.ends = _ends(tuple(steps), scores.x.device)
         self.x_ragged = _padded(scores.x, [(low, high) for low, high, _, _ in ranges], tile.ragged)
         self.y_ragged = _padded(scores.y, [(low, high) for _, _, low, high in ranges], tile.ragged)
 
@@ -97,6 +135,12 @@ class _Sweep:
             _descriptor(scores.x, tile.rows, tile.step), _descriptor(scores.y, tile.columns, tile.step),
             self.ends, self.ragged_steps, self.even_steps, self.start, scores.rows, scores.columns,
         )  # fmt: skip
+
+
+@lru_cache(maxsize=256)   # a recorded CUDA graph must find it on the device, not copy it from memory long gone
+def _ends(steps: tuple[int, ...], device: torch.device) -> Tensor:
+    """After how many steps each dim ends; −1 for never."""
+    return torch.tensor([*accumulate(steps), -1], dtype=torch.int32, device=device)
 
 
 def log_sum_exp(scores: Scores, over_rows: bool = False) -> tuple[Tensor, Tensor | None]:
@@ -124,24 +168,24 @@ def _combined(logs: Tensor) -> Tensor:
 def gradients(scores: Scores, pull: Pull, *, x: bool = True, y: bool = True, bias: bool = False) -> Gradients:
     """See :mod:`matryo.losses.kernels.scores`."""
     scores, new = _readable(scores), scores.x.new_zeros
-    dims, small = len(scores.nesting), sum(dim <= _SMALL for dim in scores.nesting.dims)
+    dims, tied, small = len(scores.nesting), scores.tied, sum(dim <= _SMALL for dim in scores.nesting.dims)
     single: Any = {"dtype": torch.float32}
     into = _Into(
         new(scores.x.shape, **single) if x else None,
         torch.zeros_like(scores.y) if y else None,
-        new(scores.columns, scores.nesting.dims[small - 1], **single) if y and small and scores.tied else None,
+        new(scores.columns, scores.nesting.dims[min(small, dims - 1)], **single) if y and small and tied else None,
         new(scores.columns if scores.tied else (dims, scores.columns), **single) if bias else None,
         None if scores.left is None else new(dims, scores.rows, **single),
         None if scores.left is None else new(dims, scores.columns, **single),
     )
     with _on(scores.x):
-        stats = _stats(scores, pull)
+        stats = _Stats.of(scores, pull)
         for level in range(small):
             _add_small(scores, stats, level, into)
         if small < dims:
-            _add_large(*_from(scores, pull, into, small))
-        elif into.y is not None and into.y_small is not None:
-            into.y[:, : into.y_small.shape[1]] = into.y_small.to(into.y.dtype)
+            _add_large(*_from(scores, stats, into, small))
+        if into.y is not None and into.y_shared is not None:
+            into.y[:, : into.y_shared.shape[1]] = into.y_shared
     return Gradients(
         None if into.x is None else into.x.to(scores.x.dtype), into.y, into.bias, into.left, into.right
     )
@@ -155,14 +199,14 @@ class _Into:
     """In float32."""
     y: Tensor | None
     """In the dtype of y: each of its numbers is written once,"""
-    y_small: Tensor | None
-    """but these first columns, if dims share them, get the rest from here: in float32."""
+    y_shared: Tensor | None
+    """but its first columns, which small dims share with a larger one, are added up here, in float32."""
     bias: Tensor | None
     left: Tensor | None
     right: Tensor | None
 
 
-def _add_small(scores: Scores, stats: tuple[Tensor | None, ...], level: int, into: _Into) -> None:
+def _add_small(scores: Scores, stats: _Stats, level: int, into: _Into) -> None:
     """The gradients at one small dim."""
     dim, start = scores.nesting.dims[level], scores.starts[level]
     wide = max(16, triton.next_power_of_2(dim))
@@ -176,24 +220,23 @@ def _add_small(scores: Scores, stats: tuple[Tensor | None, ...], level: int, int
         mine, others = sides[::-1] if of_y else sides
         down, across = triton.cdiv(mine.shape[0], tile.rows), triton.cdiv(others.shape[0], tile.columns)
         splits = min(across, max(1, _PROGRAMS // down))
-        gradient = into.y_small if of_y else into.x
+        gradient = into.y_shared if of_y else into.x
         if gradient is None:
             gradient = scores.x.new_zeros(mine.shape[0], dim, dtype=torch.float32)
         small_kernel[(down, splits)](
             _descriptor(mine, tile.rows, wide), _descriptor(others, tile.columns, wide), level, dim, scores.rows,
-            scores.columns, triton.cdiv(across, splits), *stats, gradient, gradient.stride(0), into.bias, into.left,
-            into.right, BM=tile.rows, BN=tile.columns, D=wide, OF_Y=of_y, OVER_ROWS=stats[7] is not None,
-            EVEN=stats[8] is not None, BIAS_SUM=of_y and into.bias is not None, num_warps=tile.warps,
-            num_stages=tile.stages, **_flags(scores),
+            scores.columns, triton.cdiv(across, splits), *stats.tensors, gradient, gradient.stride(0), into.bias,
+            into.left, into.right, BM=tile.rows, BN=tile.columns, D=wide, OF_Y=of_y, num_warps=tile.warps,
+            num_stages=tile.stages, **_flags(scores, stats, bias_sum=of_y and into.bias is not None),
         )  # fmt: skip
         if of_y and into.y is not None and not scores.tied:
             into.y[:, start : start + dim] = gradient.to(into.y.dtype)
 
 
-def _add_large(scores: Scores, pull: Pull, into: _Into) -> None:
+def _add_large(scores: Scores, stats: _Stats, into: _Into) -> None:
     """The gradients at all other dims, some columns at a time."""
     tile, dims = _tile(scores, _PULL[scores.left is not None]), len(scores.nesting)
-    sweep, stats = _Sweep(scores, tile), _stats(scores, pull)
+    sweep = _Sweep(scores, tile)
     room = max(int(_PULLS[0] * scores.rows * scores.columns), _PULLS[1])
     width = max(1, room // (dims * scores.rows * scores.x.element_size() * tile.columns)) * tile.columns
     width = min(width, triton.cdiv(scores.columns, tile.columns) * tile.columns)
@@ -202,52 +245,49 @@ def _add_large(scores: Scores, pull: Pull, into: _Into) -> None:
         count = min(width, scores.columns - first)
         tiles = triton.cdiv(count, tile.columns)
         pull_kernel[(triton.cdiv(scores.rows, tile.rows) * tiles,)](
-            *sweep.arguments, *stats, pulls, into.bias, into.left, into.right, first, width, tiles, dims,
-            OVER_ROWS=pull.by_column is not None, EVEN=pull.even is not None, BIAS_SUM=into.bias is not None,
-            **_flags(scores), **tile.constants,
+            *sweep.arguments, *stats.tensors, pulls, into.bias, into.left, into.right, first, width, tiles, dims,
+            **_flags(scores, stats, bias_sum=into.bias is not None), **tile.constants,
         )  # fmt: skip
         _multiply(scores, pulls[:, :, :count], slice(first, first + count), into)
 
 
 def _multiply(scores: Scores, pulls: Tensor, some: slice, into: _Into) -> None:
     """Add what the pulls of some columns give to the gradients."""
-    for level, (dim, start) in enumerate(zip(scores.nesting.dims, scores.starts, strict=True)):
-        begin = scores.nesting.dims[level - 1] if scores.tied and level else 0
-        inside = slice(start + begin, start + dim)
+    y = scores.y[some]
+    into_y = None if into.y is None else into.y[some]
+    begin = 0
+    for pull, dim, start in zip(pulls, scores.nesting.dims, scores.starts, strict=True):
         if into.x is not None:
-            _add_product(into.x[:, begin:dim], pulls[level], scores.y[some, inside])
-        if into.y is None:
-            continue
-        if level == 0 and into.y_small is not None:
-            both = torch.nn.functional.pad(into.y_small[some], (0, dim - into.y_small.shape[1]))
-            _add_product(both, pulls[level].T, scores.x[:, :dim])
-            into.y[some, inside] = both.to(into.y.dtype)
-        else:
-            torch.mm(pulls[level].T, scores.x[:, begin:dim], out=into.y[some, inside])
+            _add_product(into.x[:, begin:dim], pull, y[:, start + begin : start + dim])
+        if begin == 0 and into.y_shared is not None:
+            _add_product(into.y_shared[some], pull.T, scores.x[:, :dim])
+        elif into_y is not None:
+            torch.mm(pull.T, scores.x[:, begin:dim], out=into_y[:, start + begin : start + dim])
+        begin = dim if scores.tied else 0
 
 
-def _from(scores: Scores, pull: Pull, into: _Into, level: int) -> tuple[Scores, Pull, _Into]:
+def _from(scores: Scores, stats: _Stats, into: _Into, level: int) -> tuple[Scores, _Stats, _Into]:
     """The same without the dims before one."""
     if not level:
-        return scores, pull, into
+        return scores, stats, into
 
     def later(tensor: Tensor | None) -> Tensor | None:
         return None if tensor is None else tensor[level:]
 
-    start = scores.starts[level]
+    start, bias = scores.starts[level], scores.bias if scores.tied else later(scores.bias)
     fewer = replace(
-        scores, y=scores.y[:, start:], nesting=Nesting(scores.nesting.dims[level:]),
-        bias=scores.bias if scores.tied else later(scores.bias), left=later(scores.left), right=later(scores.right),
+        scores, y=scores.y[:, start:], nesting=Nesting(scores.nesting.dims[level:]), bias=bias,
+        left=later(scores.left), right=later(scores.right),
     )  # fmt: skip
-    weaker = replace(
-        pull, by_row=pull.by_row[level:], soft=pull.soft[level:], hard=pull.hard[level:],
-        by_column=later(pull.by_column), soft_right=later(pull.soft_right), even=later(pull.even),
+    less = replace(
+        stats, left=fewer.left, right=fewer.right, bias=bias, sign=stats.sign[level:], top=stats.top[level:],
+        hard=stats.hard[level:], top_right=later(stats.top_right), even=later(stats.even),
     )  # fmt: skip
     onto = replace(
         into, y=None if into.y is None else into.y[:, start:], bias=into.bias if scores.tied else later(into.bias),
         left=later(into.left), right=later(into.right),
     )  # fmt: skip
-    return _readable(fewer), weaker, onto
+    return _readable(fewer), less, onto
 
 
 def _add_product(into: Tensor, a: Tensor, b: Tensor) -> None:
@@ -289,31 +329,17 @@ def _descriptor(tensor: Tensor, rows: int, columns: int) -> TensorDescriptor:
     return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [rows, columns])
 
 
-def _stats(scores: Scores, pull: Pull) -> tuple[Tensor | None, ...]:
-    """soft · exp(s − l) = sign · 2^(s·log₂e − top): one exponential, no product."""
-
-    def top(logs: Tensor, soft: Tensor) -> Tensor:
-        return logs * math.log2(math.e) - soft.abs().log2()
-
-    sign = torch.where(pull.soft.amin(1, keepdim=True) < 0, -1.0, 1.0)
-    right = None
-    if pull.by_column is not None and pull.soft_right is not None:
-        right = top(pull.by_column, pull.soft_right)
-    return (
-        scores.left, scores.right, scores.bias, sign, top(pull.by_row, pull.soft), pull.hard * sign,
-        pull.target.int(), right,
-        None if pull.even is None else pull.even * sign, pull.share,
-    )  # fmt: skip
-
-
-def _flags(scores: Scores) -> dict[str, Any]:
+def _flags(scores: Scores, stats: _Stats | None = None, bias_sum: bool = False) -> dict[str, Any]:
     precision = "ieee"
     if scores.x.dtype == torch.float32:   # by tensor cores as torch would, or three times over for full precision
         precision = "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3"
-    return {
+    flags: dict[str, Any] = {
         "SCALED": scores.left is not None, "BIAS": scores.bias is not None, "RESTART": not scores.tied,
         "PRECISION": precision,
     }  # fmt: skip
+    if stats is not None:
+        flags |= {"OVER_ROWS": stats.top_right is not None, "EVEN": stats.even is not None, "BIAS_SUM": bias_sum}
+    return flags
 
 
 def _tile(scores: Scores, half: _Tile) -> _Tile:

@@ -60,7 +60,7 @@ def reduce(
     return Reduced(*torch.ops.matryo.reduce(*operands, dims, scores.tied, over_rows, engine))
 
 
-# Not torch.library.custom_op, which would make every call wait for the GPU.
+# Defined by hand: torch.library.custom_op looks in every call for outputs that are inputs, and there are none.
 torch.library.define("matryo::reduce", f"({_OPERANDS}) -> (Tensor, Tensor, Tensor, Tensor)")
 torch.library.define(
     "matryo::reduce_backward",
@@ -121,8 +121,7 @@ def _as_it_is(x: Tensor) -> torch.autocast:
     return torch.autocast(x.device.type, enabled=False)
 
 
-@torch.library.register_fake("matryo::reduce")
-def _(*operands: Any) -> tuple[Tensor, ...]:
+def _shapes(*operands: Any) -> tuple[Tensor, ...]:
     x, y, *_, share, dims, _, over_rows, _ = operands
     new, dtype = x.new_empty, wide(x.dtype)
     of_rows = [new(len(dims), x.shape[0], dtype=dtype) for _ in range(3)]
@@ -130,8 +129,7 @@ def _(*operands: Any) -> tuple[Tensor, ...]:
     return of_rows[0], of_rows[1], by_column, new(0, dtype=dtype) if share is None else of_rows[2]
 
 
-@torch.library.register_fake("matryo::reduce_backward")
-def _(*operands: Any) -> tuple[Tensor, ...]:
+def _backward_shapes(*operands: Any) -> tuple[Tensor, ...]:
     x, y, bias, left, right, *_, needed = operands
     dtype = wide(x.dtype)
     wanted = [x if needed[0] else None, y if needed[1] else None, bias if needed[2] else None, left, right]
@@ -162,5 +160,7 @@ def _refuse(*_: Any) -> None:
     raise RuntimeError("a nested loss has no second derivative (matryo::reduce_backward); engine='plain' has")
 
 
+torch.library.register_fake("matryo::reduce", _shapes)
+torch.library.register_fake("matryo::reduce_backward", _backward_shapes)
 torch.library.register_autograd("matryo::reduce", _differentiate, setup_context=_save)
 torch.library.register_autograd("matryo::reduce_backward", _refuse)

@@ -48,6 +48,8 @@ def scores_shared(scores: Scores, share: Tensor) -> Tensor:
 
 def _dots(scores: Scores, x: Tensor, y: Tensor) -> Tensor:
     """The product of each row of x with its row of y at every dim, [dims, rows]."""
-    dtype = wide(x.dtype)
-    dots = torch.stack([(x[:, of_x].to(dtype) * y[:, of_y]).sum(1) for of_x, of_y in spans(scores)])
-    return dots.cumsum(0) if scores.tied else dots
+    dims, dtype = scores.nesting.dims, wide(x.dtype)
+    if scores.tied:   # a running sum has them all, for few launches on a GPU
+        sums = (x[:, : dims[-1]].to(dtype) * y[:, : dims[-1]]).cumsum(1)
+        return torch.stack([sums[:, dim - 1] for dim in dims])
+    return torch.stack([(x[:, of_x].to(dtype) * y[:, of_y]).sum(1) for of_x, of_y in spans(scores)])
