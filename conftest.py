@@ -2,7 +2,8 @@
 
 import importlib.util
 
-TORCH_SIDE = ("heads.py", "losses", "encoders", "training", "retrieve/gpu.py")
+TORCH_SIDE = ("heads.py", "losses", "encoders", "training", "retrieve/gpu.py", "retrieve/device.py")
+TRITON = ("losses/kernels/fused.py", "losses/kernels/fused_kernels.py", "retrieve/device_kernels.py")
 collect_ignore = ["benchmarks", "scripts"]
 if importlib.util.find_spec("numba") is None:
     compiled = ("evaluation/kernel.py", "evaluation/kernel_vectors.py", "retrieve/kernels.py")
@@ -10,4 +11,6 @@ if importlib.util.find_spec("numba") is None:
     loops = ("kernels", "stages", "tables", "vectors")
     collect_ignore += [f"src/matryo/retrieve/partition/{name}.py" for name in loops]
 if importlib.util.find_spec("torch") is None:
-    collect_ignore += [f"src/matryo/{name}" for name in TORCH_SIDE]
+    collect_ignore += [f"src/matryo/{name}" for name in (*TORCH_SIDE, *TRITON)]
+if importlib.util.find_spec("triton") is None:
+    collect_ignore += [f"src/matryo/{name}" for name in TRITON]

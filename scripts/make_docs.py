@@ -21,6 +21,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Literal, get_args, get_origin
 
+import losses_pages
 import retrieval_pages
 
 from matryo.classify import CascadeCurve
@@ -37,12 +38,14 @@ MARKS = ("<!-- demo-table -->", "<!-- /demo-table -->")
 TITLES = {
     "cascade": "Adaptive classification",
     "demo": "The demo",
+    "fused-losses": "Nested losses beside single ones",
     "generator": "The generator of embeddings",
     "planner": "What the planner promises",
     "retrieval": "Retrieval beside its peers",
     "retrieval-gpu": "Retrieval on a GPU",
     "retrieval-tables": "Adaptive retrieval: the paper's tables",
     "search-speed": "Search at many dims at once",
+    "sentence-loss": "Nested losses for sentence-transformers",
     "step-cost": "The cost of a training step",
     "tiny-imagenet": "Tiny-ImageNet",
 }
@@ -230,6 +233,7 @@ def results_page(name: str, rows: list[Row]) -> str:
         "cascade-promise": promise_tables,
         "few-shot": few_shot_tables,
         "stream": stream_tables,
+        **losses_pages.MAKERS,
         **retrieval_pages.MAKERS,
     }
     parts = [GENERATED, f"# {TITLES.get(name, name)}"]

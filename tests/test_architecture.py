@@ -43,8 +43,10 @@ COMPILED = {
     "evaluation/kernel.py", "evaluation/kernel_vectors.py", "retrieve/kernels.py",
     *(f"retrieve/partition/{name}.py" for name in ("kernels", "stages", "tables", "vectors")),
 }  # fmt: skip
+# Modules that cannot be read without Triton (and torch), so that nothing may import them before it computes on a GPU.
+TRITON = {"losses/kernels/fused.py", "losses/kernels/fused_kernels.py", "retrieve/device_kernels.py"}
 # The one place of the numpy side that may use torch, inside functions: search on a GPU.
-ON_A_GPU = {"retrieve/gpu.py"}
+ON_A_GPU = {"retrieve/gpu.py", "retrieve/device.py"}
 TORCH_FREE_INSIDE = {"training/__init__.py", "training/recipe.py", "training/recipes.py"}
 FILES = sorted(path for path in SRC.rglob("*.py") if path != SRC / "__init__.py")
 
@@ -90,7 +92,7 @@ def test_imports_go_leftward(path):
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SRC)))
 def test_the_numpy_side_never_imports_torch(path):
     inside = str(path.relative_to(SRC))
-    if room(path) in TORCH_SIDE and inside not in TORCH_FREE_INSIDE:
+    if inside in TRITON or (room(path) in TORCH_SIDE and inside not in TORCH_FREE_INSIDE):
         return
     names = {name.split(".")[0] for name in imports(path, at_runtime=True, inside=inside not in ON_A_GPU)}
     assert not names & {"torch", "timm", "tensorboard"}, path
@@ -99,11 +101,11 @@ def test_the_numpy_side_never_imports_torch(path):
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SRC)))
 def test_what_an_extra_brings_is_imported_where_it_is_used(path):
     """Inside functions only: whoever installs less must still be able to import everything."""
-    if str(path.relative_to(SRC)) in COMPILED:
+    if str(path.relative_to(SRC)) in COMPILED | TRITON:
         return
     top = set(imports(path, at_runtime=True, inside=False))
-    assert not top & {f"matryo.{name.removesuffix('.py').replace('/', '.')}" for name in COMPILED}, path
-    extras = {"scipy", "numba", "matplotlib", "sklearn", "faiss", "pyarrow"}
+    assert not top & {f"matryo.{name.removesuffix('.py').replace('/', '.')}" for name in COMPILED | TRITON}, path
+    extras = {"scipy", "numba", "triton", "matplotlib", "sklearn", "faiss", "pyarrow"}
     assert not {name.split(".")[0] for name in top} & extras, path
 
 

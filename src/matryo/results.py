@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Result", "Row", "append_rows", "command_line", "read_rows", "stamp"]
 
-_PACKAGES = ("numpy", "numba", "scipy", "torch", "triton", "timm", "pillow", "faiss-cpu")
+_PACKAGES = ("numpy", "numba", "scipy", "torch", "triton", "timm", "sentence-transformers", "pillow", "faiss-cpu")
 
 
 class Result:

@@ -1,7 +1,18 @@
-"""Losses at every dim at once. They take tensors, never models."""
+"""Losses at every dim at once. They take tensors, never models; one exception is asked for by a trainer.
+
+Sentence-transformers hands a loss the texts, so :class:`NestedRankingLoss` holds the model that embeds them.
+"""
 
 from matryo.losses.contrastive import nested_contrastive
 from matryo.losses.cross_entropy import cross_entropy_by_dim, nested_cross_entropy, prefix_logits
 from matryo.losses.lift import nested
+from matryo.losses.sentence import NestedRankingLoss
 
-__all__ = ["cross_entropy_by_dim", "nested", "nested_contrastive", "nested_cross_entropy", "prefix_logits"]
+__all__ = [
+    "NestedRankingLoss",
+    "cross_entropy_by_dim",
+    "nested",
+    "nested_contrastive",
+    "nested_cross_entropy",
+    "prefix_logits",
+]

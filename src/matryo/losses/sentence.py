@@ -29,8 +29,9 @@ class NestedRankingLoss(nn.Module):
     """Σ_m c_m · MultipleNegativesRankingLoss of the first m columns: every text is embedded once, for all dims.
 
     In value and gradients it is ``MatryoshkaLoss(model, MultipleNegativesRankingLoss(model), dims, weights)`` of
-    sentence-transformers; with a mini batch size, the one over ``CachedMultipleNegativesRankingLoss``. All dims cost
-    what one does, so there is no ``n_dims_per_step``.
+    sentence-transformers; with a mini batch size, the one over ``CachedMultipleNegativesRankingLoss``. The dims share
+    their products, so there is no ``n_dims_per_step``: on a GPU, docs/results/sentence-loss.md says what they cost
+    beside one; on a CPU, a step takes about as long as with ``MatryoshkaLoss``.
 
     A batch has the columns anchor, positive and any number of negatives. The candidates of an anchor are the positives
     and the negatives of the whole batch; its own positive is the right one. Labels are not read.
@@ -192,7 +193,7 @@ def _check_settings(loss: Any, ranking: Any) -> None:
     tokens = getattr(ranking, "mini_batch_num_tokens", None)
     broken = []
     if loss.n_dims_per_step > 0:
-        broken.append(("every step has all dims", f"n_dims_per_step={loss.n_dims_per_step}", "all cost what one does"))
+        broken.append(("every step has all dims", f"n_dims_per_step={loss.n_dims_per_step}", "the dims share their products"))
     if set(directions) != {"query_to_doc"} and not both:
         rule = 'directions must be "query_to_doc", or it and "doc_to_query" with partition_mode="per_direction"'
         broken.append((rule, f"{directions}, {ranking.partition_mode}", "choose one of these"))
