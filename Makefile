@@ -6,6 +6,7 @@ VENV   := .venv
 LIGHT  := .venv-light
 CLEAN  := .venv-clean
 PIP    := -m pip --disable-pip-version-check --quiet
+SHARED := -n auto --dist loadfile   # every core takes files of tests, whole ones, as their fixtures are costly
 
 .PHONY: demo test lint docs unit light wheel soak clean
 
@@ -19,12 +20,12 @@ lint: $(VENV)/dev
 	$(VENV)/bin/mypy
 
 unit: $(VENV)/dev
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest $(SHARED)
 
 # The numpy side where torch cannot be imported: what people with only vectors install.
 light: $(LIGHT)/ready
 	$(LIGHT)/bin/python -c "import importlib.util as u; assert u.find_spec('torch') is None, 'torch must be absent'"
-	$(LIGHT)/bin/python -m pytest
+	$(LIGHT)/bin/python -m pytest $(SHARED)
 
 # The built wheel in an environment that has nothing else, used away from the sources.
 wheel: $(VENV)/dev
