@@ -166,3 +166,14 @@ def test_bad_input_is_named():
     ]:
         with pytest.raises(InputError, match=message):
             nested_contrastive(*wrong, nesting, **options)
+
+
+def test_long_vectors_in_float16_do_not_overflow(device):
+    draw = torch.Generator().manual_seed(0)
+    a = (torch.randn(4, 24, generator=draw) * 100).to(device, torch.float16).requires_grad_()
+    b = (a.detach() + torch.randn(4, 24, generator=draw).to(device, torch.float16)).requires_grad_()
+    nesting = Nesting([8, 24])
+    exact = nested_contrastive(a.double(), b.double(), nesting)
+    loss = nested_contrastive(a, b, nesting)
+    assert abs(float((loss - exact).detach())) < 1e-3
+    assert all(torch.isfinite(one).all() for one in torch.autograd.grad(loss, [a, b]))

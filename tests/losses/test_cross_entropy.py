@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from matryo import Nesting
 from matryo.errors import InputError, NestingError
+from matryo.heads import NestedLinear
 from matryo.losses import cross_entropy_by_dim, nested_cross_entropy
 
 HALVES = [torch.bfloat16, torch.float16]
@@ -210,3 +211,28 @@ def test_bad_input_is_named(engine):
     ]:
         with pytest.raises(InputError, match=message):
             nested_cross_entropy(z, weight, target, nesting, **{"engine": engine, **options})
+
+
+def test_a_batch_of_none_is_nan_whatever_the_engine(engine, device):
+    z, weight = torch.zeros(0, 8, device=device), torch.randn(5, 8, device=device, requires_grad=True)
+    none = torch.zeros(0, dtype=torch.long, device=device)
+    loss = nested_cross_entropy(z, weight, none, Nesting([4, 8]), engine=engine)
+    loss.backward()
+    assert loss.isnan()
+    assert not weight.grad.any()
+
+
+def test_a_bias_of_another_shape_and_a_negative_class_weight_are_refused():
+    z, weight, target = torch.randn(2, 8), torch.randn(5, 8), torch.tensor([0, 1])
+    with pytest.raises(InputError, match="bias must have one number for each of the 5 classes"):
+        nested_cross_entropy(z, weight, target, Nesting([8]), bias=torch.zeros(1, 5))
+    with pytest.raises(InputError, match="class weights must not be negative"):
+        nested_cross_entropy(z, weight, target, Nesting([8]), class_weight=torch.tensor([1.0, 1, -1, 1, 1]))
+
+
+def test_separate_heads_in_half_precision_have_one_dtype_whatever_the_engine(lean, device):
+    if lean == "triton" and device == "cpu":
+        pytest.skip("the interpreter multiplies half precision wrongly")
+    head = NestedLinear(Nesting([4, 8]), 5).to(device, torch.bfloat16)
+    z, target = torch.randn(3, 8, device=device, dtype=torch.bfloat16), torch.tensor([0, 1, 2], device=device)
+    assert head.losses(z, target, engine="plain").dtype == head.losses(z, target, engine=lean).dtype == torch.float32

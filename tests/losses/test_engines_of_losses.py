@@ -2,6 +2,7 @@
 
 import importlib
 from functools import partial
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -167,6 +168,27 @@ def test_single_precision(lean, device, dims, kind):
     how = {name: kind.get(name, False) for name in ("over_rows", "smooth")}
     scores = make(dims, 5, 19, 1, device, torch.float32, **{k: v for k, v in kind.items() if k not in how})
     check(lean, scores, rtol=2e-4, atol=2e-5, **how)
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(kind) or "plain")
+@pytest.mark.parametrize(("small", "rows", "columns"), [(0, 5, 19), (16, 1, 70), (16, 70, 1)])
+def test_large_dims_go_another_way_than_small_ones(monkeypatch, device, kind, small, rows, columns):
+    monkeypatch.setattr(importlib.import_module(MODULES["triton"]), "_SMALL", small)
+    how = {name: kind.get(name, False) for name in ("over_rows", "smooth")}
+    scores = make((7, 16, 39, 71), rows, columns, 3, device, torch.float32,
+                  **{k: v for k, v in kind.items() if k not in how})  # fmt: skip
+    check("triton", scores, rtol=2e-4, atol=3e-5, **how)
+
+
+@pytest.mark.parametrize("small", [0, 128])
+def test_low_scores_and_masked_columns_have_finite_gradients(lean, device, monkeypatch, small):
+    if lean == "triton":
+        monkeypatch.setattr(importlib.import_module(MODULES["triton"]), "_SMALL", small)
+    scores = make((8, 24), 5, 200, 4, device, torch.float32, bias=True)
+    scores.bias.sub_(200)   # a row's log-sum-exp is far below 0
+    scores.bias[64:128] = -torch.inf   # more than a whole tile, in full precision
+    check(lean, scores, rtol=2e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -238,7 +238,7 @@ EVERY_WAY = ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")
 @pytest.mark.parametrize(
     ("options", "outer", "rule"),
     [
-        ({}, {"n_dims_per_step": 2}, r"every step has all dims \(got n_dims_per_step=2\): the dims share their products"),
+        ({}, {"n_dims_per_step": 2}, r"every step has all dims \(got n_dims_per_step=2\): the dims share"),
         ({"directions": EVERY_WAY}, {}, 'directions must be "query_to_doc", or it and "doc_to_query" with'),
         ({"directions": ("query_to_doc", "doc_to_query")}, {}, r"partition_mode=\"per_direction\" \(got .*joint\)"),
         ({"similarity_fct": st.util.euclidean_sim}, {}, r"must be the cosine \(got euclidean_sim\): use cos_sim"),

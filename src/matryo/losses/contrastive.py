@@ -84,7 +84,10 @@ def _to_own(
 
     With ``back``, the mean of this direction and the one from those candidates to their queries.
     """
-    x, y = as_autocast(a, torch.cat(candidates))
+    vectors = a, torch.cat(candidates)
+    if as_autocast(*vectors)[0].dtype == torch.float16:
+        vectors = _of_unit_length(vectors[0]), _of_unit_length(vectors[1])
+    x, y = as_autocast(*vectors)
     if isinstance(temperature, Tensor):
         temperature = temperature.reshape(())
     left, right = _inverse_norms(x, nesting) / temperature, _inverse_norms(y, nesting)
@@ -98,6 +101,13 @@ def _to_own(
     parts = reduce(scores, target, over_rows=back, engine=engine)
     sums = (parts.by_row + parts.by_column[:, : len(x)]) / 2 if back else parts.by_row
     return (sums - parts.at_target).mean(1)
+
+
+def _of_unit_length(z: Tensor) -> Tensor:
+    """Rows scaled for float16, whose products would overflow; no cosine and no gradient depends on a row's length."""
+    norms = torch.linalg.vector_norm(z.detach(), dim=1, keepdim=True, dtype=wide(z.dtype))
+    unit: Tensor = z / norms.where(norms > 0, 1)
+    return unit.to(z.dtype)
 
 
 def _inverse_norms(z: Tensor, nesting: Nesting) -> Tensor:

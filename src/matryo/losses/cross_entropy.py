@@ -8,6 +8,7 @@ an engine of :mod:`matryo.losses.kernels` reduces them as they are computed.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -74,9 +75,14 @@ def nested_cross_entropy(
 
 def weighed(losses: Tensor, nesting: Nesting) -> Tensor:
     """Σ c_m · losses[m]."""
-    weights = torch.tensor(nesting.weights, dtype=losses.dtype)
-    # Not a matmul: autocast would round it to bfloat16. Not made on a GPU: that would wait for all it has to do.
-    return (losses * weights.to(losses.device, non_blocking=True)).sum()
+    make = _weights.__wrapped__ if torch.compiler.is_compiling() else _weights
+    return (losses * make(nesting.weights, losses.dtype, losses.device)).sum()   # a matmul would be in bfloat16
+
+
+@lru_cache(maxsize=256)   # made once, as a copy to a GPU can be no part of a recorded CUDA graph
+def _weights(weights: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):   # what is made in it no backward pass may use
+        return torch.tensor(weights, dtype=dtype, device=device)
 
 
 def prefix_logits(z: Tensor, weight: Tensor, nesting: Nesting, bias: Tensor | None = None) -> Tensor:
@@ -103,6 +109,7 @@ def cross_entropy_by_dim(
 ) -> Tensor:
     """Cross-entropy of [dims, batch, classes] logits against one target, as [dims] mean losses."""
     dims, batch, classes = logits.shape
+    logits = logits.to(wide(logits.dtype))
     each = F.cross_entropy(
         logits.reshape(dims * batch, classes),
         target.repeat(dims),
@@ -139,7 +146,8 @@ def cross_entropy_of(
     scores, counted, share = replace(scores, x=x, y=y), target != ignore_index, None
     if label_smoothing:
         share = x.new_ones(len(y), dtype=wide(x.dtype)) if class_weight is None else class_weight
-    parts = reduce(scores, target.where(counted, -1), share=share, engine=engine)
+    wanted = target.where(target >= 0, len(y)).where(counted, -1)   # a wrong one is found where it is looked up
+    parts = reduce(scores, wanted, share=share, engine=engine)
     count = _count(target, parts.by_row.dtype, ignore_index, class_weight)
     each = (1 - label_smoothing) * count * (parts.by_row - parts.at_target)
     if share is not None:
@@ -166,8 +174,9 @@ def _check(
             got=f"{kind} of shape {tuple(target.shape)}",
             cure="pass integers of shape [batch]",
         )
-    for name, one in (("bias", scores.bias), ("class_weight", class_weight)):
-        if one is not None and one.shape[-1:] != (scores.columns,):
+    biases = (scores.columns,) if scores.tied else (len(scores.nesting), scores.columns)
+    for name, one, shape in (("bias", scores.bias, biases), ("class_weight", class_weight, (scores.columns,))):
+        if one is not None and one.shape != shape:
             raise InputError(
                 f"{name} must have one number for each of the {scores.columns} classes",
                 got=f"shape {tuple(one.shape)}",
@@ -176,6 +185,8 @@ def _check(
     if not 0 <= label_smoothing <= 1:
         raise InputError("label_smoothing must lie in 0 … 1", got=label_smoothing, cure="0.1 is usual")
     if target.device.type == "cpu" and not torch.compiler.is_compiling():   # a GPU would have to be waited for
+        if class_weight is not None and bool((class_weight < 0).any()):
+            raise InputError("class weights must not be negative", got=float(class_weight.min()), cure="use 0 or more")
         wrong = target[((target < 0) | (target >= scores.columns)) & (target != ignore_index)]
         if len(wrong):
             raise InputError(

@@ -193,7 +193,8 @@ def _check_settings(loss: Any, ranking: Any) -> None:
     tokens = getattr(ranking, "mini_batch_num_tokens", None)
     broken = []
     if loss.n_dims_per_step > 0:
-        broken.append(("every step has all dims", f"n_dims_per_step={loss.n_dims_per_step}", "the dims share their products"))
+        got = f"n_dims_per_step={loss.n_dims_per_step}"
+        broken.append(("every step has all dims", got, "the dims share their products"))
     if set(directions) != {"query_to_doc"} and not both:
         rule = 'directions must be "query_to_doc", or it and "doc_to_query" with partition_mode="per_direction"'
         broken.append((rule, f"{directions}, {ranking.partition_mode}", "choose one of these"))

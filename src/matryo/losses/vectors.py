@@ -19,7 +19,8 @@ def check_vectors(x: Tensor, y: Tensor, names: str, shapes: str) -> None:
     if x.dim() != 2 or y.dim() != 2:
         got = f"shapes {tuple(x.shape)} and {tuple(y.shape)}"
         raise InputError(f"{names} must be {shapes}", got=got, cure="flatten or add axes")
-    if x.dtype != y.dtype and not torch.is_autocast_enabled(x.device.type):
+    cast = torch.is_autocast_enabled(x.device.type) and torch.float64 not in (x.dtype, y.dtype)
+    if x.dtype != y.dtype and not cast:
         got = f"{x.dtype} and {y.dtype}"
         raise InputError(f"{names} must be of one dtype", got=got, cure="convert one, or use torch.autocast")
 

@@ -10,6 +10,7 @@ theirs, and least of the arithmetic.
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate
@@ -82,10 +83,11 @@ class _Stats:
     @classmethod
     def of(cls, scores: Scores, pull: Pull) -> _Stats:
         """In the units of the kernels."""
-        sign = torch.where(pull.soft.amin(1, keepdim=True) < 0, -1.0, 1.0)
-        right = None
+        low, right = pull.soft.amin(1, keepdim=True), None
         if pull.by_column is not None and pull.soft_right is not None:
+            low = torch.minimum(low, pull.soft_right.amin(1, keepdim=True))
             right = _top(pull.by_column, pull.soft_right)
+        sign = torch.where(low < 0, -1.0, 1.0)
         even = None if pull.even is None else pull.even * sign
         return cls(
             scores.left, scores.right, scores.bias, sign, _top(pull.by_row, pull.soft), pull.hard * sign,
@@ -227,7 +229,8 @@ def _add_small(scores: Scores, stats: _Stats, level: int, into: _Into) -> None:
             _descriptor(mine, tile.rows, wide), _descriptor(others, tile.columns, wide), level, dim, scores.rows,
             scores.columns, triton.cdiv(across, splits), *stats.tensors, gradient, gradient.stride(0), into.bias,
             into.left, into.right, BM=tile.rows, BN=tile.columns, D=wide, OF_Y=of_y, num_warps=tile.warps,
-            num_stages=tile.stages, **_flags(scores, stats, bias_sum=of_y and into.bias is not None),
+            num_stages=tile.stages, MASKED=scores.columns % (tile.rows if of_y else tile.columns) != 0,
+            **_flags(scores, stats, bias_sum=of_y and into.bias is not None),
         )  # fmt: skip
         if of_y and into.y is not None and not scores.tied:
             into.y[:, start : start + dim] = gradient.to(into.y.dtype)
@@ -246,7 +249,8 @@ def _add_large(scores: Scores, stats: _Stats, into: _Into) -> None:
         tiles = triton.cdiv(count, tile.columns)
         pull_kernel[(triton.cdiv(scores.rows, tile.rows) * tiles,)](
             *sweep.arguments, *stats.tensors, pulls, into.bias, into.left, into.right, first, width, tiles, dims,
-            **_flags(scores, stats, bias_sum=into.bias is not None), **tile.constants,
+            MASKED=scores.columns % tile.columns != 0, **_flags(scores, stats, bias_sum=into.bias is not None),
+            **tile.constants,
         )  # fmt: skip
         _multiply(scores, pulls[:, :, :count], slice(first, first + count), into)
 
@@ -319,7 +323,8 @@ def _readable(scores: Scores) -> Scores:
 
 def _lying(tensor: Tensor) -> Tensor:
     whole = 16 // tensor.element_size()
-    if tensor.stride(1) == 1 and tensor.stride(0) % whole == 0 and tensor.data_ptr() % 16 == 0:
+    own = tensor.stride(1) == 1 and tensor.stride(0) >= tensor.shape[1]   # rows that share no memory
+    if own and tensor.stride(0) % whole == 0 and tensor.data_ptr() % 16 == 0:
         return tensor
     room = tensor.new_empty(tensor.shape[0], triton.cdiv(tensor.shape[1], whole) * whole)
     return room[:, : tensor.shape[1]].copy_(tensor)
@@ -332,7 +337,7 @@ def _descriptor(tensor: Tensor, rows: int, columns: int) -> TensorDescriptor:
 def _flags(scores: Scores, stats: _Stats | None = None, bias_sum: bool = False) -> dict[str, Any]:
     precision = "ieee"
     if scores.x.dtype == torch.float32:   # by tensor cores as torch would, or three times over for full precision
-        precision = "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3"
+        precision = "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "tf32x3"
     flags: dict[str, Any] = {
         "SCALED": scores.left is not None, "BIAS": scores.bias is not None, "RESTART": not scores.tied,
         "PRECISION": precision,
@@ -348,4 +353,4 @@ def _tile(scores: Scores, half: _Tile) -> _Tile:
 
 def _on(x: Tensor) -> Any:
     """Triton launches on the current device."""
-    return torch.cuda.device(x.device) if x.is_cuda else torch.no_grad()
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()

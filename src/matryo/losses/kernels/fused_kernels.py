@@ -31,6 +31,12 @@ def _place(number, down, across, GROUP: tl.constexpr):
 
 
 @triton.jit
+def _finite(most):
+    """What to subtract before exponentials: scores may all be −∞, by a bias that masks them."""
+    return tl.where(most == float("-inf"), 0.0, most)
+
+
+@triton.jit
 def _lse_at(
     acc, level, left, right, bias, by_row, by_column, rows, columns, i, j, m, n, BM: tl.constexpr, BN: tl.constexpr,
     SCALED: tl.constexpr, BIAS: tl.constexpr, RESTART: tl.constexpr, MASKED: tl.constexpr, OVER_ROWS: tl.constexpr,
@@ -44,16 +50,16 @@ def _lse_at(
         s = s + tl.load(bias + (level * columns if RESTART else 0) + n, n < columns, 0.0)[None, :]
     if MASKED:
         s = tl.where((n < columns)[None, :], s, float("-inf"))
-    most = tl.max(s, 1) * _LOG2E
+    most = _finite(tl.max(s, 1)) * _LOG2E
     total = tl.sum(tl.exp2(s * _LOG2E - most[:, None]), 1)
     at = by_row + (level * tl.cdiv(columns, BN) + j).to(tl.int64) * rows + m
     tl.store(at, (most + tl.log2(total)) * _LN2, m < rows)
     if OVER_ROWS:
         s = tl.where((m < rows)[:, None], s, float("-inf"))
-        most = tl.where(n < columns, tl.max(s, 0), 0.0) * _LOG2E
+        most = _finite(tl.where(n < columns, tl.max(s, 0), 0.0)) * _LOG2E
         total = tl.sum(tl.exp2(s * _LOG2E - most[None, :]), 0)
         at = by_column + (level * tl.cdiv(rows, BM) + i).to(tl.int64) * columns + n
-        tl.store(at, (most + tl.log2(tl.maximum(total, 1e-38))) * _LN2, n < columns)
+        tl.store(at, (most + tl.log2(total)) * _LN2, n < columns)
 
 
 @triton.jit(do_not_specialize=_STEPS)
@@ -103,9 +109,9 @@ def combine_kernel(logs, out, parts, count, BLOCK: tl.constexpr):
         here = tl.load(start, at < count, 0.0) * _LOG2E
         start += count
         higher = tl.maximum(most, here)
-        total = total * tl.exp2(most - higher) + tl.exp2(here - higher)
+        total = total * tl.exp2(most - _finite(higher)) + tl.exp2(here - _finite(higher))
         most = higher
-    tl.store(out + tl.program_id(1) * count + at, (most + tl.log2(total)) * _LN2, at < count)
+    tl.store(out + tl.program_id(1) * count + at, (_finite(most) + tl.log2(total)) * _LN2, at < count)
 
 
 @triton.jit
@@ -128,7 +134,7 @@ def _of_columns(
     level, n, columns, right, bias, top_right, share,
     SCALED: tl.constexpr, BIAS: tl.constexpr, RESTART: tl.constexpr, OVER_ROWS: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """What every column brings: (its number, right, bias, top, share)."""
+    """What every column brings: (there?, its number, right, bias, top, share)."""
     ok, at = n < columns, level * columns + n
     scale, shift, here, part = n, n, n, n
     if SCALED:
@@ -139,25 +145,28 @@ def _of_columns(
         here = tl.load(top_right + at, ok, float("inf"))
     if EVEN:
         part = tl.load(share + n, ok, 0.0)
-    return n, scale, shift, here, part
+    return ok, n, scale, shift, here, part
 
 
 @triton.jit
 def _pulls(
-    products, row, column, SCALED: tl.constexpr, BIAS: tl.constexpr, OVER_ROWS: tl.constexpr, EVEN: tl.constexpr
+    products, row, column, SCALED: tl.constexpr, BIAS: tl.constexpr, OVER_ROWS: tl.constexpr, EVEN: tl.constexpr,
+    MASKED: tl.constexpr,
 ):  # fmt: skip
     """The pull of every score of a tile, but for its sign, and the scores without bias.
 
     Rows stand and columns lie, or the other way round. Exponents are those of 2, and soft is part of them.
     """
     ok, left, top, hard, target, even = row
-    n, right, bias, top_right, share = column
+    there, n, right, bias, top_right, share = column
     s = products
     if SCALED:
         s = s * left * right
     score = s * _LOG2E
     if BIAS:
         score += bias
+    if MASKED:   # a row's log-sum-exp bounds no score beyond the last column
+        score = tl.where(there, score, float("-inf"))
     p = tl.exp2(score - top)
     if OVER_ROWS:   # a column's log-sum-exp bounds no score beyond the last row
         p += tl.exp2(tl.where(ok, score, float("-inf")) - top_right)
@@ -172,13 +181,13 @@ def _swept(
     products, level, m, n, rows, columns, left, right, bias, sign, top, hard, target, top_right, even, share,
     bias_sum, left_sum, right_sum,
     SCALED: tl.constexpr, BIAS: tl.constexpr, RESTART: tl.constexpr, OVER_ROWS: tl.constexpr, EVEN: tl.constexpr,
-    BIAS_SUM: tl.constexpr,
+    BIAS_SUM: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """What the pulls of a tile at one dim multiply x and y with; their sums are added where they are wanted."""
     row = _of_rows(level, m[:, None], rows, left, top, hard, target, even, SCALED, EVEN)
     column = _of_columns(level, n[None, :], columns, right, bias, top_right, share,
                          SCALED, BIAS, RESTART, OVER_ROWS, EVEN)  # fmt: skip
-    p, s = _pulls(products, row, column, SCALED, BIAS, OVER_ROWS, EVEN)
+    p, s = _pulls(products, row, column, SCALED, BIAS, OVER_ROWS, EVEN, MASKED)
     p *= tl.load(sign + level)
     column_ok = n < columns
     if BIAS_SUM:
@@ -186,7 +195,7 @@ def _swept(
     if SCALED:   # a score is 0 beyond the last column
         tl.atomic_add(left_sum + level * rows + m, tl.sum(p * s, 1), m < rows, sem="relaxed")
         tl.atomic_add(right_sum + level * columns + n, tl.sum(p * s, 0), column_ok, sem="relaxed")
-        p = p * row[1] * column[1]
+        p = p * row[1] * column[2]
     return p
 
 
@@ -214,7 +223,7 @@ def pull_kernel(
     pulls, bias_sum, left_sum, right_sum, first, width, tiles, dims,
     BM: tl.constexpr, BN: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
     SCALED: tl.constexpr, BIAS: tl.constexpr, RESTART: tl.constexpr, OVER_ROWS: tl.constexpr, EVEN: tl.constexpr,
-    BIAS_SUM: tl.constexpr, PRECISION: tl.constexpr,
+    BIAS_SUM: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Write the pulls at every dim, [dims, rows, width], of the columns from ``first`` on, ``tiles`` tiles of them.
 
@@ -225,7 +234,7 @@ def pull_kernel(
     begin = first + j * BN
     m, n = i * BM + tl.arange(0, BM), begin + tl.arange(0, BN)
     corner = pulls + (i * BM).to(tl.int64) * width + j * BN
-    stride = rows.to(tl.int64) * width
+    stride = width.to(tl.int64) * rows   # rows may be 1, which Triton makes a constant
     acc = tl.zeros((BM, BN), tl.float32)
     level = 0
     end = tl.load(ends)
@@ -236,7 +245,7 @@ def pull_kernel(
         if (step + 1 == end) & (level < dims - 1):
             p = _swept(acc, level, m, n, rows, columns, left, right, bias, sign, top, hard, target, top_right,
                        even, share, bias_sum, left_sum, right_sum, SCALED, BIAS, RESTART, OVER_ROWS, EVEN,
-                       BIAS_SUM)  # fmt: skip
+                       BIAS_SUM, MASKED)  # fmt: skip
             _store_tile(corner + level * stride, p, rows - i * BM, width, BM, BN)
             level += 1
             end = tl.load(ends + level)
@@ -249,13 +258,13 @@ def pull_kernel(
         if (ragged_steps + step + 1 == end) & (level < dims - 1):
             p = _swept(acc, level, m, n, rows, columns, left, right, bias, sign, top, hard, target, top_right,
                        even, share, bias_sum, left_sum, right_sum, SCALED, BIAS, RESTART, OVER_ROWS, EVEN,
-                       BIAS_SUM)  # fmt: skip
+                       BIAS_SUM, MASKED)  # fmt: skip
             _store_tile(corner + level * stride, p, rows - i * BM, width, BM, BN)
             level += 1
             end = tl.load(ends + level)
     total = _swept(acc, dims - 1, m, n, rows, columns, left, right, bias, sign, top, hard, target, top_right,
                    even, share, bias_sum, left_sum, right_sum, SCALED, BIAS, RESTART, OVER_ROWS, EVEN,
-                   BIAS_SUM)  # fmt: skip
+                   BIAS_SUM, MASKED)  # fmt: skip
     _store_tile(corner + (dims - 1) * stride, total, rows - i * BM, width, BM, BN)
     if not RESTART:
         tl.debug_barrier()   # other threads may have written what is read
@@ -272,7 +281,7 @@ def small_kernel(
     into, into_stride, bias_sum, left_sum, right_sum,
     BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, OF_Y: tl.constexpr,
     SCALED: tl.constexpr, BIAS: tl.constexpr, RESTART: tl.constexpr, OVER_ROWS: tl.constexpr, EVEN: tl.constexpr,
-    BIAS_SUM: tl.constexpr, PRECISION: tl.constexpr,
+    BIAS_SUM: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradient at one small dim, as attention does it: a tile of x (or of y) stays, those of the other pass by.
 
@@ -298,11 +307,11 @@ def small_kernel(
                                  SCALED, BIAS, RESTART, OVER_ROWS, EVEN)  # fmt: skip
         passing = others.load([tile * BN, 0])
         products = tl.dot(held, passing.T, input_precision=PRECISION)
-        p, _ = _pulls(products, row, column, SCALED, BIAS, OVER_ROWS, EVEN)
+        p, _ = _pulls(products, row, column, SCALED, BIAS, OVER_ROWS, EVEN, MASKED)
         if BIAS_SUM:
             pulled += tl.sum(p, 1)
         if SCALED:
-            p *= row[1] if OF_Y else column[1]
+            p *= row[1] if OF_Y else column[2]
         acc = tl.dot(p.to(passing.dtype), passing, acc, input_precision=PRECISION)
     turn = tl.load(sign + level)
     acc *= turn

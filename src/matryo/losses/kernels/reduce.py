@@ -56,6 +56,8 @@ def reduce(
         engine: ``chunked`` or ``triton``.
     """
     dims = list(scores.nesting.dims)
+    if not (scores.rows and scores.columns):   # nothing to hand to a GPU
+        engine = "chunked"
     operands = (scores.x, scores.y, scores.bias, scores.left, scores.right, target, share)
     return Reduced(*torch.ops.matryo.reduce(*operands, dims, scores.tied, over_rows, engine))
 
