@@ -336,7 +336,7 @@ def write(
             continue
         writer = EmbeddingWriter(
             place, dim=model.nesting.dim, dtype=dtype, overwrite=True, nesting=model.nesting,
-            model=f"{model.title}, generated", dataset=f"{classes} classes",
+            model=f"{model.title}, generated, {classes:,} classes", dataset=f"{classes} classes",
         )  # fmt: skip
         with writer:
             bar = tqdm(total=counts[side], desc=SIDES[side], unit="vector", delay=2)

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 from generator import Generator, graded, write
-from retrieval_ours import OURS
+from retrieval_ours import OURS, PAPER, SHORT
 from retrieval_peers import Database, Engine, Rows, Settings, Vectors, unit, use_threads
 from retrieval_settings import PEERS
 from tqdm import tqdm
@@ -52,6 +52,10 @@ class Task:
     asked: int
     dim: int
     seed: int
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What it was made of, without what was opened since: arrays would be copied into each process."""
+        return Task, (self.database, self.queries, self.count, self.asked, self.dim, self.seed)
 
     @cached_property
     def sets(self) -> tuple[EmbeddingSet, EmbeddingSet]:
@@ -174,7 +178,7 @@ class Indexed:
         self.times: list[list[list[float]]] = [[] for _ in self.asks]   # by ask, by turn, by query
         self.cpu = [0.0] * len(self.asks)
         self.batches: list[list[float]] = [[] for _ in self.asks]
-        self.found: list[list[Rows]] = [[] for _ in self.asks]
+        self.found: list[dict[int, Rows]] = [{} for _ in self.asks]   # by ask, by the first query
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=serve, args=(theirs, task, engine.name, build, threads), daemon=True)
@@ -182,14 +186,17 @@ class Indexed:
         theirs.close()
         self.about = self.pipe.recv()   # EOFError where it died
 
-    def turn(self, some: slice) -> None:
-        """One query at a time, with every setting."""
+    def turn(self, turn: int, size: int, count: int) -> None:
+        """One query at a time, with every setting, each on others than the one before it: else what that one read
+        would still lie in the processor's cache.
+        """
         for number, ask in enumerate(self.asks):
-            self.pipe.send(("one", ask, some))
+            start = (turn + number) * size % count
+            self.pipe.send(("one", ask, slice(start, start + size)))
             times, cpu, found = self.pipe.recv()
             self.times[number].append(times)
             self.cpu[number] += cpu
-            self.found[number].append(found)
+            self.found[number][start] = found
 
     def batch(self, some: slice) -> None:
         """All at once, with every setting."""
@@ -200,13 +207,15 @@ class Indexed:
 
     def forget(self) -> None:
         """Begin to measure anew."""
-        for kept in (self.times, self.batches, self.found):
+        for kept in (self.times, self.batches):
             kept[:] = [[] for _ in self.asks]
+        self.found = [{} for _ in self.asks]
         self.cpu = [0.0] * len(self.asks)
 
     def figures(self, number: int, truth: Truth) -> dict[str, Any]:
         """What one setting showed."""
-        times, found = np.array(self.times[number]), np.concatenate(self.found[number])
+        times = np.array(self.times[number])
+        found = np.concatenate([part for _, part in sorted(self.found[number].items())])
         self.pipe.send(("read", self.asks[number], slice(0, len(found))))
         read, turns, batches = self.pipe.recv(), times.mean(1), self.batches[number]
         return {
@@ -229,13 +238,14 @@ class Indexed:
 
 def measure(group: list[Indexed], truth: Truth, turn: int) -> list[dict[str, Any]]:
     """Every index of a group in turns; the figures of every setting."""
-    count = len(truth.queries)
-    for start in tqdm(range(0, count - count % turn or count, turn), desc="turns", unit="turn"):
+    turn = min(turn, len(truth.queries))
+    count = len(truth.queries) // turn * turn
+    for number in tqdm(range(count // turn), desc="turns", unit="turn"):
         for one in group:
-            one.turn(slice(start, start + turn))
+            one.turn(number, turn, count)
     for _ in range(ROUNDS):
         for one in group:
-            one.batch(slice(0, count - count % turn or count))
+            one.batch(slice(0, count))
     found = [one.figures(number, truth) for one in group for number in range(len(one.asks))]
     for one in group:
         one.forget()
@@ -284,8 +294,8 @@ def worth_keeping(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         same = [other for other in rows if all(other[name] == row[name] for name in ("group", "engine", "build"))]
         beaten = [any(other["qps"] > row["qps"] and other[metric] >= row[metric] for other in same)
                   for metric in ("recall@10", "map@10")]  # fmt: skip
-        stages = row["ask"].get("plan", {}).get("stages", [{}])
-        if not all(beaten) or "shortlist" in row["ask"] or (stages[0].get("dim"), stages[0].get("keep")) == (16, 200):
+        first = row["ask"].get("plan", {}).get("stages", [{}])[0]
+        if not all(beaten) or "shortlist" in row["ask"] or (first.get("dim") in SHORT and first["keep"] == PAPER):
             kept.append(row)
     return kept
 

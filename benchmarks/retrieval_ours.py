@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,10 @@ from matryo import Index, Plan
 from matryo.retrieve import Blocks, Stage, execute
 from matryo.retrieve.certified import Certified
 from matryo.retrieve.compiled import best_engine
-from matryo.retrieve.partition import Partition, PartitionSearch
+from matryo.retrieve.partition import Partition, PartitionSearch, tile_dim
 from matryo.retrieve.sketch import Sketch
 
-TILES = 64   # columns of the tiles of partitions
-LARGE = 4 << 30   # bytes of vectors in single precision from which on they are held in half
+SHORT, PAPER = (16, 32), 200   # the dims and the length of the paper's shortlists
 
 
 class Partitioned(Built):
@@ -94,7 +92,7 @@ class Stored(Built):
         self.folder = tempfile.TemporaryDirectory()
         self.learn = database.learn
         self.index = Index.create(f"{self.folder.name}/index", database.nesting, dtype=dtype)
-        self.index.add_batches(part for _, part in database.batches())
+        self.index.add_batches(part for _, part in database.stored())
         self.index.compact()   # one segment
         self.index.build(sketch=True, partition=True)
         self.nbytes = size(Path(self.folder.name))
@@ -112,7 +110,7 @@ class Stored(Built):
 
 def blocks_of(database: Database, dtype: str) -> Blocks:
     """The vectors in blocks, straight from their file where all of them count."""
-    vectors = database.vectors if database.rows is None else database.array()
+    vectors = database.vectors if database.rows is None else database.vectors[database.rows]
     return Blocks.of(vectors[:, : database.dim], database.nesting, dtype=dtype)
 
 
@@ -122,13 +120,13 @@ def stored(blocks: Blocks) -> int:
 
 
 def plain_builds(database: Database) -> list[Settings]:
-    """In half precision where memory is scarce: embeddings that are stored so lose nothing."""
-    return [{"dtype": "float16"} if database.count * database.dim * 4 > LARGE else {}]
+    """In half precision where the embeddings are: nothing is lost."""
+    return [{"dtype": "float16"} if database.vectors.dtype == np.float16 else {}]
 
 
 def partition_builds(database: Database) -> list[Settings]:
-    """Tiles of a cache line a row, and those of the paper's first stage."""
-    dims = [dim for dim in (TILES, 16) if dim in database.nesting.dims]
+    """Tiles as they are by default, and those of the paper's first stages."""
+    dims = [tile_dim(database.nesting), *(dim for dim in SHORT if dim in database.nesting.dims)]
     return [{"dim": dim, **about} for about in plain_builds(database) for dim in dims]
 
 
@@ -138,17 +136,26 @@ def partition_asks(database: Database, build: Settings) -> list[Settings]:
     About as many settings as a graph is tried at. With tiles of few dims, the paper's shortlist of 200.
     """
     first, last = build["dim"], database.dim
-    if first < TILES:
-        makes: list[Callable[..., Plan]] = [partial(make, first, last, keep=200, precision="int8")
-                                            for make in (Plan.adaptive, Plan.funnel)]  # fmt: skip
-        guides: list[dict[str, Any]] = [{"probe": 0.02}, {"probe": 0.08}, {}]
-        return [{"plan": make(**guide).to_dict()} for make in makes for guide in guides]
+    if first in SHORT:
+        guides: list[dict[str, Any]] = [{"probe": 0.005}, {"probe": 0.01}, {"probe": 0.02}, {}]
+        return [{"plan": plan.to_dict() | guide} for plan in paper_plans(first, last) for guide in guides]
     asks = []
-    for probe in (0.005, 0.01, 0.02, 0.04, 0.08, None):
-        for keep, between in ((100, 20), (200, 30)):
-            stages = Stage(first, keep, "int8"), Stage(last, between, "int8"), Stage(last, 10)
-            asks.append({"plan": Plan(stages, probe=probe).to_dict()})
+    for probe in (0.002, 0.005, 0.01, 0.02, 0.04, 0.08, None):
+        for keep, between in ((100, 40), (200, 50)):
+            stages = [Stage(first, keep, "int8"), Stage(last // 4, between, "int8"), Stage(last, 15, "int8")]
+            asks.append({"plan": Plan((*stages, Stage(last, 10)), probe=probe).to_dict()})
     return asks
+
+
+def paper_plans(short: int, last: int) -> list[Plan]:
+    """What may become of the paper's shortlist: as the paper has it, or in 8 bits for as long as that serves."""
+    adaptive, funnel = (make(short, last, keep=PAPER, precision="int8") for make in (Plan.adaptive, Plan.funnel))
+    whole, most = Stage(last, 20, "int8"), Stage(last // 8, 60, "int8")
+    first, *between, end = funnel.stages
+    small = [replace(stage, precision="int8") for stage in between]
+    return [
+        adaptive, Plan((first, whole, end)), Plan((first, most, whole, end)), funnel, Plan((first, *small, end)),
+    ]  # fmt: skip
 
 
 def scan_asks(database: Database, _build: Settings) -> list[Settings]:

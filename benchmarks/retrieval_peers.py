@@ -52,12 +52,17 @@ class Database:
         """How many columns each has."""
         return self.nesting.dim
 
-    def batches(self, dim: int | None = None) -> Iterator[tuple[int, Vectors]]:
-        """The first ``dim`` columns, of length 1, after the number of the first row."""
+    def stored(self) -> Iterator[tuple[int, Any]]:
+        """All columns as they are in the file, after the number of the first row."""
         step = max(1, BATCH // self.dim)
         for start in range(0, self.count, step):
             chosen = slice(start, start + step) if self.rows is None else self.rows[start : start + step]
-            yield start, unit(np.asarray(self.vectors[chosen, : dim or self.dim], np.float32))
+            yield start, self.vectors[chosen, : self.dim]
+
+    def batches(self, dim: int | None = None) -> Iterator[tuple[int, Vectors]]:
+        """The first ``dim`` columns, of length 1, after the number of the first row."""
+        for start, part in self.stored():
+            yield start, unit(np.asarray(part[:, :dim], np.float32))
 
     def array(self, dim: int | None = None) -> Vectors:
         """All at once."""
@@ -132,6 +137,11 @@ class Faiss(Built):
         self.index, self.dim, self.turn = index, dim or database.dim, turn
         if not index.is_trained:
             index.train(sample(database, self.dim))
+        faiss: Any = importlib.import_module("faiss")
+        flat = faiss.downcast_index(getattr(index, "storage", index))
+        if isinstance(flat, faiss.IndexFlat):
+            for room in (4 * self.dim * database.count, 0):   # once for all: what grows by copying needs it twice
+                flat.codes.resize(room)
         for _, part in database.batches(self.dim):
             index.add(part if turn is None else part @ turn)
         sizes: list[int] = []
@@ -140,7 +150,6 @@ class Faiss(Built):
             sizes.append(len(data))
             return len(data)
 
-        faiss: Any = importlib.import_module("faiss")
         faiss.write_index(index, faiss.PyCallbackIOWriter(count))
         self.nbytes = sum(sizes)
 

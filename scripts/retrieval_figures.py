@@ -6,16 +6,21 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from retrieval_pages import RECALLS, best_by_count, by_engine, databases, families, stem
+from retrieval_pages import best_by_count
+from retrieval_rows import RECALLS, by_engine, families, shown, stem
 
 from matryo.report.draw import drawing, export, legend, sheet
 from matryo.report.style import Look, categories
 from matryo.results import Row, read_rows
 
+TICKS = (0.8, 0.9, 0.95, 0.98, 0.99, 0.999, 1)
+RAREST = 1e-4   # of the neighbours missed: what is rarer counts as none
+WIDE = 3e3   # from this ratio on, an axis names powers of ten alone
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -32,7 +37,7 @@ def main() -> None:
 def figures(rows: list[Row]) -> dict[str, str]:
     """Every figure of the page, as SVG by file name."""
     with drawing():
-        found = {f"{stem(subject)}.svg": frontier_figure(here) for (subject, _), here in databases(rows).items()}
+        found = {f"{stem(subject)}.svg": frontier_figure(here) for (subject, _), here in shown(rows).items()}
         found |= {f"{stem(family)}-growth.svg": growth_figure(here) for family, here in families(rows).items()}
     return found
 
@@ -43,13 +48,23 @@ def frontier_figure(rows: list[Row]) -> str:
     engines = by_engine(rows)
     for (engine, group), look in zip(engines.items(), categories(len(engines)), strict=True):
         marks = pareto(group)
-        plot(axes, [(f["recall@10"], f["qps"]) for f in marks], engine, look)
+        plot(axes, [(rarity(f["recall@10"]), f["qps"]) for f in marks], engine, look)
     logarithmic(axes.yaxis)
-    axes.set_xlim(0.85, 1.004)
+    axes.set_xticks([rarity(recall) for recall in TICKS], [f"{recall:g}" for recall in TICKS])
+    axes.set_xlim(rarity(TICKS[0]) - 0.03, rarity(1) + 0.06)
     axes.set_xlabel("recall@10", loc="right")
     axes.set_title("queries a second, one thread", loc="left")
     legend(figure, [axes])
     return export(figure).svg
+
+
+def rarity(recall: float) -> float:
+    """Where a recall lies on its axis: equal steps for misses that are ten times rarer, up to one in ten thousand.
+
+    >>> [round(rarity(recall), 3) for recall in (0.9, 0.99, 1.0)]
+    [1.0, 2.0, 4.0]
+    """
+    return -math.log10(max(1 - recall, RAREST))
 
 
 def pareto(rows: Iterable[Row]) -> list[dict[str, Any]]:
@@ -85,7 +100,8 @@ def logarithmic(axis: Any) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=8))
+    low, high = axis.get_data_interval()
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < WIDE * low else (1.0,), numticks=8))
     axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
     axis.set_minor_formatter(NullFormatter())
 

@@ -6,26 +6,39 @@ show are SVG files beside the page: see ``retrieval_figures.py``.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
+
+from retrieval_claim import claims, protocol
+from retrieval_rows import (
+    ALIKE,
+    RECALLS,
+    as_good,
+    best,
+    by_engine,
+    enough,
+    families,
+    grid,
+    ratio,
+    setting,
+    shown,
+    size,
+    speed,
+    stem,
+)
 
 from matryo.results import Row
 
-RECALLS = (0.95, 0.99, 1.0)
-EXACT = 0.99995   # the recall from which on all counts as found
-PAPER = 200   # the paper's shortlist
-ALIKE = 0.001   # mAP@10 that counts as equal
 NOTES = {
     "retrieval": """The ten nearest by the cosine, one query at a time on one thread: the best setting of each engine
 that finds so much of what exact search at full dim finds. *Slower* is the time of a query as a multiple of matryo's,
-the median over turns of one run in which both were asked. An index is built with all cores; *MB* is its size on disk,
-*memory* the MB that its process holds. *Batch* is all queries at once, on one thread too.""",
+the median over turns of one run in which both were asked, or with ≈ of their means in different runs. *MB* is the
+index's size on disk, *memory* the MB that its process holds. *Batch* is all queries at once, on one thread too.
+The rows of 512 dims are older: there the settings of an engine were asked the same fifty queries one after the other,
+so that what one had read lay in the cache for the next, which favours engines that read little.""",
     "labels": "Where labels are what counts, other neighbours of the same class are as good, and so may a prefix be.",
-    "protocol": """The paper's own comparison: both sides fetch a shortlist of 200, HNSW at full dim, adaptive retrieval
-at 16 dims, whose shortlist is ranked again at full dim. *Faster* is against HNSW, in turns of one run.""",
     "growth": """What a query costs as the database grows, at recall@10 of at least 0.95; bytes are those of vectors and
 codes that are read, where the engine tells.""",
     "adaptive": """A shortlist of 200 at D_s dims, ranked again at D_r: the paper's table. MFLOPs count as the paper
@@ -48,71 +61,14 @@ was fitted to; each draw has classes and vectors of its own.""",
 # ── frontiers ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def newest(rows: Iterable[Row]) -> list[Row]:
-    """Of each engine on each database, the rows of its last run."""
-    kept: dict[tuple[str, str, str], list[Row]] = {}
-    for row in rows:
-        key = row.subject, row.hardware, row.figures["engine"]
-        if key in kept and kept[key][0].figures["run"] != row.figures["run"]:
-            del kept[key]   # in the order of the new run
-        kept.setdefault(key, []).append(row)
-    return [row for group in kept.values() for row in group]
-
-
-def databases(rows: list[Row]) -> dict[tuple[str, str], list[Row]]:
-    """By what was searched, on what machine; smaller ones first."""
-    found: dict[tuple[str, str], list[Row]] = {}
-    for row in sorted(newest(rows), key=lambda row: row.figures["count"]):
-        found.setdefault((row.subject, row.hardware), []).append(row)
-    return found
-
-
-def best(rows: Iterable[Row], good: Callable[[Row], bool]) -> Row | None:
-    """The quickest of those that are good."""
-    return max((row for row in rows if good(row)), key=lambda row: row.figures["qps"], default=None)
-
-
-def enough(row: Row, recall: float) -> bool:
-    """Whether so much was found."""
-    return bool(row.figures["recall@10"] >= min(recall, EXACT))
-
-
-def as_good(row: Row, exact: float) -> bool:
-    """Whether mAP@10 is that of exact search, or nearly."""
-    return bool(row.figures["map@10"] >= exact - ALIKE)
-
-
-def by_engine(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """The rows of each engine."""
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        found.setdefault(row.figures["engine"], []).append(row)
-    return found
-
-
-def ratio(slow: Row, rows: Iterable[Row], like: Callable[[Row], bool]) -> float | None:
-    """How many times longer a row took than the quickest of those like that, within turns of its own group."""
-    same = [row for row in rows if like(row) and together(row, slow)]
-    quick = max(same, key=lambda row: row.figures["qps"], default=None)
-    return None if quick is None else times_slower(slow, quick)
-
-
-def times_slower(slow: Row, quick: Row) -> float:
-    """The median over turns of the ratio within a turn."""
-    return float(median(a / b for a, b in zip(slow.figures["turns"], quick.figures["turns"], strict=True)))
-
-
-def together(one: Row, other: Row) -> bool:
-    """Whether two rows were measured in turns."""
-    return all(one.figures[name] == other.figures[name] for name in ("run", "group"))
-
-
 def frontier_tables(rows: list[Row]) -> list[str]:
-    """For each database: the best of each engine at each recall, the paper's protocol; then growth."""
-    parts = [NOTES["retrieval"]]
-    for (subject, hardware), here in databases(rows).items():
-        asked, threads = (here[0].figures[name] for name in ("queries", "build_threads"))
-        parts += [f"## {subject}", f"{asked:,} queries, on {hardware}; built with {threads} threads."]
+    """The paper's claim; for each database the best of each engine at each recall, and its protocol; then growth."""
+    parts = [*claims(rows), "## Engines", NOTES["retrieval"]]
+    for (subject, hardware), here in shown(rows).items():
+        asked, threads = (sorted({row.figures[name] for row in here}) for name in ("queries", "build_threads"))
+        words = " or ".join(f"{count:,}" for count in asked), " or ".join(map(str, threads))
+        many = "thread" if threads == [1] else "threads"
+        parts += [f"## {subject}", f"{words[0]} queries, on {hardware}; built with {words[1]} {many}."]
         parts += [f"![Recall against queries a second]({stem(subject)}.svg)"]
         for recall in RECALLS:
             title = "All found (recall@10 = 1)" if recall == 1 else f"recall@10 ≥ {recall}"
@@ -128,49 +84,20 @@ def frontier_tables(rows: list[Row]) -> list[str]:
 def frontier_table(rows: list[Row], good: Callable[[Row], bool]) -> str:
     """One line an engine, quickest first."""
     lines = []
+    ours = best(rows, lambda row: row.figures["engine"] == "matryo" and good(row))
     found = [row for group in by_engine(rows).values() if (row := best(group, good))]
     for row in sorted(found, key=lambda row: -row.figures["qps"]):
         f = row.figures
         slower = ratio(row, rows, lambda other: other.figures["engine"] == "matryo" and good(other))
+        apart = "–" if ours is None else f"≈ {ours.figures['qps'] / f['qps']:.2f}"
         lines.append([
-            f["engine"], setting(f), f"{f['recall@10']:.3f}", f"{100 * f['map@10']:.2f}", f"{f['qps']:,.0f}",
-            "–" if slower is None else f"{slower:.2f}", f"{f['batch_qps']:,.0f}", f"{f['build_seconds']:,.1f}",
+            f["engine"], setting(f), f"{f['recall@10']:.3f}", f"{100 * f['map@10']:.2f}", speed(f['qps']),
+            apart if slower is None else f"{slower:.2f}", f"{f['batch_qps']:,.0f}", f"{f['build_seconds']:,.1f}",
             f"{f['index_bytes'] / 1e6:,.0f}", f"{f['held_bytes'] / 1e6:,.0f}",
         ])  # fmt: skip
     nobody = [name for name, group in by_engine(rows).items() if best(group, good) is None]
     heads = ["engine", "setting", "recall@10", "mAP@10, %", "queries/s", "slower", "batch", "build, s", "MB", "memory"]
     return grid(heads, lines, left=2) + (f"\n\nNo setting tried is there: {', '.join(nobody)}." if nobody else "")
-
-
-def protocol(rows: list[Row]) -> list[str]:
-    """The paper's comparison, where HNSW was asked for a shortlist of 200."""
-    theirs = [row for row in rows if row.figures["ask"].get("shortlist") == PAPER]
-    ours = [row for row in rows if shortlisted(row)]
-    lines = []
-    for hnsw in theirs:
-        lines.append(protocol_line(hnsw, "1"))
-        for row in sorted((row for row in ours if together(row, hnsw)), key=lambda row: -row.figures["qps"]):
-            faster = times_slower(hnsw, row)
-            alike = row.figures["map@10"] >= hnsw.figures["map@10"] - ALIKE
-            lines.append(protocol_line(row, f"{faster:.1f}" + ("" if alike else ", at lower mAP")))
-    if len(lines) < 2:
-        return []
-    heads = ["engine", "setting", "mAP@10, %", "recall@10", "ms a query", "faster"]
-    return ["**A shortlist of 200**", NOTES["protocol"], grid(heads, lines, left=2)]
-
-
-def protocol_line(row: Row, faster: str) -> list[str]:
-    """One line of :func:`protocol`."""
-    f = row.figures
-    figures = [f"{100 * f['map@10']:.2f}", f"{f['recall@10']:.3f}", f"{1e3 / f['qps']:.3f}"]
-    return [f["engine"], setting(f), *figures, faster]
-
-
-def shortlisted(row: Row) -> bool:
-    """Whether a plan's first stage keeps 200 at 16 dims, and looks at more than that."""
-    plan = row.figures["ask"].get("plan", {"stages": []})
-    seen, stages = plan.get("probe", 1) * row.figures["count"], plan["stages"]
-    return seen > PAPER and len(stages) > 1 and (stages[0]["dim"], stages[0]["keep"]) == (16, PAPER)
 
 
 def growth(rows: list[Row]) -> list[str]:
@@ -198,15 +125,6 @@ def cost(row: Row) -> str:
     """Milliseconds and bytes of a query."""
     read = row.figures["bytes_read"]
     return f"{1e3 / row.figures['qps']:.3f}" + ("" if read is None else f", {size(read)}")
-
-
-def families(rows: list[Row]) -> dict[str, list[Row]]:
-    """Rows of databases that differ in their size alone, where there are three sizes or more."""
-    found: dict[str, list[Row]] = {}
-    for row in newest(rows):
-        title, f = row.subject.rpartition(", ")[0], row.figures
-        found.setdefault(f"{title}, {f['dim']} dims", []).append(row)
-    return {name: group for name, group in found.items() if len({row.figures["count"] for row in group}) > 2}
 
 
 # ── the paper's tables, and the generator ─────────────────────────────────────────────────────────────────────
@@ -287,47 +205,6 @@ def generator_tables(rows: list[Row]) -> list[str]:
         parts += [f"Spread within a class, a block, times {scaled}; looking like another class: "
                   f"{100 * f['confused'][0]:.0f} % of the database, {100 * f['confused'][1]:.0f} % of the queries."]
     return parts
-
-
-# ── words ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def setting(figures: dict[str, Any]) -> str:
-    """How an index was built and asked, short."""
-    said = {name: value for name, value in figures["build"].items() if "plan" not in figures["ask"] or name != "dim"}
-    said |= {name: value for name, value in figures["ask"].items() if name != "plan"}
-    words = [f"{name} {value}" for name, value in said.items()]
-    if plan := figures["ask"].get("plan"):
-        small = {"int8": "i"}
-        stages = [f"{s['dim']}{small.get(s.get('precision'), '')}:{s['keep']}" for s in plan["stages"]]
-        words += [" → ".join(stages), *(f"{name} {plan[name]}" for name in ("probe", "ef") if name in plan)]
-    return ", ".join(words)
-
-
-def stem(subject: str) -> str:
-    """A file name.
-
-    >>> stem("tiny-imagenet-rn18 separate, 100,000 × 512")
-    'retrieval-tiny-imagenet-rn18-separate-100000-512'
-    """
-    return "retrieval-" + re.sub(r"[^a-z0-9]+", "-", subject.lower().replace(",", "")).strip("-")
-
-
-def size(count: float) -> str:
-    """Bytes, in the unit that suits them.
-
-    >>> size(64e6), size(1500)
-    ('64 MB', '1.5 kB')
-    """
-    unit, name = next((one for one in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if count >= one[0]), (1, "B"))
-    return f"{count / unit:.3g} {name}"
-
-
-def grid(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
-    """A Markdown table, its first columns to the left."""
-    rule = ["---" if place < left else "---:" for place in range(len(heads))]
-    lines = [heads, rule, *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def gpu_tables(rows: list[Row]) -> list[str]:

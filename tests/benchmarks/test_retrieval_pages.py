@@ -1,9 +1,12 @@
 from dataclasses import replace
 
 import pytest
+from retrieval_claim import claims
 from retrieval_figures import figures, pareto
-from retrieval_pages import best, frontier_tables, generator_tables, newest, paper_tables, ratio
+from retrieval_pages import frontier_tables, generator_tables, paper_tables
+from retrieval_rows import best, newest, ratio
 
+from matryo import Plan
 from matryo.results import stamp
 
 
@@ -54,10 +57,28 @@ def test_the_papers_protocol_counts_plans_that_fetch_as_many():
         row("matryo", 0.9, [1.0, 1.0, 1.0], ask={"plan": plan | {"probe": 0.5}}),
         row("matryo", 0.8, [0.5, 0.5, 0.5], ask={"plan": plan | {"probe": 0.1}}),   # sees 100 of 1,000
         row("faiss HNSW", 1.0, [15.0, 15.0, 15.0], ask={"ef": 200, "shortlist": 200}),
+        row("faiss HNSW", 0.95, [6.0, 6.0, 6.0], ask={"ef": 30}, **{"map@10": 0.39}),
     ]
     page = "\n\n".join(frontier_tables(rows))
+    figures = "40.00 | 40.00 | 0.900 | 1.000 | 15.000 | 15.0 | 6.0 (ef 30) | 15.0 (ef 200) | 2 |"
     part = table_of(page, "A shortlist of 200")
-    assert "| matryo | 16i:200 → 64:10, probe 0.5 | 40.00 | 0.900 | 1.000 | 15.0 |" in part and "probe 0.1" not in part
+    assert f"| 16i:200 → 64:10, probe 0.5 | {figures}" in part and "probe 0.1" not in part
+    assert f"| model, 1,000 × 64 | adaptive, 16 dims | {figures}" in page.partition("## Engines")[0]
+
+
+def test_where_no_plan_is_as_good_the_claim_shows_the_best():
+    stages = [{"dim": stage.dim, "keep": stage.keep} for stage in Plan.funnel(16, 64, keep=200).stages]
+    rows = [
+        row("matryo", 0.5, [1.0, 1.0, 1.0], ask={"plan": {"stages": stages, "probe": 0.5}}, **{"map@10": 0.38}),
+        row("matryo", 0.6, [2.0, 2.0, 2.0], ask={"plan": {"stages": stages}}, **{"map@10": 0.39}),
+        row("faiss HNSW", 1.0, [15.0, 15.0, 15.0], ask={"ef": 200, "shortlist": 200}),
+    ]
+    assert "| model, 1,000 × 64 | funnel, 16 dims | 39.00 | 40.00 | 0.600 | 2.000 |" in "\n\n".join(claims(rows))
+
+
+def test_what_was_measured_in_different_runs_is_compared_with_a_warning():
+    page = "\n\n".join(frontier_tables([row("matryo", 1.0, [1.0]), row("peer", 1.0, [4.0], run="b")]))
+    assert "| peer |  | 1.000 | 40.00 | 250 | ≈ 4.00 |" in page
 
 
 def test_growth_has_a_column_a_size():
@@ -76,8 +97,8 @@ def test_figures_are_drawn():
     pytest.importorskip("matplotlib")
     rows = [row(engine, 0.96, [1.0], count=count) for engine in ("matryo", "peer") for count in (1000, 2000, 4000)]
     drawn = figures(rows)
-    assert len(drawn) == 4 and all("peer" in svg for svg in drawn.values())
-    assert "](retrieval-model-1000-64.svg)" in "\n".join(frontier_tables(rows))
+    assert len(drawn) == 2 and all("peer" in svg for svg in drawn.values())   # the largest, and growth
+    assert all(f"]({name})" in "\n".join(frontier_tables(rows)) for name in drawn)
 
 
 def test_the_papers_tables():

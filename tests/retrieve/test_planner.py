@@ -197,6 +197,27 @@ def test_guides_are_tried_and_held_to_the_promise() -> None:
     assert np.mean(recalls(Guided(BLOCKS).search(QUERIES[1000:], K, choice.plan).ids, true)) >= 0.9
 
 
+@dataclass(frozen=True, eq=False)
+class Tiled(Guided):
+    """Columns in 8 bits too, as partitions hold them."""
+
+    @property
+    def openings(self) -> Sequence[Plan]:
+        return (*openings(self.nesting), Plan((Stage(8, 1, "int8"),), probe=1.0))
+
+
+def test_with_partitions_few_rows_are_left_to_be_read_in_full() -> None:
+    tuning, searcher = 60, Tiled(Blocks.of(VECTORS, NESTING, int8_up_to=32))
+    with tqdm(disable=True) as bar:
+        guesses = list(Candidates(Asking(searcher, QUERIES[:100], None, K, None), tuning, "bytes", bar).guesses())
+    rungs = [(plan, guess) for plan, guess in guesses if Stage(32, 7, "int8") in plan.stages]
+    assert {tuple(stage.dim for stage in plan.stages) for plan, _ in rungs} == {(8, 32, 32), (8, 16, 32, 32)}
+    true = SEARCHER.search(QUERIES[:tuning], K).ids
+    for plan, guess in rungs[::7]:
+        found = np.mean(recalls(searcher.search(QUERIES[:tuning], K, plan).ids, true))
+        assert found >= guess - 0.02   # what 8 bits change
+
+
 # ── rows as queries ───────────────────────────────────────────────────────────────────────────────────────────────
 
 

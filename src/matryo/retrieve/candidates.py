@@ -141,7 +141,11 @@ class Candidates:
                 for dim, found in last.items():
                     if dim > first.dim or (dim == full and first.precision == "int8"):
                         yield replace(look.opening, stages=(start, Stage(dim, k))), float((left & found).mean())
-                for stages, keeps in self._middles(start, self._kept(start, look), list(alone)):
+                kept = self._kept(start, look)
+                middles = [*self._middles(start, kept, list(alone))]
+                if look.opening.probe is not None and first.precision == "int8":
+                    middles += self._rungs(start, kept, list(alone))
+                for stages, keeps in middles:
                     stay = [alone[stage.dim, stage.precision] < stage.keep for stage in keeps]
                     share = float(np.logical_and.reduce([left, *stay]).mean())
                     yield replace(look.opening, stages=(*stages, Stage(full, k))), share
@@ -161,6 +165,21 @@ class Candidates:
             between = Plan.funnel(start.dim, full, keep=start.keep, k=k).stages[1:-1]
             if len(between) > 1 and all((stage.dim, stage.precision) in known for stage in between):
                 yield (start, *between), between
+
+    def _rungs(
+        self, start: Stage, kept: int, known: list[tuple[int, Precision]]
+    ) -> Iterator[tuple[tuple[Stage, ...], tuple[Stage, ...]]]:
+        """The same with partitions, which hold all columns in 8 bits: few rows are left to be read in full."""
+        full = self.dims[-1]
+        last = Stage(full, max(self.k + 2, self.k * 3 // 2), "int8")
+        if kept > last.keep:
+            yield (start, last), ()
+        for dim, precision in known:
+            if precision == "full" and start.dim < dim <= min(4 * start.dim, full - 1):
+                for keep in (kept // 2, kept // 4):
+                    if keep > last.keep:
+                        # In 8 bits about as good as in full precision, where it was looked at.
+                        yield (start, Stage(dim, keep, "int8"), last), (Stage(dim, keep),)
 
     def _look(self, opening: Plan) -> Look:
         count = self.searcher.count - (self.asking.own is not None)

@@ -48,14 +48,21 @@ HEADER = "partition.json"
 FORMAT = 1
 """The version of the folder's layout; it grows when an older matryo could no longer read it."""
 
-_TILES = 64   # columns of the tiles by default: one cache line a row
+_TILES = 64, 128   # the fewest and the most columns of the tiles by default, one or two cache lines a row
+_SHARE = 16   # between them, this part of all columns: the longer the rows, the more it pays to pick few of them
 _MOST = 3   # times the share that is visited in the mean, a query may visit
 _LISTS = 4   # partitions by default, times the root of the number of rows
 
 
 def tile_dim(nesting: Nesting) -> int:
-    """The dim of the nesting whose columns lie in tiles by default."""
-    return max((dim for dim in nesting.dims if dim <= _TILES), default=nesting.dims[0])
+    """The dim of the nesting whose columns lie in tiles by default.
+
+    >>> from matryo.nesting import Nesting
+    >>> [tile_dim(Nesting.halving(dim)) for dim in (32, 512, 2048)]
+    [32, 64, 128]
+    """
+    most = min(max(nesting.dim // _SHARE, _TILES[0]), _TILES[1])
+    return max((dim for dim in nesting.dims if dim <= most), default=nesting.dims[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,8 +112,9 @@ class Partition:
     ) -> Partition:
         """Divide the rows. ``dim`` and ``long`` are dims of the nesting; ``lists`` is the number of partitions.
 
-        By default 64 columns or fewer lie in tiles, which is one cache line a row; all are held in int8, a quarter of
-        the bytes of float32, so that few rows are read in full; and there are 4 · √count partitions.
+        By default 64 columns or fewer lie in tiles, which is one cache line a row, or up to 128 of 2048 and more; all
+        are held in int8, a quarter of the bytes of float32, so that few rows are read in full; and there are
+        4 · √count partitions.
         """
         check_metric(metric)
         dim = tile_dim(blocks.nesting) if dim is None else dim

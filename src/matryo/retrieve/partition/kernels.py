@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from matryo.retrieve.kernels import LANES, add_dot, compiled, cut, key_of, lowest_bit, zeros
+from matryo.retrieve.kernels import LANES, add_dot, compiled, cut, key_of, lowest_bit, same_bits, zeros
 from matryo.retrieve.partition.stages import begin, full_stage, int8_stage, sift
 from matryo.retrieve.partition.tables import (
     COSINE,
@@ -25,10 +25,11 @@ from matryo.retrieve.partition.tables import (
     lowest_kept,
     measure,
     opened,
+    ordered,
     place_of,
     score_of,
 )
-from matryo.retrieve.partition.vectors import fetch, graded
+from matryo.retrieve.partition.vectors import fetch, graded, reaching
 
 __all__ = ["FIELDS", "search"]
 
@@ -47,13 +48,17 @@ def _nearest(tables, look, times, gap, keep, looks, keys):
             low = add_dot(tables.means, at, look.fine, 4 * j, low)
         place = tile * LANES
         graded(high, low, look.scale, look.shift, tables.means_adjust, place, times, looks, place, np.float32(np.inf))
-    best = np.float32(-np.inf)
-    for one in range(tables.list_count):
-        best = max(best, looks[one])
+    most = np.int32(-0x80000000)
+    for one in range(tables.list_count):   # by their bits, many at a time
+        most = max(most, ordered(same_bits(looks[one])))
+    best = same_bits(ordered(most))
     while True:
         found, held = 0, np.int64(0)
-        for one in range(tables.list_count):
-            if looks[one] >= best - gap:
+        for place in range(0, (tables.mean_tiles - 1) * LANES, LANES):
+            lanes = reaching(looks, place, best - gap)
+            while lanes:
+                one = place + lowest_bit(lanes)
+                lanes &= lanes - np.uint64(1)
                 keys[found] = key_of(looks[one], one)
                 held += tables.lists[one, 1]
                 found += 1

@@ -100,48 +100,56 @@ def _fetch_row(tables, place, done, dim):
 
 
 @compiled
-def _product(row, vector, first, apart):
-    # Of a row of one block with the columns of the query from ``first`` on; or the square of how far they are apart.
-    lanes, sum_, whole = no_products(), np.float32(0), len(row) & -LANES
-    if apart:
-        for j in range(0, whole, LANES):
-            lanes = add_square(row, j, vector, first + j, lanes)
-        for j in range(whole, len(row)):
-            sum_ += (wide(row[j]) - vector[first + j]) * (wide(row[j]) - vector[first + j])
-    else:
-        for j in range(0, whole, LANES):
-            lanes = add_product(row, j, vector, first + j, lanes)
-        for j in range(whole, len(row)):
-            sum_ += wide(row[j]) * vector[first + j]
-    return total_product(lanes) + sum_
-
-
-@compiled
-def _add_columns(tables, row, done, dim, vector, sum_):
-    # Add what the columns done … dim of a row in full precision give, block by block.
-    apart = tables.metric == L2
+def _row_product(tables, row, coming, done, dim, vector, like):
+    # Of the columns done … dim of a row with those of the query; for L2, the square of how far they are apart. Rows
+    # hold numbers as ``like`` does. Lines of the row ``coming`` are asked for one by one, as those of this are read:
+    # all at once, they would keep the processor from what it has.
+    apart, size, sum_ = tables.metric == L2, like.itemsize, np.float32(0)
+    even = odd = no_products()
     for number in range(tables.block_count):
-        start, first, width = tables.blocks[number, 0], tables.blocks[number, 1], tables.blocks[number, 2]
-        width -= first
+        start, first = tables.blocks[number, 0], tables.blocks[number, 1]
+        width = tables.blocks[number, 2] - first
         if done <= first < dim:
-            if tables.half:
-                sum_ += _product(carray(pointer(start + 2 * row * width), (width,), np.uint16), vector, first, apart)
-            else:
-                sum_ += _product(carray(pointer(start + 4 * row * width), (width,), np.float32), vector, first, apart)
-    return sum_
+            numbers = carray(pointer(start + size * row * width), (width,), like.dtype)
+            ahead, whole, pairs = start + size * coming * width, width & -LANES, width & -(2 * LANES)
+            for j in range(0, pairs, 2 * LANES):
+                fetch(ahead + size * j)
+                if size == 4:
+                    fetch(ahead + size * (j + LANES))
+                if apart:
+                    even = add_square(numbers, j, vector, first + j, even)
+                    odd = add_square(numbers, j + LANES, vector, first + j + LANES, odd)
+                else:
+                    even = add_product(numbers, j, vector, first + j, even)
+                    odd = add_product(numbers, j + LANES, vector, first + j + LANES, odd)
+            if pairs < width:
+                fetch(ahead + size * pairs)
+            if pairs < whole:
+                if apart:
+                    even = add_square(numbers, pairs, vector, first + pairs, even)
+                else:
+                    even = add_product(numbers, pairs, vector, first + pairs, even)
+            for j in range(whole, width):
+                one, other = wide(numbers[j]), vector[first + j]
+                sum_ += (one - other) * (one - other) if apart else one * other
+    return total_product(even, odd) + sum_
 
 
 @compiled
 def full_stage(tables, dim, done, level, vector, length, places, sums, keys, final):
     # Add columns in full precision, and make keys of the scores; in the end of rows, no more of places.
-    unit = np.float32(1) / max(np.float32(length), TINY)
-    for i in range(min(_ROWS_AHEAD, len(places))):
+    unit, count = np.float32(1) / max(np.float32(length), TINY), len(places)
+    for i in range(min(_ROWS_AHEAD, count)):
         _fetch_row(tables, places[i], done, dim)
-    for i in range(len(places)):
-        if i + _ROWS_AHEAD < len(places):
-            _fetch_row(tables, places[i + _ROWS_AHEAD], done, dim)
-        row = np.int64(tables.rows[places[i]])
-        sums[i] = score = _add_columns(tables, row, done, dim, vector, sums[i] if done else np.float32(0))
+    for i in range(count):
+        row, coming = np.int64(tables.rows[places[i]]), np.int64(tables.rows[places[min(i + _ROWS_AHEAD, count - 1)]])
+        fetch(tables.norms.ctypes.data + 4 * coming * tables.levels)
+        if tables.half:
+            halves = carray(pointer(tables.blocks[0, 0]), (0,), np.uint16)
+            score = _row_product(tables, row, coming, done, dim, vector, halves)
+        else:
+            score = _row_product(tables, row, coming, done, dim, vector, vector)
+        sums[i] = score = score + sums[i] if done else score
         if tables.metric == L2:
             score = -score
         elif tables.metric == COSINE:

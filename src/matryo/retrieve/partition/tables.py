@@ -14,7 +14,7 @@ from matryo.retrieve.kernels import LANES, compiled, cut, key_of, same_bits
 from matryo.retrieve.partition.vectors import pointer
 
 __all__ = ["COSINE", "FIELDS", "IP", "L2", "LINE", "TINY", "Look", "Tables", "look_with", "lowest_kept", "measure",
-           "opened", "place_of", "score_of"]
+           "opened", "ordered", "place_of", "score_of"]
 
 FIELDS = (
     "metric", "width", "dim", "long", "fours", "list_count", "tile_count", "mean_tiles", "wanted", "most", "k",
@@ -57,9 +57,14 @@ def opened(m):
 
 
 @compiled
+def ordered(bits):
+    # The bits of a float32 as an integer that sorts as the float does; and the other way round.
+    return np.int32(bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+
+
+@compiled
 def score_of(key):
-    bits = key >> 32
-    return same_bits(np.int32(bits ^ ((bits >> 31) & 0x7FFFFFFF)))
+    return same_bits(ordered(np.int32(key >> 32)))
 
 
 @compiled

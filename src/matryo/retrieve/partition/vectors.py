@@ -16,7 +16,7 @@ from numba.extending import intrinsic, models, register_model
 
 from matryo.retrieve.kernels import FLOATS, INTS, LANES, SUMS, bits, load, spread, widen
 
-__all__ = ["add_product", "add_square", "fetch", "graded", "no_products", "pointer", "total_product"]
+__all__ = ["add_product", "add_square", "fetch", "graded", "no_products", "pointer", "reaching", "total_product"]
 
 
 
@@ -86,6 +86,17 @@ def graded(_typing, high, low, scale, shift, adjust, place, times, scores, at, b
 
 
 @intrinsic
+def reaching(_typing, scores, at, bar):
+    """A bit for each of ``LANES`` scores that is not below the bar; none for NaN."""
+
+    def emit(context, builder, signature, args):
+        found = load(context, builder, signature.args[0], args[0], args[1], FLOATS, align=4)
+        return bits(builder, builder.fcmp_ordered(">=", found, spread(builder, args[2], FLOATS)))
+
+    return types.uint64(scores, types.intp, types.float32), emit
+
+
+@intrinsic
 def no_products(_typing):
     """A vector of zeros."""
     return _products(), lambda *_: ir.Constant(FLOATS, None)
@@ -122,11 +133,12 @@ def add_square(_typing, row, at, vector, first, sums):
 
 
 @intrinsic
-def total_product(_typing, sums):
-    """The sum over the lanes."""
+def total_product(_typing, sums, others):
+    """The sum over the lanes of both."""
 
     def emit(_context, builder, _signature, args):
         number, zero = ir.FloatType(), ir.Constant(ir.FloatType(), 0.0)
-        return _call(builder, f"llvm.vector.reduce.fadd.v{LANES}f32", number, zero, args[0], fastmath=("reassoc",))
+        both = builder.fadd(*args)
+        return _call(builder, f"llvm.vector.reduce.fadd.v{LANES}f32", number, zero, both, fastmath=("reassoc",))
 
-    return types.float32(_products), emit
+    return types.float32(_products, _products), emit
