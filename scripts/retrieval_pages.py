@@ -47,9 +47,9 @@ does; top-1 is 1-NN accuracy, recall@10 is against exact search at full dim. All
     "funnel": "The paper's cascades: the shortlist shrinks while the dim doubles; bold as above.",
     "shortlist": "How long the shortlist must be; bold is the best of a column.",
     "single": "Every vector at one dim, for comparison.",
-    "gpu": """Milliseconds a query on a GPU (`index.to("cuda")`); *faster* is against exact search at full dim there. *torch*
-is what one would write by hand: one product and one `topk`, nothing scored anew and no order among ties. Vectors are
-random, with a spectrum that decays. A plan saves less than on a CPU, as launches cost more than scores. With many
+    "gpu": """Milliseconds a query on a GPU (`index.to("cuda")`); *faster* is against exact search at full dim there.
+*torch* is what one would write by hand: one product and one `topk`, nothing scored anew, no order among ties. Vectors
+are random, with a spectrum that decays. A plan saves less than on a CPU, as launches cost more than scores. With many
 queries at once our search is far behind the plain product in float16: there it is not good enough yet.""",
     "promise": """The planner sees some queries and promises a recall with 95 % confidence; all the others say whether
 it holds for them.""",

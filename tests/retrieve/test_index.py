@@ -121,3 +121,27 @@ def test_bad_questions_are_refused(small):
     with pytest.raises(InputError, match="no plan"):
         index.search(queries, plan=Plan.single(16), exact=True)
     assert "150 × 16" in repr(index)
+
+
+@pytest.mark.parametrize("guided", [False, True])
+def test_threads_share_the_queries_and_change_nothing(small, guided):
+    index, vectors, queries = small
+    plans = [None, Plan.adaptive(4, 16, keep=40)]
+    if guided:
+        pytest.importorskip("numba")
+        index.compact()
+        index.build(sketch=True, partition=4)
+        plans += [Plan.adaptive(4, 16, keep=40, precision="int8", probe=0.5)]
+    many = np.concatenate([queries, vectors[:20]])
+    for plan in plans:
+        one = index.search(many, k=5, plan=plan)
+        for threads in (2, 3, 100):
+            shared = index.search(many, k=5, plan=plan, threads=threads)
+            np.testing.assert_array_equal(shared.ids, one.ids)
+            np.testing.assert_array_equal(shared.scores, one.scores)
+
+
+def test_threads_are_at_least_one(small):
+    index, _, queries = small
+    with pytest.raises(InputError, match=r"threads must be at least 1 \(got 0\)"):
+        index.search(queries, threads=0)

@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--ef", type=int, metavar="N", help="the first stage walks a graph with N candidates at hand")
     how.add_argument("--exact", action="store_true", help="the default, said aloud: no plan")
     add_source_arguments(parser)
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads that share the queries [1]")
     parser.add_argument("--json", action="store_true", help="print a JSON object for each query, and no table")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the hits to FILE.npz or FILE.jsonl")
 
@@ -182,7 +183,7 @@ def _ask(args: argparse.Namespace, index: Index, plan: Plan | None, where: Any) 
     first = 0
     for batch in open_queries(args, index).batches():
         numbers = list(range(first, first + len(batch.vectors)))
-        hits = index.search(batch.vectors, args.k, plan, args.exact, where)
+        hits = index.search(batch.vectors, args.k, plan, args.exact, where, args.threads)
         yield _Answer(batch.ids or numbers, hits)
         first += len(numbers)
 
@@ -196,7 +197,7 @@ def _like(args: argparse.Namespace, index: Index, plan: Plan | None, where: Any)
 
     ids = parse_ids(index, args.like)
     more = args.k + 1 if args.k > 0 else args.k   # a k that is none is told by the search
-    hits = index.search(index.get(ids)[0], more, plan, args.exact, where)
+    hits = index.search(index.get(ids)[0], more, plan, args.exact, where, args.threads)
     others = np.argsort(hits.ids == np.array(ids)[:, None], axis=1, kind="stable")[:, : args.k]   # itself comes last
     yield _Answer(ids, Hits(np.take_along_axis(hits.ids, others, 1), np.take_along_axis(hits.scores, others, 1)))
 

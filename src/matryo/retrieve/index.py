@@ -13,6 +13,7 @@ array([[1.  , 0.94]], dtype=float32)
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -125,14 +126,17 @@ class Index:
         plan: Plan | None = None,
         exact: bool = False,
         where: Mapping[str, Any] | None = None,
+        threads: int = 1,
     ) -> Hits:
         """The ``k`` nearest of each query, [queries, k], nearest first; of equal scores the one added first.
 
         Without a ``plan``, and with ``exact``, it is the ``k`` nearest at full dim that are found; a sketch (see
         :meth:`build`) spares reading most vectors. ``where`` restricts the search to payloads that match
         (``{"year": {"$gte": 2020}}``). Where there are fewer than ``k``, scores are −∞ and ids −1 or "". A single
-        query may be one-dimensional.
+        query may be one-dimensional; many are shared by ``threads``.
         """
+        if threads < 1:
+            raise InputError("threads must be at least 1", got=threads, cure="use as many as there are cores")
         if exact and plan is not None:
             raise InputError("an exact search has no plan", got=plan, cure="give a plan, or exact=True")
         asked = np.asarray(queries)
@@ -141,7 +145,7 @@ class Index:
             now = self.store.snapshot()
             snapshot = now if where is None else self.store.where(where)
             try:
-                return self._search(snapshot, asked, k, plan)
+                return self._shared(snapshot, asked, k, plan, min(threads, max(1, len(asked))))
             except (EmbeddingsError, OSError):
                 # A guide may have been replaced since; what is damaged stays so.
                 if self.store.snapshot() is now:
@@ -229,6 +233,14 @@ class Index:
         self.store.compact()
         if self.store.wanted():
             self.build()
+
+    def _shared(self, snapshot: Snapshot, queries: Array, k: int, plan: Plan | None, threads: int) -> Hits:
+        """A part of the queries for each thread; kernels and products let the others run."""
+        if threads == 1:
+            return self._search(snapshot, queries, k, plan)
+        with ThreadPoolExecutor(threads) as pool:
+            found = list(pool.map(lambda part: self._search(snapshot, part, k, plan), np.array_split(queries, threads)))
+        return Hits(np.concatenate([one.ids for one in found]), np.concatenate([one.scores for one in found]))
 
     def _search(self, snapshot: Snapshot, queries: Array, k: int, plan: Plan | None) -> Hits:
         """Every segment by itself, and the best of all."""
