@@ -36,8 +36,8 @@ NOTES = {
 that finds so much of what exact search at full dim finds. *Slower* is the time of a query as a multiple of matryo's,
 the median over turns of one run in which both were asked, or with ≈ of their means in different runs. *MB* is the
 index's size on disk, *memory* the MB that its process holds. *Batch* is all queries at once, on one thread too.
-The rows of 512 dims are older: there the settings of an engine were asked the same fifty queries one after the other,
-so that what one had read lay in the cache for the next, which favours engines that read little.""",
+At 512 dims, builds that had not been the best of their engine were not measured again; their rows are older, with 1,000
+queries, the same fifty for one setting after the other, so that what one had read lay in the cache for the next.""",
     "labels": "Where labels are what counts, other neighbours of the same class are as good, and so may a prefix be.",
     "growth": """What a query costs as the database grows, at recall@10 of at least 0.95; bytes are those of vectors and
 codes that are read, where the engine tells.""",
