@@ -129,6 +129,7 @@ def test_only_some_inputs_need_gradients(engine, device, precise):
     assert not nested_contrastive(a.detach(), b.detach(), nesting, engine=engine).requires_grad
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")   # what torch.compile does itself
 def test_a_compiled_model_has_it_in_one_graph(lean, device, precise):
     dtype, close = precise(lean)
     nesting, given, exact = draw((3, 8), 5, 2, 0, device, dtype)

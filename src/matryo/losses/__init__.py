@@ -5,6 +5,7 @@ Sentence-transformers hands a loss the texts, so :class:`NestedRankingLoss` hold
 
 from matryo.losses.contrastive import nested_contrastive
 from matryo.losses.cross_entropy import cross_entropy_by_dim, nested_cross_entropy, prefix_logits
+from matryo.losses.distil import nested_distil
 from matryo.losses.lift import nested
 from matryo.losses.sentence import NestedRankingLoss
 
@@ -14,5 +15,6 @@ __all__ = [
     "nested",
     "nested_contrastive",
     "nested_cross_entropy",
+    "nested_distil",
     "prefix_logits",
 ]

@@ -6,7 +6,8 @@ the norms, the temperature and their gradients are numbers by row and by column 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, distributed
@@ -22,7 +23,7 @@ from matryo.losses.vectors import as_autocast, check_vectors
 if TYPE_CHECKING:
     from matryo.nesting import Nesting
 
-__all__ = ["nested_contrastive"]
+__all__ = ["contrastive_by_dim", "inverse_norms", "nested_contrastive"]
 
 
 def nested_contrastive(
@@ -58,6 +59,24 @@ def nested_contrastive(
     >>> torch.allclose(loss, F.cross_entropy(truncate(a, 16) @ truncate(b, 16).T / 0.1, torch.arange(4)), atol=1e-5)
     True
     """
+    losses = contrastive_by_dim(
+        a, b, nesting, temperature, symmetric=symmetric, negatives=negatives, gather=gather, engine=engine
+    )
+    return weighed(losses, nesting)
+
+
+def contrastive_by_dim(
+    a: Tensor,
+    b: Tensor,
+    nesting: Nesting,
+    temperature: float | Tensor = 0.05,
+    *,
+    symmetric: bool = False,
+    negatives: Tensor | None = None,
+    gather: bool = False,
+    engine: str = "auto",
+) -> Tensor:
+    """The unweighted loss at each dim, [dims]; the arguments are those of :func:`nested_contrastive`."""
     _check(a, b, negatives, nesting, temperature)
     candidates = [b] if negatives is None else [b, negatives]
     if gather and distributed.is_initialized():
@@ -67,7 +86,7 @@ def nested_contrastive(
             losses = (losses + _to_own(b, [gather_rows(a)], nesting, temperature, engine, first=first)) / 2
     else:
         losses = _to_own(a, candidates, nesting, temperature, engine, back=symmetric)
-    return weighed(losses, nesting)
+    return losses
 
 
 def _to_own(
@@ -84,13 +103,13 @@ def _to_own(
 
     With ``back``, the mean of this direction and the one from those candidates to their queries.
     """
-    vectors = a, torch.cat(candidates)
+    vectors = a, candidates[0] if len(candidates) == 1 else torch.cat(candidates)
     if as_autocast(*vectors)[0].dtype == torch.float16:
         vectors = _of_unit_length(vectors[0]), _of_unit_length(vectors[1])
     x, y = as_autocast(*vectors)
     if isinstance(temperature, Tensor):
         temperature = temperature.reshape(())
-    left, right = _inverse_norms(x, nesting) / temperature, _inverse_norms(y, nesting)
+    left, right = inverse_norms(x, nesting) / temperature, inverse_norms(y, nesting)
     scores = Scores(x, y, nesting, left=left, right=right)
     target = torch.arange(first, first + len(x), device=x.device)
     engine = choose(scores, engine)
@@ -110,13 +129,35 @@ def _of_unit_length(z: Tensor) -> Tensor:
     return unit.to(z.dtype)
 
 
-def _inverse_norms(z: Tensor, nesting: Nesting) -> Tensor:
+def inverse_norms(z: Tensor, nesting: Nesting) -> Tensor:
     """One over the norm of each prefix, [dims, rows]; 0 for a prefix of zeros, and no gradient then."""
-    blocks = z[:, : nesting.dim].split([high - low for low, high in nesting.blocks], 1)
-    norms = torch.stack([torch.linalg.vector_norm(block, dim=1, dtype=wide(z.dtype)) for block in blocks])
-    squares = norms.square().cumsum(0)
-    some = squares > 0
-    return squares.where(some, 1).rsqrt() * some
+    found: Tensor = _InverseNorms.apply(z, nesting.dims)   # type: ignore[no-untyped-call]
+    return found
+
+
+class _InverseNorms(torch.autograd.Function):
+    """Written out, as torch would go through z once for every dim, forward and backward."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, dims: tuple[int, ...]) -> Tensor:
+        sums = z[:, : dims[-1]].to(wide(z.dtype)).square().cumsum(1)
+        squares = torch.stack([sums[:, dim - 1] for dim in dims])
+        some = squares > 0
+        inverse = squares.where(some, 1).rsqrt() * some
+        ctx.save_for_backward(z, inverse)
+        ctx.dims = dims
+        return inverse
+
+    @staticmethod
+    def backward(ctx: Any, *given: Any) -> tuple[Tensor, None]:
+        """−x · Σ over the dims that reach x of gradient / norm³."""
+        z, inverse = ctx.saved_tensors
+        pulls = (given[0] * inverse**3).flip(0).cumsum(0).flip(0)
+        widths = [high - low for low, high in pairwise((0, *ctx.dims))]
+        by_column = torch.cat([one[:, None].expand(-1, width) for one, width in zip(pulls, widths, strict=True)], 1)
+        gradient = torch.zeros_like(z) if z.shape[1] > ctx.dims[-1] else torch.empty_like(z)
+        gradient[:, : ctx.dims[-1]] = -z[:, : ctx.dims[-1]] * by_column
+        return gradient, None
 
 
 def _check(a: Tensor, b: Tensor, negatives: Tensor | None, nesting: Nesting, temperature: float | Tensor) -> None:

@@ -13,11 +13,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["combine_kernel", "lse_kernel", "pull_kernel", "small_kernel"]
+from matryo.losses.kernels.fused_pulls import LOG2E, is_hit, less_hard, of_columns, of_rows, pulls_of
+
+__all__ = ["combine_kernel", "lse_kernel", "pull_kernel"]
 
 _STEPS = ["ragged_steps", "even_steps", "even_start"]   # one compilation serves all their values
 
-_LOG2E = tl.constexpr(1.4426950408889634)
 _LN2 = tl.constexpr(0.6931471805599453)
 
 
@@ -50,14 +51,14 @@ def _lse_at(
         s = s + tl.load(bias + (level * columns if RESTART else 0) + n, n < columns, 0.0)[None, :]
     if MASKED:
         s = tl.where((n < columns)[None, :], s, float("-inf"))
-    most = _finite(tl.max(s, 1)) * _LOG2E
-    total = tl.sum(tl.exp2(s * _LOG2E - most[:, None]), 1)
+    most = _finite(tl.max(s, 1)) * LOG2E
+    total = tl.sum(tl.exp2(s * LOG2E - most[:, None]), 1)
     at = by_row + (level * tl.cdiv(columns, BN) + j).to(tl.int64) * rows + m
     tl.store(at, (most + tl.log2(total)) * _LN2, m < rows)
     if OVER_ROWS:
         s = tl.where((m < rows)[:, None], s, float("-inf"))
-        most = _finite(tl.where(n < columns, tl.max(s, 0), 0.0)) * _LOG2E
-        total = tl.sum(tl.exp2(s * _LOG2E - most[None, :]), 0)
+        most = _finite(tl.where(n < columns, tl.max(s, 0), 0.0)) * LOG2E
+        total = tl.sum(tl.exp2(s * LOG2E - most[None, :]), 0)
         at = by_column + (level * tl.cdiv(rows, BM) + i).to(tl.int64) * columns + n
         tl.store(at, (most + tl.log2(total)) * _LN2, n < columns)
 
@@ -76,17 +77,18 @@ def lse_kernel(
     acc = tl.zeros((BM, BN), tl.float32)
     level = 0
     end = tl.load(ends)
-    for step in tl.range(ragged_steps, disable_licm=True):
-        a = x_ragged.load([i * BM, step * BR])
-        b = y_ragged.load([j * BN, step * BR])
-        acc = tl.dot(a, b.T, acc, input_precision=PRECISION)
-        if step + 1 == end:
-            _lse_at(acc, level, left, right, bias, by_row, by_column, rows, columns, i, j, m, n, BM, BN,
-                    SCALED, BIAS, RESTART, MASKED, OVER_ROWS)  # fmt: skip
-            level += 1
-            end = tl.load(ends + level)
-            if RESTART:
-                acc = tl.zeros((BM, BN), tl.float32)
+    if x_ragged is not None:
+        for step in tl.range(ragged_steps, disable_licm=True):
+            a = x_ragged.load([i * BM, step * BR])
+            b = y_ragged.load([j * BN, step * BR])
+            acc = tl.dot(a, b.T, acc, input_precision=PRECISION)
+            if step + 1 == end:
+                _lse_at(acc, level, left, right, bias, by_row, by_column, rows, columns, i, j, m, n, BM, BN,
+                        SCALED, BIAS, RESTART, MASKED, OVER_ROWS)  # fmt: skip
+                level += 1
+                end = tl.load(ends + level)
+                if RESTART:
+                    acc = tl.zeros((BM, BN), tl.float32)
     for step in tl.range(even_steps, disable_licm=True):
         a = x_even.load([i * BM, even_start + step * BK])
         b = y_even.load([j * BN, even_start + step * BK])
@@ -106,7 +108,7 @@ def combine_kernel(logs, out, parts, count, BLOCK: tl.constexpr):
     most = tl.full((BLOCK,), float("-inf"), tl.float32)
     total = tl.zeros((BLOCK,), tl.float32)
     for _ in range(parts):
-        here = tl.load(start, at < count, 0.0) * _LOG2E
+        here = tl.load(start, at < count, 0.0) * LOG2E
         start += count
         higher = tl.maximum(most, here)
         total = total * tl.exp2(most - _finite(higher)) + tl.exp2(here - _finite(higher))
@@ -115,88 +117,64 @@ def combine_kernel(logs, out, parts, count, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _of_rows(
-    level, m, rows, left, top, hard, target, even, SCALED: tl.constexpr, EVEN: tl.constexpr
-):  # fmt: skip
-    """What every row brings to its pulls: (there?, left, top, hard, target, even)."""
-    ok, at = m < rows, level * rows + m
-    here = tl.load(top + at, ok, float("inf"))
-    scale, take = here, here   # where there are none, nobody asks
-    if SCALED:
-        scale = tl.load(left + at, ok, 0.0)
-    if EVEN:
-        take = tl.load(even + at, ok, 0.0)
-    return ok, scale, here, tl.load(hard + at, ok, 0.0), tl.load(target + m, ok, -1), take
-
-
-@triton.jit
-def _of_columns(
-    level, n, columns, right, bias, top_right, share,
-    SCALED: tl.constexpr, BIAS: tl.constexpr, RESTART: tl.constexpr, OVER_ROWS: tl.constexpr, EVEN: tl.constexpr,
-):  # fmt: skip
-    """What every column brings: (there?, its number, right, bias, top, share)."""
-    ok, at = n < columns, level * columns + n
-    scale, shift, here, part = n, n, n, n
-    if SCALED:
-        scale = tl.load(right + at, ok, 0.0)
-    if BIAS:
-        shift = tl.load(bias + (level * columns if RESTART else 0) + n, ok, 0.0) * _LOG2E
-    if OVER_ROWS:
-        here = tl.load(top_right + at, ok, float("inf"))
-    if EVEN:
-        part = tl.load(share + n, ok, 0.0)
-    return ok, n, scale, shift, here, part
-
-
-@triton.jit
-def _pulls(
-    products, row, column, SCALED: tl.constexpr, BIAS: tl.constexpr, OVER_ROWS: tl.constexpr, EVEN: tl.constexpr,
-    MASKED: tl.constexpr,
-):  # fmt: skip
-    """The pull of every score of a tile, but for its sign, and the scores without bias.
-
-    Rows stand and columns lie, or the other way round. Exponents are those of 2, and soft is part of them.
-    """
-    ok, left, top, hard, target, even = row
-    there, n, right, bias, top_right, share = column
-    s = products
-    if SCALED:
-        s = s * left * right
-    score = s * _LOG2E
-    if BIAS:
-        score += bias
-    if MASKED:   # a row's log-sum-exp bounds no score beyond the last column
-        score = tl.where(there, score, float("-inf"))
-    p = tl.exp2(score - top)
-    if OVER_ROWS:   # a column's log-sum-exp bounds no score beyond the last row
-        p += tl.exp2(tl.where(ok, score, float("-inf")) - top_right)
-    p = tl.where(n == target, p - hard, p)
-    if EVEN:
-        p -= even * share
-    return p, s
+def _sums_of_columns(tile, BM: tl.constexpr, EXACT: tl.constexpr):
+    """Sums over the rows of a tile: by a product in half precision, which asks no other thread for its numbers."""
+    if EXACT:
+        sums = tl.sum(tile, 0)
+    else:
+        ones = tl.full((16, BM), 1.0, tl.bfloat16)   # sixteen rows are the least there is
+        sums = tl.max(tl.dot(ones, tile.to(tl.bfloat16)), 0)
+    return sums
 
 
 @triton.jit
 def _swept(
-    products, level, m, n, rows, columns, left, right, bias, sign, top, hard, target, top_right, even, share,
-    bias_sum, left_sum, right_sum,
+    products, level, m, n, hit, edge, rows, columns, left, right, bias, sign, top, hard, target, top_right, even, share,
+    bias_sum, left_sum, right_sum, BM: tl.constexpr,
     SCALED: tl.constexpr, BIAS: tl.constexpr, RESTART: tl.constexpr, OVER_ROWS: tl.constexpr, EVEN: tl.constexpr,
-    BIAS_SUM: tl.constexpr, MASKED: tl.constexpr,
+    BIAS_SUM: tl.constexpr, MASKED: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """What the pulls of a tile at one dim multiply x and y with; their sums are added where they are wanted."""
-    row = _of_rows(level, m[:, None], rows, left, top, hard, target, even, SCALED, EVEN)
-    column = _of_columns(level, n[None, :], columns, right, bias, top_right, share,
+    row = of_rows(level, m[:, None], rows, left, top, even, SCALED, EVEN)
+    column = of_columns(level, n[None, :], columns, right, bias, top_right, share,
                          SCALED, BIAS, RESTART, OVER_ROWS, EVEN)  # fmt: skip
-    p, s = _pulls(products, row, column, SCALED, BIAS, OVER_ROWS, EVEN, MASKED)
-    p *= tl.load(sign + level)
+    p = pulls_of(products, row, column, edge, SCALED, BIAS, OVER_ROWS, EVEN, MASKED)
+    if hit:
+        p = less_hard(p, level, m[:, None], n[None, :], rows, hard, target)
+    if tl.load(sign + level) < 0:
+        p = -p
     column_ok = n < columns
     if BIAS_SUM:
         tl.atomic_add(bias_sum + (level * columns if RESTART else 0) + n, tl.sum(p, 0), column_ok, sem="relaxed")
-    if SCALED:   # a score is 0 beyond the last column
-        tl.atomic_add(left_sum + level * rows + m, tl.sum(p * s, 1), m < rows, sem="relaxed")
-        tl.atomic_add(right_sum + level * columns + n, tl.sum(p * s, 0), column_ok, sem="relaxed")
-        p = p * row[1] * column[2]
+    if SCALED:
+        p = p * row[1] * column[1]
+        along = p * products   # the pull times the score, which is 0 beyond the last column
+        tl.atomic_add(left_sum + level * rows + m, tl.sum(along, 1), m < rows, sem="relaxed")
+        tl.atomic_add(right_sum + level * columns + n, _sums_of_columns(along, BM, EXACT), column_ok, sem="relaxed")
     return p
+
+
+@triton.jit
+def _packed(tile, BM: tl.constexpr, BN: tl.constexpr, TYPE: tl.constexpr):
+    """A tile in as few registers as its type takes: two halves in one."""
+    if tl.float32 == TYPE:
+        packed = tile
+    else:
+        even, odd = tl.split(tile.to(TYPE).to(tl.uint16, bitcast=True).reshape(BM, BN // 2, 2))
+        packed = even.to(tl.uint32) | (odd.to(tl.uint32) << 16)
+    return packed
+
+
+@triton.jit
+def _unpacked(packed, BM: tl.constexpr, BN: tl.constexpr, TYPE: tl.constexpr):
+    """It in float32."""
+    if tl.float32 == TYPE:
+        tile = packed
+    else:
+        even = (packed & 0xFFFF).to(tl.uint16).to(TYPE, bitcast=True)
+        odd = (packed >> 16).to(tl.uint16).to(TYPE, bitcast=True)
+        tile = tl.join(even, odd).reshape(BM, BN).to(tl.float32)
+    return tile
 
 
 # Addresses are made where they are used: kept, those of a tile would take twice the registers of the tile itself.
@@ -216,113 +194,90 @@ def _load_tile(corner, rows, stride, BM: tl.constexpr, BN: tl.constexpr):
     return tl.load(corner + m * stride + tl.arange(0, BN)[None, :], m < rows, 0.0)
 
 
-@triton.jit(do_not_specialize=[*_STEPS, "dims", "tiles"])
+@triton.jit(do_not_specialize=[*_STEPS, "dims", "tiles", "hits_stride"])
 def pull_kernel(
     x_ragged, y_ragged, x_even, y_even, ends, ragged_steps, even_steps, even_start, rows, columns,
-    left, right, bias, sign, top, hard, target, top_right, even, share,
+    left, right, bias, sign, top, hard, target, hits, hits_stride, top_right, even, share,
     pulls, bias_sum, left_sum, right_sum, first, width, tiles, dims,
-    BM: tl.constexpr, BN: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, HIT: tl.constexpr,
     SCALED: tl.constexpr, BIAS: tl.constexpr, RESTART: tl.constexpr, OVER_ROWS: tl.constexpr, EVEN: tl.constexpr,
-    BIAS_SUM: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
+    BIAS_SUM: tl.constexpr, MASKED: tl.constexpr, HELD: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Write the pulls at every dim, [dims, rows, width], of the columns from ``first`` on, ``tiles`` tiles of them.
 
     Where the dims share their columns, what is stored is the sum over a dim and all later ones: what the block that
-    this dim adds is multiplied with. The tile is gone over again for that, while it is in the cache.
+    this dim adds is multiplied with. Up to the last dim, the pulls of the earlier ones wait in registers if there are
+    at most three (``HELD``); else they are stored, and gone over again while they are in the cache.
     """
+    TYPE: tl.constexpr = pulls.dtype.element_ty
+    EXACT: tl.constexpr = tl.float32 == TYPE
     i, j = _place(tl.program_id(0), tl.cdiv(rows, BM), tiles, GROUP)
     begin = first + j * BN
     m, n = i * BM + tl.arange(0, BM), begin + tl.arange(0, BN)
     corner = pulls + (i * BM).to(tl.int64) * width + j * BN
     stride = width.to(tl.int64) * rows   # rows may be 1, which Triton makes a constant
+    hit, edge = is_hit(hits, hits_stride, i * BM, begin, BM, BN, HIT), begin + BN > columns
     acc = tl.zeros((BM, BN), tl.float32)
+    old = _packed(acc, BM, BN, TYPE)
+    older, oldest = old, old
     level = 0
     end = tl.load(ends)
-    for step in tl.range(ragged_steps, disable_licm=True):
-        a = x_ragged.load([i * BM, step * BR])
-        b = y_ragged.load([begin, step * BR])
-        acc = tl.dot(a, b.T, acc, input_precision=PRECISION)
-        if (step + 1 == end) & (level < dims - 1):
-            p = _swept(acc, level, m, n, rows, columns, left, right, bias, sign, top, hard, target, top_right,
-                       even, share, bias_sum, left_sum, right_sum, SCALED, BIAS, RESTART, OVER_ROWS, EVEN,
-                       BIAS_SUM, MASKED)  # fmt: skip
-            _store_tile(corner + level * stride, p, rows - i * BM, width, BM, BN)
-            level += 1
-            end = tl.load(ends + level)
-            if RESTART:
-                acc = tl.zeros((BM, BN), tl.float32)
+    if x_ragged is not None:
+        for step in tl.range(ragged_steps, disable_licm=True):
+            a = x_ragged.load([i * BM, step * BR])
+            b = y_ragged.load([begin, step * BR])
+            acc = tl.dot(a, b.T, acc, input_precision=PRECISION)
+            if (step + 1 == end) & (level < dims - 1):
+                p = _swept(acc, level, m, n, hit, edge, rows, columns, left, right, bias, sign, top, hard, target,
+                           top_right, even, share, bias_sum, left_sum, right_sum, BM, SCALED, BIAS, RESTART, OVER_ROWS,
+                           EVEN, BIAS_SUM, MASKED, EXACT)  # fmt: skip
+                if HELD >= 3:
+                    oldest = older
+                if HELD >= 2:
+                    older = old
+                if HELD:
+                    old = _packed(p, BM, BN, TYPE)
+                else:
+                    _store_tile(corner + level * stride, p, rows - i * BM, width, BM, BN)
+                level += 1
+                end = tl.load(ends + level)
+                if RESTART:
+                    acc = tl.zeros((BM, BN), tl.float32)
     for step in tl.range(even_steps, disable_licm=True):
         a = x_even.load([i * BM, even_start + step * BK])
         b = y_even.load([begin, even_start + step * BK])
         acc = tl.dot(a, b.T, acc, input_precision=PRECISION)
         if (ragged_steps + step + 1 == end) & (level < dims - 1):
-            p = _swept(acc, level, m, n, rows, columns, left, right, bias, sign, top, hard, target, top_right,
-                       even, share, bias_sum, left_sum, right_sum, SCALED, BIAS, RESTART, OVER_ROWS, EVEN,
-                       BIAS_SUM, MASKED)  # fmt: skip
-            _store_tile(corner + level * stride, p, rows - i * BM, width, BM, BN)
+            p = _swept(acc, level, m, n, hit, edge, rows, columns, left, right, bias, sign, top, hard, target,
+                       top_right, even, share, bias_sum, left_sum, right_sum, BM, SCALED, BIAS, RESTART, OVER_ROWS,
+                       EVEN, BIAS_SUM, MASKED, EXACT)  # fmt: skip
+            if HELD >= 3:
+                oldest = older
+            if HELD >= 2:
+                older = old
+            if HELD:
+                old = _packed(p, BM, BN, TYPE)
+            else:
+                _store_tile(corner + level * stride, p, rows - i * BM, width, BM, BN)
             level += 1
             end = tl.load(ends + level)
-    total = _swept(acc, dims - 1, m, n, rows, columns, left, right, bias, sign, top, hard, target, top_right,
-                   even, share, bias_sum, left_sum, right_sum, SCALED, BIAS, RESTART, OVER_ROWS, EVEN,
-                   BIAS_SUM, MASKED)  # fmt: skip
-    _store_tile(corner + (dims - 1) * stride, total, rows - i * BM, width, BM, BN)
-    if not RESTART:
+    total = _swept(acc, dims - 1, m, n, hit, edge, rows, columns, left, right, bias, sign, top, hard, target,
+                   top_right, even, share, bias_sum, left_sum, right_sum, BM, SCALED, BIAS, RESTART, OVER_ROWS,
+                   EVEN, BIAS_SUM, MASKED, EXACT)  # fmt: skip
+    here = corner + (dims - 1) * stride
+    _store_tile(here, total, rows - i * BM, width, BM, BN)
+    if HELD >= 1:
+        total += _unpacked(old, BM, BN, TYPE)
+        _store_tile(here - stride, total, rows - i * BM, width, BM, BN)
+    if HELD >= 2:
+        total += _unpacked(older, BM, BN, TYPE)
+        _store_tile(here - 2 * stride, total, rows - i * BM, width, BM, BN)
+    if HELD >= 3:
+        total += _unpacked(oldest, BM, BN, TYPE)
+        _store_tile(here - 3 * stride, total, rows - i * BM, width, BM, BN)
+    if (not RESTART) and HELD == 0:
         tl.debug_barrier()   # other threads may have written what is read
-        for back in tl.range(2, dims + 1, disable_licm=True, num_stages=1):
-            here = corner + (dims - back) * stride
+        for _ in tl.range(1, dims, disable_licm=True, num_stages=1):
+            here -= stride
             total += _load_tile(here, rows - i * BM, width, BM, BN).to(tl.float32)
             _store_tile(here, total, rows - i * BM, width, BM, BN)
-
-
-@triton.jit(do_not_specialize=["level", "dim", "tiles_each"])
-def small_kernel(
-    mine, others, level, dim, rows, columns, tiles_each,
-    left, right, bias, sign, top, hard, target, top_right, even, share,
-    into, into_stride, bias_sum, left_sum, right_sum,
-    BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, OF_Y: tl.constexpr,
-    SCALED: tl.constexpr, BIAS: tl.constexpr, RESTART: tl.constexpr, OVER_ROWS: tl.constexpr, EVEN: tl.constexpr,
-    BIAS_SUM: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """The gradient at one small dim, as attention does it: a tile of x (or of y) stays, those of the other pass by.
-
-    Nothing is written but the gradient, [own rows, dim], added to ``into``.
-    """
-    own = tl.program_id(0) * BM + tl.arange(0, BM)
-    wide = tl.arange(0, D)
-    held = mine.load([tl.program_id(0) * BM, 0])   # beyond ``dim`` there are zeros
-    acc = tl.zeros((BM, D), tl.float32)
-    pulled = tl.zeros((BM,), tl.float32)
-    first = tl.program_id(1) * tiles_each
-    last = min(first + tiles_each, tl.cdiv(rows if OF_Y else columns, BN))
-    for tile in tl.range(first, last, disable_licm=True):
-        other = tile * BN + tl.arange(0, BN)
-        # Asked for before the product, these are there when it is.
-        if OF_Y:
-            row = _of_rows(level, other[None, :], rows, left, top, hard, target, even, SCALED, EVEN)
-            column = _of_columns(level, own[:, None], columns, right, bias, top_right, share,
-                                 SCALED, BIAS, RESTART, OVER_ROWS, EVEN)  # fmt: skip
-        else:
-            row = _of_rows(level, own[:, None], rows, left, top, hard, target, even, SCALED, EVEN)
-            column = _of_columns(level, other[None, :], columns, right, bias, top_right, share,
-                                 SCALED, BIAS, RESTART, OVER_ROWS, EVEN)  # fmt: skip
-        passing = others.load([tile * BN, 0])
-        products = tl.dot(held, passing.T, input_precision=PRECISION)
-        p, _ = _pulls(products, row, column, SCALED, BIAS, OVER_ROWS, EVEN, MASKED)
-        if BIAS_SUM:
-            pulled += tl.sum(p, 1)
-        if SCALED:
-            p *= row[1] if OF_Y else column[2]
-        acc = tl.dot(p.to(passing.dtype), passing, acc, input_precision=PRECISION)
-    turn = tl.load(sign + level)
-    acc *= turn
-    count = columns if OF_Y else rows
-    ok = own < count
-    if SCALED:
-        acc *= tl.load((right if OF_Y else left) + level * count + own, ok, 0.0)[:, None]
-        # Scores are linear in x and in y: the sum of p · s over a row is what the gradient has along it.
-        along = tl.sum(acc * held.to(tl.float32), 1)
-        tl.atomic_add((right_sum if OF_Y else left_sum) + level * count + own, along, ok, sem="relaxed")
-    if BIAS_SUM:
-        tl.atomic_add(bias_sum + (level * columns if RESTART else 0) + own, turn * pulled, ok, sem="relaxed")
-    at = into + own.to(tl.int64)[:, None] * into_stride + wide[None, :]
-    tl.atomic_add(at, acc, ok[:, None] & (wide < dim)[None, :], sem="relaxed")

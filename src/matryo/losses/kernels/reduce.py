@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -103,8 +104,16 @@ def _unpack(
     bias, left, right, share = (
         None if one is None else one.to(wide(x.dtype)).contiguous() for one in (bias, left, right, share)
     )
-    scores = Scores(x, y, Nesting(dims), tied, bias, left, right)
-    return scores, target.contiguous(), share, over_rows, importlib.import_module(_MODULES[engine])
+    scores = Scores(x, y, _nesting(tuple(dims)), tied, bias, left, right)
+    return scores, target.contiguous(), share, over_rows, _module(engine)
+
+
+_nesting = lru_cache(maxsize=256)(Nesting)   # a GPU waits for whoever checks the same dims at every step
+
+
+@lru_cache
+def _module(engine: str) -> Any:
+    return importlib.import_module(_MODULES[engine])
 
 
 def _by_value(by_logarithm: Tensor | None, scale: Tensor | None) -> Tensor | None:

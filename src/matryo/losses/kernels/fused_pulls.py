@@ -1,0 +1,88 @@
+"""The pulls of one tile of scores, in Triton: what its rows and columns bring, and what they come to."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+__all__ = ["LOG2E", "is_hit", "less_hard", "of_columns", "of_rows", "pulls_of"]
+
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def of_rows(level, m, rows, left, top, even, SCALED: tl.constexpr, EVEN: tl.constexpr):
+    """What every row brings to its pulls: (there?, left, top, even)."""
+    ok, at = m < rows, level * rows + m
+    here = tl.load(top + at, ok, float("inf"))
+    scale, take = here, here   # where there are none, nobody asks
+    if SCALED:
+        scale = tl.load(left + at, ok, 0.0)
+    if EVEN:
+        take = tl.load(even + at, ok, 0.0)
+    return ok, scale, here, take
+
+
+@triton.jit
+def of_columns(
+    level, n, columns, right, bias, top_right, share,
+    SCALED: tl.constexpr, BIAS: tl.constexpr, RESTART: tl.constexpr, OVER_ROWS: tl.constexpr, EVEN: tl.constexpr,
+):  # fmt: skip
+    """What every column brings: (there?, right, bias, top, share)."""
+    ok, at = n < columns, level * columns + n
+    scale, shift, here, part = n, n, n, n
+    if SCALED:
+        scale = tl.load(right + at, ok, 0.0)
+    if BIAS:
+        shift = tl.load(bias + (level * columns if RESTART else 0) + n, ok, 0.0) * LOG2E
+    if OVER_ROWS:
+        here = tl.load(top_right + at, ok, float("inf"))
+    if EVEN:
+        part = tl.load(share + n, ok, 0.0)
+    return ok, scale, shift, here, part
+
+
+@triton.jit
+def is_hit(hits, hits_stride, row, column, BM: tl.constexpr, BN: tl.constexpr, HIT: tl.constexpr):
+    """Whether a row of this tile has its target among the columns of the tile."""
+    hit = 0
+    for down in tl.static_range(0, BM, HIT):
+        for across in tl.static_range(0, BN, HIT):
+            hit |= tl.load(hits + (row + down) // HIT * hits_stride + (column + across) // HIT).to(tl.int32)
+    return hit != 0
+
+
+@triton.jit
+def pulls_of(
+    products, row, column, edge, SCALED: tl.constexpr, BIAS: tl.constexpr, OVER_ROWS: tl.constexpr,
+    EVEN: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """The pull of every score of a tile, but for its sign and what targets take.
+
+    Rows stand and columns lie, or the other way round. Exponents are those of 2, and soft is part of them. Few tiles
+    reach beyond the last column, and only those look there: ``edge`` says which.
+    """
+    ok, left, top, even = row
+    there, right, bias, top_right, share = column
+    score = products * LOG2E
+    if SCALED:
+        score = products * (left * LOG2E) * right
+    if BIAS:
+        score += bias
+    if MASKED:  # noqa: SIM102
+        if edge:   # a row's log-sum-exp bounds no score there
+            score = tl.where(there, score, float("-inf"))
+    p = tl.exp2(score - top)
+    if OVER_ROWS:   # a column's log-sum-exp bounds no score beyond the last row
+        p += tl.exp2(tl.where(ok, score, float("-inf")) - top_right)
+    if EVEN:
+        p -= even * share
+    return p
+
+
+@triton.jit
+def less_hard(p, level, m, n, rows, hard, target):
+    """The pulls less what the targets take. Few tiles hold a target, and only those come here."""
+    ok = m < rows
+    wanted = tl.load(target + m, ok, -1)
+    return tl.where(n == wanted, p - tl.load(hard + level * rows + m, ok, 0.0), p)
