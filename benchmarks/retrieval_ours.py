@@ -77,11 +77,10 @@ class Exact(Built):
         """The first level of every row, later ones of those that were left, and the vectors of the last."""
         levels, whole = self.certified.sketch.levels, self.blocks.nesting.dim * self.blocks.full[0].itemsize
         total = 0.0
-        for query in queries.astype(np.float64):
-            left = self.certified.find(query, k)[2]
+        for left in self.certified.find(queries, k)[2].tolist():
             looked = zip((self.blocks.count, *left), levels, strict=False)
             total += sum(rows * (level.codes[0].nbytes / (16 if i == 0 else 1) + 4) for i, (rows, level) in
-                         enumerate(looked)) + left[-1] * whole  # fmt: skip
+                         enumerate(looked)) + min(filter(None, left), default=0) * whole  # fmt: skip
         return total / len(queries)
 
 

@@ -22,6 +22,7 @@ from statistics import fmean, stdev
 from typing import Any, Literal, get_args, get_origin
 
 import losses_pages
+import modalities_pages
 import retrieval_pages
 
 from matryo.classify import CascadeCurve
@@ -40,6 +41,8 @@ TITLES = {
     "demo": "The demo",
     "fused-losses": "Nested losses beside single ones",
     "generator": "The generator of embeddings",
+    "image-text": "Images and texts",
+    "mlm": "Masked words",
     "planner": "What the planner promises",
     "retrieval": "Retrieval beside its peers",
     "retrieval-gpu": "Retrieval on a GPU",
@@ -47,7 +50,9 @@ TITLES = {
     "search-speed": "Search at many dims at once",
     "sentence-loss": "Nested losses for sentence-transformers",
     "step-cost": "The cost of a training step",
+    "text-finetune": "Sentence embeddings, finetuned",
     "tiny-imagenet": "Tiny-ImageNet",
+    "vit": "A vision transformer",
 }
 HEADS = {"separate": "MRL (separate)", "tied": "MRL-E (tied)", "fixed": "fixed", "slimmable": "slimmable"}
 
@@ -234,6 +239,7 @@ def results_page(name: str, rows: list[Row]) -> str:
         "few-shot": few_shot_tables,
         "stream": stream_tables,
         **losses_pages.MAKERS,
+        **modalities_pages.MAKERS,
         **retrieval_pages.MAKERS,
     }
     parts = [GENERATED, f"# {TITLES.get(name, name)}"]

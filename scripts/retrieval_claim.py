@@ -14,8 +14,9 @@ PAPER = 200   # the length of the paper's shortlist
 LONGEST = 32   # dims of the first stages that count as the paper's
 NOTES = {
     "claim": """The paper's own comparison: both sides fetch a shortlist of 200, HNSW (M = 32) at full dim, adaptive
-retrieval at 16 or 32 dims, whose shortlist is ranked again at full dim, or by a funnel. Of each the quickest whose
-mAP@10 is at most 0.1 point below that of HNSW, or that of the best plan where none is. *Faster* is the time of HNSW as
+retrieval at 16 or 32 dims, whose shortlist is ranked again at full dim, or by a funnel; both as the paper has them,
+and with stages of 8 bits between the first and the last. Of each the quickest whose mAP@10 is at most 0.1 point below
+that of HNSW, or that of the best plan where none is. *Faster* is the time of HNSW as
 a multiple, the median over turns of one run. The stricter comparisons are with the quickest HNSW that is as good, by
 recall@10 and by mAP@10, rather than with one that fetches 200. *FLOPs* are those of exact search as a multiple of the
 plan's, counted as the paper does, with every row in the first stage.""",
@@ -107,11 +108,12 @@ def stages_of(row: Row) -> list[dict[str, Any]]:
 
 
 def kind(row: Row) -> str:
-    """Whether the shortlist shrinks as in the paper's funnel, in any precision, or is ranked at full dim."""
-    stages = stages_of(row)
-    funnel = Plan.funnel(stages[0]["dim"], stages[-1]["dim"], keep=PAPER).stages
-    alike = [(stage["dim"], stage["keep"]) for stage in stages] == [(stage.dim, stage.keep) for stage in funnel]
-    return "funnel" if alike else "adaptive"
+    """Whether the shortlist shrinks as in the paper's funnel or is ranked at full dim, and whether in 8 bits before."""
+    first, *later = stages_of(row)
+    funnel = Plan.funnel(first["dim"], later[-1]["dim"], keep=PAPER).stages
+    alike = [(stage["dim"], stage["keep"]) for stage in (first, *later)] == [(one.dim, one.keep) for one in funnel]
+    small = any(stage.get("precision") == "int8" for stage in later)
+    return f"{'funnel' if alike else 'adaptive'}{', 8 bits between' if small else ''}"
 
 
 def chosen(rows: list[Row], hnsw: Row) -> Row | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -100,7 +101,7 @@ class Candidates:
     def __init__(self, asking: Asking, tuning: int, cost: Cost, bar: Any) -> None:
         self.asking, self.tuning, self.cost, self.bar = asking, tuning, cost, bar
         self.k, self.searcher, self.dims = asking.k, asking.searcher, asking.searcher.nesting.dims
-        self.kept: dict[tuple[Plan, Stage], int] = {}
+        self._kept = cache(Look.kept)
         self.exact = Plan.single(self.dims[-1], k=self.k)
         openings = [plan for plan in self.searcher.openings if plan.ef is None or plan.ef > self.k]
         bar.total = len(openings)
@@ -141,7 +142,7 @@ class Candidates:
                 for dim, found in last.items():
                     if dim > first.dim or (dim == full and first.precision == "int8"):
                         yield replace(look.opening, stages=(start, Stage(dim, k))), float((left & found).mean())
-                kept = self._kept(start, look)
+                kept = self._kept(look, start)
                 middles = [*self._middles(start, kept, list(alone))]
                 if look.opening.probe is not None and first.precision == "int8":
                     middles += self._rungs(start, kept, list(alone))
@@ -265,15 +266,9 @@ class Candidates:
         """Bytes and MFLOPs a query, in the mean."""
         look, (first, *later) = self.looks.get(_opening(plan)), plan.stages
         if look is not None and later and first.margin is not None:
-            first = replace(first, keep=max(self._kept(first, look), later[0].keep))
+            first = replace(first, keep=max(self._kept(look, first), later[0].keep))
             plan = replace(plan, stages=(first, *later))
         return plan.bytes(self.searcher.count, self.searcher.dtype), plan.mflops(self.searcher.count)
-
-    def _kept(self, first: Stage, look: Look) -> int:
-        known = look.opening, first
-        if known not in self.kept:
-            self.kept[known] = look.kept(first)
-        return self.kept[known]
 
     def _price(self, trial: Trial) -> float:
         return float(getattr(trial, self.cost))

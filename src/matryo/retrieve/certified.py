@@ -19,9 +19,9 @@ import numpy as np
 
 from matryo.errors import InputError, MissingExtra
 from matryo.retrieve.blocks import Blocks, checked_norms
-from matryo.retrieve.metric import Metric, check_metric
+from matryo.retrieve.metric import METRICS, Metric, check_metric
 from matryo.retrieve.queries import as_mask, as_queries, check_not_zero
-from matryo.retrieve.sketch import FEW, Sketch, SketchedQuery, unit
+from matryo.retrieve.sketch import FEW, Sketch, scaled, unit
 
 if TYPE_CHECKING:
 
@@ -31,25 +31,11 @@ if TYPE_CHECKING:
     Floats = np.ndarray[Any, np.dtype[np.float32]]
     Indices = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = ["Certified", "Start", "as_doubles", "best_rows", "scan_exactly"]
+__all__ = ["Certified", "as_doubles", "scan_exactly"]
 
 _SPARE = 16   # rows read in full beside the k that look best, for a higher bar
 _LARGEST = 2.0**124   # the square of the longest query, as of the longest row
 _TILE = 4 << 20   # numbers scored at a time by the plain scan
-
-
-@dataclass(frozen=True, eq=False)
-class Start:
-    """The first look at all rows: what is known of them, and the bar that the best of them set."""
-
-    query: SketchedQuery
-    dots: Array
-    """The product of codes of each row at the first level."""
-    rows: Indices
-    """Those read in full."""
-    scores: Doubles
-    bar: float
-    """What a bound must reach: the k-th best of their scores; −∞ where there are fewer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,99 +46,54 @@ class Certified:
     sketch: Sketch
     _scratch: threading.local = field(default_factory=threading.local, repr=False)
 
-    @cached_property
-    def _all(self) -> Bools:
-        return np.ones(self.blocks.count, np.bool_)
-
     def search(self, queries: Any, k: int, allowed: Bools | None = None) -> tuple[Indices, Floats]:
         """The best ``k`` rows of each of the ``queries`` [n, d] among the ``allowed``, and their scores; both [n, k].
 
         Where there are fewer than ``k``, the rest has row −1 and score −∞.
         """
-        given = as_doubles(queries, self.blocks, k, self.sketch.metric)
-        allowed = as_mask(allowed, self.blocks.count)
-        rows, scores = np.full((len(given), k), -1, np.int64), np.full((len(given), k), -np.inf, np.float32)
-        for i, query in enumerate(given):
-            found, exact, _ = self.find(query, k, allowed)
-            rows[i, : len(found)], scores[i, : len(found)] = found, exact
+        rows, scores, _ = self.find(queries, k, allowed)
         return rows, scores
 
-    def find(
-        self, query: Doubles, k: int, allowed: Bools | None = None
-    ) -> tuple[Indices, Doubles, tuple[int, ...]]:
-        """The best rows of one query, their scores, and how many rows were left after each level."""
-        start = self.start(query, k, allowed)
-        rows, left = self._sift(start, allowed)
-        scores = self._exact(start.query, rows)
-        best = best_rows(rows, scores, k)
-        return rows[best], _outward(start.query, scores[best]), left
+    def find(self, queries: Any, k: int, allowed: Bools | None = None) -> tuple[Indices, Floats, Indices]:
+        """The same, and how many rows were left after each level, [n, levels]; 0 at levels that were not needed."""
+        sketch = self.sketch
+        given = as_doubles(queries, self.blocks, k, sketch.metric)
+        mask = as_mask(allowed, self.blocks.count)
+        vectors, exponents = scaled(given, sketch.metric, sketch.exponent)
+        rows, scores = np.full((len(given), k), -1, np.int64), np.full((len(given), k), -np.inf)
+        left = np.zeros((len(given), len(sketch.levels)), np.int64)
+        some = self._all if mask is None else np.ascontiguousarray(mask)
+        about = *self._tables, sketch.offsets, some, given, vectors, k, _SPARE, FEW, self._buffers()
+        _kernels().certify(*about, rows, scores, left)
+        return rows, _outward(scores, sketch.metric, sketch.exponent + exponents), left
 
-    def start(self, query: Doubles, k: int, allowed: Bools | None = None) -> Start:
-        """Scan the first level, and read in full what looks best in it."""
-        kernels, first = _kernels(), self.sketch.levels[0]
-        asked = SketchedQuery(self.sketch, query)
-        level = asked.at(0)
-        dots = self._buffer("dots", len(first.tails), np.int32)
-        codes = first.codes, level.high, level.low, np.float32(level.scale)
-        some = self._all if allowed is None else allowed
-        rows = kernels.scan_sketch(*codes, self.sketch.offsets, some, dots, self.sketch.count, k + _SPARE)
-        scores = self._exact(asked, rows)
-        bar = float(np.partition(scores, -k)[-k]) if len(scores) >= k else -np.inf
-        if self.sketch.metric == "l2":
-            bar += asked.square   # bounds are of 2·q·x − ‖x‖²
-        return Start(asked, dots, rows, scores, bar)
+    @cached_property
+    def _all(self) -> Bools:
+        return np.ones(self.blocks.count, np.bool_)
 
-    def _sift(self, start: Start, allowed: Bools | None) -> tuple[Indices, tuple[int, ...]]:
-        kernels, sketch = _kernels(), self.sketch
-        rows = self._buffer("rows", sketch.count, np.int64)
-        sums = self._buffer("sums", sketch.count, np.float64)
-        some = self._all if allowed is None else allowed
-        left: list[int] = []
-        for number, level in enumerate(sketch.levels):
-            query = start.query.at(number)
-            bar = start.bar - query.slack
-            if number == 0:
-                moved = np.float32(bar + query.scale * query.shift)
-                bounds = sketch.offsets, level.tails, np.float32(query.reach), np.nextafter(moved, np.float32(-np.inf))
-                scale = np.float32(query.scale)
-                count = kernels.sift_sketch(start.dots, scale, *bounds, some, rows, sums, sketch.count)
-                sums[:count] -= query.scale * query.shift
-            else:
-                codes = level.codes, query.high, query.low, query.scale
-                held = rows[: left[-1]], sums[: left[-1]]
-                count = kernels.sift_more(*codes, sketch.offsets, level.tails, query.reach, bar, *held)
-            left.append(int(count))
-            if count <= FEW:
-                break
-        return rows[: left[-1]].copy(), tuple(left)
+    @cached_property
+    def _tables(self) -> tuple[Array, ...]:
+        # Numbers, and addresses of arrays that the sketch and the blocks hold.
+        blocks, sketch = self.blocks, self.sketch
+        half, count, width = int(blocks.dtype == "float16"), blocks.count, sketch.axes.shape[1]
+        fixed = METRICS.index(sketch.metric), sketch.exponent, half, count, width, _place(sketch.axes)
+        levels = [(_place(level.codes), _place(level.tails), low, level.dim)
+                  for low, level in zip((0, *sketch.dims), sketch.levels, strict=False)]  # fmt: skip
+        stored = [(_place(block), *columns, count)
+                  for block, columns in zip(blocks.full, blocks.nesting.blocks, strict=True)]  # fmt: skip
+        bounds = [(level.error, level.length) for level in sketch.levels]
+        numbers = (np.array(one, np.int64) for one in ((*fixed, _place(sketch.steps)), levels, stored))
+        about, table, places = numbers
+        return about, table, np.array(bounds), places
 
-    def _exact(self, query: SketchedQuery, rows: Indices) -> Doubles:
-        """The scores of some rows, in the unit of the sketch."""
-        kernels, unit = _kernels(), self.sketch.exponent
-        sums, squares = np.zeros(len(rows)), np.zeros(len(rows))
-        for (low, high), block in zip(self.blocks.nesting.blocks, self.blocks.full, strict=True):
-            held = block if block.dtype == np.float32 else block.view(np.uint16)
-            if self.sketch.metric == "l2":
-                kernels.add_distances_at(held, query.given[low:high], rows, squares)
-            else:
-                kernels.add_exactly_at(held, query.vector[low:high], rows, sums, squares)
-        return _scores(self.sketch.metric, unit, sums, squares)
-
-    def _buffer(self, name: str, count: int, dtype: Any) -> Array:
+    def _buffers(self) -> tuple[Array, ...]:
         # Fresh memory costs more than the scan that fills it. Each thread has its own.
-        held: Array | None = getattr(self._scratch, name, None)
+        held: tuple[Array, ...] | None = getattr(self._scratch, "held", None)
         if held is None:
-            held = np.empty(count, dtype)
-            setattr(self._scratch, name, held)
+            count = self.blocks.count
+            dots = np.empty(len(self.sketch.levels[0].tails), np.int32)
+            held = self._scratch.held = dots, np.empty(count, np.int64), np.empty(count, np.float64)
         return held
-
-
-def best_rows(rows: Indices, scores: Doubles, k: int) -> Indices:
-    """The places of the best ``k``, best first; of equal scores the smaller row."""
-    if len(rows) > 4 * k:   # sorting is what takes long: only those that may be among the best
-        places = np.flatnonzero(scores >= np.partition(scores, -k)[-k])
-        return np.asarray(places[np.lexsort((rows[places], -scores[places]))[:k]])
-    return np.asarray(np.lexsort((rows, -scores))[:k])
 
 
 def scan_exactly(
@@ -162,24 +103,24 @@ def scan_exactly(
     check_metric(metric)
     given = as_doubles(queries, blocks, k, metric)
     allowed = as_mask(allowed, blocks.count)
-    rows, scores = np.full((len(given), k), -1, np.int64), np.full((len(given), k), -np.inf, np.float32)
+    rows, scores = np.full((len(given), k), -1, np.int64), np.full((len(given), k), -np.inf)
     there = np.arange(blocks.count) if allowed is None else np.flatnonzero(allowed)
-    empty = Sketch(metric, np.zeros((0, 0)), np.zeros(0), (), None, unit(blocks, metric), blocks.count)
-    asked = [SketchedQuery(empty, query) for query in given]
+    exponent = unit(blocks, metric)
+    vectors, exponents = scaled(given, metric, exponent)
     found = np.empty((len(given), len(there)))
     step = max(1, _TILE // blocks.nesting.dim)
     for start in range(0, len(there), step):
         part = blocks.rows(there[start : start + step], blocks.nesting.dim).astype(np.float64)
         squares = np.square(part).sum(1)
-        for i, query in enumerate(asked):
+        for i, (query, vector) in enumerate(zip(given, vectors, strict=True)):
             # No product of BLAS: there the sum of a row depends on where it lies, and equal rows must tie.
-            sums = squares if metric == "l2" else (part * query.vector).sum(1)
-            apart = np.square(part - query.given).sum(1) if metric == "l2" else squares
-            found[i, start : start + step] = _scores(metric, empty.exponent, sums, apart)
-    for i, query in enumerate(asked):
-        best = best_rows(there, found[i], k)
-        rows[i, : len(best)], scores[i, : len(best)] = there[best], _outward(query, found[i, best])
-    return rows, scores
+            sums = squares if metric == "l2" else (part * vector).sum(1)
+            apart = np.square(part - query).sum(1) if metric == "l2" else squares
+            found[i, start : start + step] = _scores(metric, exponent, sums, apart)
+    for i in range(len(given)):
+        best = np.lexsort((there, -found[i]))[:k]
+        rows[i, : len(best)], scores[i, : len(best)] = there[best], found[i, best]
+    return rows, _outward(scores, metric, exponent + exponents)
 
 
 def as_doubles(queries: Any, blocks: Blocks, k: int, metric: Metric) -> Doubles:
@@ -206,16 +147,18 @@ def _scores(metric: Metric, unit: int, sums: Doubles, squares: Doubles) -> Doubl
     return np.asarray(sums / np.maximum(np.sqrt(squares), np.finfo(np.float64).tiny))
 
 
-def _outward(query: SketchedQuery, scores: Doubles) -> Doubles:
+def _outward(scores: Doubles, metric: Metric, exponents: Indices) -> Floats:
     # In the unit of the vectors again; the cosine has none.
-    if query.sketch.metric == "cosine":
-        return scores
-    return np.asarray(np.ldexp(scores, query.sketch.exponent + query.exponent))
+    return np.asarray(scores if metric == "cosine" else np.ldexp(scores, exponents[:, None]), np.float32)
+
+
+def _place(array: Array) -> int:
+    return int(np.asarray(array).ctypes.data)
 
 
 def _kernels() -> Any:
     try:
-        from matryo.retrieve import kernels
+        from matryo.retrieve import certify
     except ImportError as error:
         raise MissingExtra("numba", "retrieve") from error
-    return kernels
+    return certify

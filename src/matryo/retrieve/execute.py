@@ -48,12 +48,13 @@ class Hits:
 class Engine:
     """What computes the stages of a plan: a first stage like :func:`first_stage`, and then :func:`rerank`.
 
-    One whose arrays lie elsewhere may ``run`` a whole plan instead, so that they stay there between its stages.
+    One whose arrays lie elsewhere may ``run`` a whole plan instead, so that they stay there between its stages. It is
+    given the queries as they came, of any dtype and number, and raises what :func:`execute` would for bad ones.
     """
 
     first_stage: Callable[[Blocks, Floats, int, int, Metric, Precision, Bools | None], Shortlist]
     rerank: Callable[[Blocks, Floats, Shortlist, int, int, int, Metric, Precision], Shortlist]
-    run: Callable[[Blocks, Floats, Plan, int, Metric, Bools | None], Shortlist] | None = None
+    run: Callable[[Blocks, Array, Plan, int, Metric, Bools | None], Shortlist] | None = None
     """The number is how many rows may be found, the mask which ones if not all."""
 
 
@@ -87,6 +88,10 @@ def execute(
     rows = np.full((len(given), k), -1, np.int64)
     scores = np.full((len(given), k), -np.inf, np.float32)
     step = max(1, _BUDGET // (24 * blocks.nesting.dim + 96 * min(plan.stages[0].keep, count)))
+    run = None if engine is None else engine.run
+    if run is not None and room and len(given):
+        rows[:, :room], scores[:, :room] = _settled(run(blocks, given, plan, count, metric, mask), metric)
+        return rows, scores
     for start in range(0, len(given), step):
         some = slice(start, start + step)
         batch = _prepared(given[some], blocks, metric, start)
@@ -103,8 +108,6 @@ NUMPY = Engine(first_stage, rerank)
 def _run(
     blocks: Blocks, queries: Floats, plan: Plan, count: int, metric: Metric, mask: Bools | None, engine: Engine
 ) -> Shortlist:
-    if engine.run is not None:
-        return engine.run(blocks, queries, plan, count, metric, mask)
     first, *later = plan.stages
     found = engine.first_stage(blocks, queries, first.dim, min(first.keep, count), metric, first.precision, mask)
     before = first

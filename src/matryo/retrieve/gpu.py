@@ -1,8 +1,10 @@
 """A plan in torch, on a GPU or anywhere: queries go up once, hits come down once, and nothing waits in between.
 
-Vectors are copied to the device once, and stay there while they are in use. A product of matrices rounds by where a
-row lies, so it only chooses, some rows more than are asked for; these are scored anew, each summed by itself in
-float64. So a score has the same bits wherever its row lies and however many stages came before.
+Vectors are copied to the device once, and stay there while they are in use. A product of matrices in float16 only
+chooses: its error has a bound, and some rows more are chosen than are asked for. These are scored anew, each summed by
+itself in float64, so a score has the same bits wherever its row lies and however many stages came before. Where the
+worst that is kept is better than any row that was not chosen can be, nothing was missed; a query for which this is not
+so, as where many rows are about equal, is asked again with more rows chosen, in the end with all.
 
 >>> import numpy as np
 >>> from matryo.nesting import Nesting
@@ -16,38 +18,43 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from matryo.errors import InputError, MissingExtra
-from matryo.nesting import prefix_norms
-from matryo.retrieve.device import FLOOR, Copies, factors
+from matryo.nesting import Nesting
+from matryo.retrieve import device_steps as steps
+from matryo.retrieve.blocks import checked_norms
+from matryo.retrieve.device import Copies
+from matryo.retrieve.device_steps import Asked
 from matryo.retrieve.execute import Engine
+from matryo.retrieve.metric import NOTHING, key_rows, key_scores
 from matryo.retrieve.plan import Plan, Stage
+from matryo.retrieve.queries import check_not_zero
 from matryo.retrieve.shortlist import Shortlist
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import torch
 
     from matryo.retrieve.blocks import Blocks
     from matryo.retrieve.metric import Metric
     from matryo.retrieve.plan import Precision
 
+    Array = np.ndarray[Any, np.dtype[Any]]
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
     Floats = np.ndarray[Any, np.dtype[np.float32]]
-    Choose = Callable[[torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]]
 
 __all__ = ["torch_engine"]
 
-_SCORES = 1 << 27   # scores at a time: 512 MB
-_GATHER = 1 << 28   # numbers of gathered rows at a time
-_MORE = 16   # rows chosen beyond those asked for, as others may be the best once scored anew
-_DEEP = 4   # rows in a group, from which on groups make choosing faster
+_SCORES = 1 << 28   # scores at a time: 1 GB
+_FEW = 32   # queries up to which a search is recorded
+_MORE = 16, 8   # rows chosen beyond those asked for: so many, and one for every so many
+_GROWTH = 8   # by which they grow where they were too few
+_ALL = 4   # where this times the rows to be chosen are more than there are, all of them are
+_LONG = 2.0**61   # queries may be somewhat longer; numpy knows exactly
 
 
 @cache
@@ -61,8 +68,8 @@ def torch_engine(device: str = "cuda") -> Engine:
         place = torch.empty(0, device=device).device
     except (RuntimeError, AssertionError) as error:
         raise InputError("device must be one that torch can use", got=device, cure="'cpu' is always there") from error
-    search = _Search(place)
-    return Engine(search.first_stage, search.rerank, search.run)
+    gpu = place.type == "cuda"
+    return _Search(place, half=gpu, fused=gpu and importlib.util.find_spec("triton") is not None).engine()
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,46 +82,52 @@ class _Task:
     count: int
     """Rows that may be found."""
     mask: torch.Tensor | None = None
-    gaps: bool = False
-    """Whether some of the first rows may be −1, for none."""
+    growth: int = 1
 
     @property
-    def keep(self) -> int:
-        """Of the first stage."""
-        return min(self.plan.stages[0].keep, self.count)
+    def wanted(self) -> int:
+        """Rows to be chosen for the first stage."""
+        keep = min(self.plan.stages[0].keep, self.count)
+        wanted = keep + self.growth * (_MORE[0] + keep // _MORE[1])
+        return wanted if _ALL * wanted < self.blocks.count else self.blocks.count
 
 
 class _Search:
-    """The stages of plans on a device."""
+    """The stages of plans on a device: with products in float16 if ``half``, and by Triton's kernels if ``fused``."""
 
-    def __init__(self, device: torch.device) -> None:
-        import torch
-
+    def __init__(self, device: torch.device, *, half: bool, fused: bool) -> None:
         self.device = device
-        self.copies = Copies(device)
-        self.wide = torch.float32 if device.type == "mps" else torch.float64   # which not every device has
-        self.fused = device.type == "cuda" and importlib.util.find_spec("triton") is not None
+        self.copies = Copies(device, half=half)
+        self.wide = self.copies.wide
+        self.fused = fused
+
+    def engine(self) -> Engine:
+        """These stages, for :func:`matryo.retrieve.execute`."""
+        return Engine(self.first_stage, self.rerank, self.run)
 
     def run(
-        self, blocks: Blocks, queries: Floats, plan: Plan, count: int, metric: Metric, allowed: Bools | None
+        self, blocks: Blocks, queries: Array, plan: Plan, count: int, metric: Metric, allowed: Bools | None
     ) -> Shortlist:
         """Every stage of a plan, as :class:`matryo.retrieve.Engine` says."""
         import torch
 
         self.copies.whole(blocks, plan.dim, plan.stages[-1].precision)   # all at once, not stage by stage
-        asked = _packed(queries, plan, metric)
+        given = _movable(queries)
         mask = None if allowed is None else torch.from_numpy(allowed).to(self.device)
-        task = _Task(blocks, plan, metric, count, mask, gaps=mask is not None)
+        task = _Task(blocks, plan, metric, count, mask)
         found = None
-        if len(asked) == 1 and mask is None:
-            found = self.copies.replayed(blocks, (plan, metric, count), asked, partial(self._found, task))
+        if len(given) <= _FEW and mask is None:
+            found = self.copies.replayed(blocks, (plan, metric, count), given, partial(self._found, task))
         if found is None:
-            found = self._found(task, asked.to(self.device)).cpu().numpy()
-        # Where a tie reaches beyond what was chosen, any of it was: those queries again, with the smaller rows.
-        torn = np.flatnonzero(found[:, -1] == 0)
-        if len(torn) and task.keep + _MORE < blocks.count:
-            found[torn] = self._found(task, asked[torch.from_numpy(torn)].to(self.device), _in_order).cpu().numpy()
-        return _shortlist(found)
+            found = self._found(task, given.to(self.device)).cpu().numpy()
+        _check(queries, found[:, -1].view(np.float32), metric)
+        again = _doubtful(found)
+        while len(again):
+            task = replace(task, growth=_GROWTH * task.growth)
+            some = given[torch.from_numpy(again)].to(self.device)
+            found[again] = self._found(task, some).cpu().numpy()
+            again = _doubtful(found)
+        return _shortlist(found[:, :-4])
 
     def first_stage(
         self,
@@ -143,147 +156,126 @@ class _Search:
         """As :func:`matryo.retrieve.shortlist.rerank`."""
         import torch
 
-        task = _Task(blocks, Plan((Stage(dim, keep, precision),)), metric, keep, gaps=True)
-        asked = _packed(queries, task.plan, metric).to(self.device)
-        rows, order = torch.from_numpy(np.ascontiguousarray(shortlist.rows)).to(self.device).sort(dim=1)
-        sums = torch.from_numpy(np.ascontiguousarray(shortlist.sums)).to(self.device, self.wide).gather(1, order)
-        return _shortlist(self._stages(task, asked, rows, sums, done).cpu().numpy())
+        task = _Task(blocks, Plan((Stage(dim, keep, precision),)), metric, keep)
+        asked = self._asked(task, _movable(queries).to(self.device), rough=False)
+        rows, sums = (torch.from_numpy(np.array(one)).to(self.device) for one in (shortlist.rows, shortlist.sums))
+        keys, sums, _ = self._stages(task, asked, rows, sums.to(self.wide), done)
+        return _shortlist(_packed(keys, sums).cpu().numpy())
 
-    def _found(self, task: _Task, asked: torch.Tensor, choose: Choose | None = None) -> torch.Tensor:
+    def _found(self, task: _Task, given: torch.Tensor) -> torch.Tensor:
+        """What the plan finds, as :func:`_shortlist` reads it, and what :func:`_doubtful` and :func:`_check` ask."""
         import torch
 
         parts = []
-        for some in asked.split(max(1, _SCORES // task.blocks.count)):
-            rows = self._choice(task, some, choose or _likely)
-            parts.append(self._stages(task, some, rows))
+        most = max(1, _SCORES // max(task.blocks.count, 8 * task.wanted))
+        for some in given.tensor_split(-(-len(given) // most) or 1):
+            asked = self._asked(task, some, rough=task.wanted < task.blocks.count)
+            rows, ceiling = self._choice(task, asked)
+            keys, sums, worst = self._stages(task, asked, rows)
+            parts.append(_packed(keys, sums, worst, ceiling, asked.norms))
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
-    def _choice(self, task: _Task, asked: torch.Tensor, choose: Choose) -> torch.Tensor:
-        """Rows that have the best of the first stage among them, in order; −1 for none."""
-        first, blocks = task.plan.stages[0], task.blocks
-        sums = _product(asked[:, : first.dim], self.copies.prefix(blocks, first.dim, first.precision))
-        norms, lengths = self.copies.norms(blocks, first.dim, task.metric), asked[:, task.plan.dim, None]
-        scores = _score(task.metric, sums, norms, lengths)
-        wanted = min(task.keep + _MORE, blocks.count)
-        if task.mask is None:
-            rows = choose(scores, wanted)[1]
-        else:
-            values, rows = choose(scores.masked_fill_(~task.mask, -math.inf), wanted)
-            rows = rows.masked_fill(values.isneginf(), -1)
-        return rows.sort(dim=1).values
+    def _asked(self, task: _Task, given: torch.Tensor, *, rough: bool) -> Asked:
+        first, dims = task.plan.stages[0], [stage.dim for stage in task.plan.stages]
+        chosen = self.copies.rough(task.blocks, first.dim, first.precision, task.metric) if rough else None
+        if self.fused:
+            from matryo.retrieve import device_kernels as kernels
 
-    def _stages(
-        self, task: _Task, asked: torch.Tensor, rows: torch.Tensor, before: torch.Tensor | None = None, done: int = 0
-    ) -> torch.Tensor:
-        """What the stages leave of the ``rows``, which are in order, as :func:`_shortlist` reads it.
+            return kernels.asked(given, dims, self.copies.numbers((*dims, given.shape[1])), task.metric, chosen)
+        return steps.asked(given, dims, task.metric, chosen, self.wide)
 
-        The sums ``before`` hold the first ``done`` columns already. The last column is by how much the first stage's
-        last row that is kept is better than its last of all.
-        """
+    def _choice(self, task: _Task, asked: Asked) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rows that should have the best of the first stage among them, −1 for none, and what no other row exceeds."""
         import torch
 
-        blocks, stages, gaps = task.blocks, task.plan.stages, task.gaps
+        first, wanted, count = task.plan.stages[0], task.wanted, task.blocks.count
+        if asked.rough is None:
+            rows = torch.arange(count, device=self.device)
+            rows = rows if task.mask is None else rows.masked_fill(~task.mask, -1)
+            return rows.expand(len(asked.vectors), -1), torch.full_like(asked.norms, -math.inf)
+        rough = self.copies.rough(task.blocks, first.dim, first.precision, task.metric)
+        if task.mask is not None:
+            rough = rough._replace(plus=rough.plus.masked_fill(~task.mask, -math.inf))
+        values, rows = steps.likely(asked.rough, asked.by, rough, wanted, fused=self.fused)
+        return rows.masked_fill(values.isneginf(), -1), values.amin(1, keepdim=True) + asked.error
+
+    def _stages(
+        self, task: _Task, asked: Asked, rows: torch.Tensor, before: torch.Tensor | None = None, done: int = 0
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The keys of what the stages leave of the ``rows``, best first, its sums, and the first stage's worst key.
+
+        The sums ``before`` hold the first ``done`` columns already.
+        """
+        stages = task.plan.stages
         last, k = len(stages) - 1, stages[-1].keep
+        worst = None
         for number, stage in enumerate(stages):
             if number and stage.precision != stages[number - 1].precision:
                 done = 0   # sums in int8 are no part of sums in full precision
-            there = rows.clamp(min=0) if gaps else rows   # a row that is none is read as the first
-            added = self._sums(blocks, asked, there, done, stage)
-            sums = added if before is None or not done else before + added
-            norms, lengths = self.copies.norms(blocks, stage.dim, task.metric), asked[:, task.plan.dim + number, None]
-            scores = _score(task.metric, sums.to(torch.float32, copy=True), norms.take(there), lengths)
-            if gaps:
-                scores.masked_fill_(rows < 0, -math.inf)
-            # Rows are in order and the sort is stable: of equal scores the smaller row comes first.
-            values, order = scores.sort(dim=1, descending=True, stable=True)
+            sums, keys = self._keys_at(task, asked, rows, number, done, before if done else None)
             keep = min(stage.keep, task.count, rows.shape[1])
-            if number == 0:
-                edge = values[:, keep - 1 : keep] - values[:, -1:]
-            at = order[:, :keep] if number == last else order[:, :keep].sort(dim=1).values
-            rows, sums = rows.gather(1, at), sums.gather(1, at)
-            before, done = sums, stage.dim
+            keys, at = keys.topk(keep, dim=1, sorted=number == last)
+            worst = keys.amin(1, keepdim=True) if worst is None else worst
             if stage.margin is not None and number < last and keep > k:
-                gaps, rows = True, rows.masked_fill(scores.gather(1, at) < values[:, k - 1 : k] - stage.margin, -1)
-        sums = sums.float().masked_fill(rows < 0, 0) if gaps else sums.float()
-        # The bits of a row are those of two float32, so that all goes down at once.
-        return torch.cat([rows.view(torch.float32), sums, values[:, :keep], edge], 1)
+                scores = steps.key_scores(keys)
+                far = scores < scores.topk(k, dim=1).values[:, -1:] - stage.margin
+                keys = keys.masked_fill(far, NOTHING)
+            before, done = sums.gather(1, at), stage.dim
+            if number < last:
+                rows = steps.key_rows(keys)
+        assert worst is not None and before is not None
+        return keys, before, worst
 
-    def _sums(self, blocks: Blocks, asked: torch.Tensor, rows: torch.Tensor, done: int, stage: Stage) -> torch.Tensor:
-        """The inner products of the queries with their own rows, over the columns that a stage adds."""
-        import torch
-
-        columns = self.copies.whole(blocks, stage.dim, stage.precision)[:, done : stage.dim]
+    def _keys_at(
+        self, task: _Task, asked: Asked, rows: torch.Tensor, number: int, done: int, before: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The inner products of the queries with their own rows up to a stage's dim, and the rows' keys there."""
+        stage = task.plan.stages[number]
+        columns = self.copies.whole(task.blocks, stage.dim, stage.precision)[:, done : stage.dim]
+        norms = self.copies.norms(task.blocks, stage.dim, task.metric)
+        given = columns, rows, asked.vectors[:, done : stage.dim], norms, asked.lengths[:, number], task.metric, before
         if self.fused:
-            from matryo.retrieve.device_kernels import products_at
+            from matryo.retrieve.device_kernels import keys_at
 
-            return products_at(columns, rows, asked[:, done : stage.dim])
-        step = max(1, _GATHER // max(1, rows.shape[1] * columns.shape[1]))
-        parts = []
-        for some, vectors in zip(rows.split(step), asked[:, None, done : stage.dim].split(step), strict=True):
-            read = columns.index_select(0, some.flatten()).unflatten(0, some.shape)
-            # Not a product of matrices: each row is summed alike, so equal rows score equally.
-            parts.append((read * vectors).sum(-1, dtype=self.wide))
-        return torch.cat(parts) if len(parts) > 1 else parts[0]
+            sums, keys = keys_at(*given)
+            return sums, keys
+        return steps.keys_at(*given, self.wide)
 
 
-def _packed(queries: Floats, plan: Plan, metric: Metric) -> torch.Tensor:
-    """The queries as far as the plan reads them, and beside them the factor of their norm at each stage."""
+def _movable(queries: Array) -> torch.Tensor:
+    """The queries for a device; what is in float16 goes there so."""
     import torch
 
-    dims = sorted({stage.dim for stage in plan.stages})
-    norms = factors(metric, prefix_norms(queries[:, : plan.dim].astype(np.float64), dims).astype(np.float32))
-    both = queries[:, : plan.dim], norms[:, [dims.index(stage.dim) for stage in plan.stages]]
-    return torch.from_numpy(np.concatenate(both, axis=1))
+    with np.errstate(over="ignore"):   # told by the norms, with the row
+        array = queries if queries.dtype == np.float16 else queries.astype(np.float32, copy=False)
+    return torch.from_numpy(np.require(array, requirements=["C", "W"]))   # torch wants arrays it may write to
 
 
-def _score(metric: Metric, sums: torch.Tensor, norms: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    # As matryo.retrieve.metric.score, of factors, in place.
-    if metric == "ip":
-        return sums
-    return sums.mul_(norms).mul_(lengths) if metric == "cosine" else sums.mul_(2).sub_(norms).sub_(lengths)
+def _check(queries: Array, norms: Floats, metric: Metric) -> None:
+    """Raise where a query cannot be compared with anything, which is only known once the hits are there."""
+    if not np.isfinite(norms).all() or norms.max(initial=0) >= _LONG:
+        with np.errstate(over="ignore"):
+            checked_norms(queries.astype(np.float32), Nesting([queries.shape[1]]), "queries")
+    if metric == "cosine":
+        check_not_zero(norms)
 
 
-def _product(asked: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
-    """The inner products of queries with every row, as float32."""
+def _packed(keys: torch.Tensor, sums: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
+    """All of it as int32, bit by bit, so that it goes down at once: [n, keys and sums and the rest]."""
     import torch
 
-    if matrix.dtype == torch.float32:
-        return asked @ matrix.T
-    # A float32 as the sum of two float16, for tensor cores, which multiply these exactly and add in float32.
-    largest = asked.abs().amax(1, keepdim=True).clamp(min=FLOOR)
-    unit = asked / largest
-    high = unit.half()
-    both = torch.mm(torch.cat([high, (unit - high).half()]), matrix.T, out_dtype=torch.float32)
-    return both[: len(asked)].add_(both[len(asked) :]).mul_(largest)
+    return torch.cat([one.view(torch.int32) for one in (keys, sums.float(), *more)], 1)
 
 
-def _likely(scores: torch.Tensor, wanted: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The best ``wanted`` scores of each query and their rows, in no order; of equal scores at the edge, any.
-
-    They lie in groups whose own best are the best: two searches among few are faster than one among all.
-    """
-    import torch
-
-    count = scores.shape[1]
-    depth = math.isqrt(count // wanted)
-    if depth < _DEEP:
-        return scores.topk(wanted, dim=1, sorted=False)
-    width = count // depth
-    numbers = torch.arange(count, device=scores.device)
-    tops = scores[:, : depth * width].unflatten(1, (depth, width)).amax(1).topk(wanted, dim=1, sorted=False).indices
-    rows = (tops[:, None] + numbers[: depth * width : width, None]).flatten(1)
-    rows = torch.cat([rows, numbers[depth * width :].expand(len(rows), -1)], 1)
-    values, at = scores.gather(1, rows).topk(wanted, dim=1, sorted=False)
-    return values, rows.gather(1, at)
+def _doubtful(down: Array) -> Array:
+    """The queries for which a row that was not chosen may be better than the worst that the first stage kept."""
+    worst = key_scores(down[:, -4:-2].copy().view(np.int64))[:, 0]
+    return np.flatnonzero(~(worst > down[:, -2].view(np.float32)))
 
 
-def _in_order(scores: torch.Tensor, wanted: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same; of equal scores at the edge, the smaller rows."""
-    values, rows = scores.sort(dim=1, descending=True, stable=True)
-    return values[:, :wanted], rows[:, :wanted]
-
-
-def _shortlist(down: Floats) -> Shortlist:
-    """What :meth:`_Search._stages` sent: [rows of 8 bytes, sums, scores, edge]."""
-    k = (down.shape[1] - 1) // 4
-    return Shortlist(down[:, : 2 * k].copy().view(np.int64), down[:, 2 * k : 3 * k], down[:, 3 * k : 4 * k])
+def _shortlist(down: Array) -> Shortlist:
+    """What :func:`_packed` made of keys and sums."""
+    k = down.shape[1] // 3
+    keys = down[:, : 2 * k].copy().view(np.int64)
+    rows = key_rows(keys)
+    return Shortlist(rows, np.where(rows < 0, np.float32(0), down[:, 2 * k :].view(np.float32)), key_scores(keys))

@@ -16,7 +16,7 @@ Its arrays are a function of the rows alone, in float64 until they are stored, a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     Bytes = np.ndarray[Any, np.dtype[np.uint8]]
     Codes = np.ndarray[Any, np.dtype[np.int8]]
     Floats = np.ndarray[Any, np.dtype[np.float32]]
-    Indices = np.ndarray[Any, np.dtype[np.int64]]
     Doubles = np.ndarray[Any, np.dtype[np.float64]]
+    Indices = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = ["FEW", "HEADER", "Level", "LevelQuery", "Sketch", "SketchedQuery", "unit"]
+__all__ = ["FEW", "HEADER", "Level", "Sketch", "scaled", "unit"]
 
 HEADER = "sketch.json"
 FORMAT = 1
@@ -52,7 +52,6 @@ _ASKED = 48   # rows that the choice of dims is tried with
 _FIRST = (16, 32, 64, 128, 192, 256)   # first dims to choose from
 _NEAR = 10   # neighbours that the choice is made for
 _FAR = 1500   # bytes read in order in the time that a row picked from afar takes
-_FINE = 127 * 128 + 63   # the largest code of a query: 128 · high + low
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,19 +68,6 @@ class Level:
     """The largest distance of a row's known coordinates from their codes."""
     length: float
     """The largest norm of a row's codes added here."""
-
-
-class LevelQuery(NamedTuple):
-    """A query at one level: a row's score ≤ scale · (product of codes) + offset + reach · tail + slack."""
-
-    high: Codes
-    low: Codes
-    """The query's codes are 128 · high + low."""
-    scale: float
-    reach: float
-    slack: float
-    shift: int
-    """What the 128 that the first level's codes are too large by add to a product."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,64 +139,18 @@ class Sketch:
         fixed = arrays["axes"], arrays["steps"], levels, arrays.get("offsets")
         return cls(about["metric"], *fixed, about["exponent"], about["count"])
 
-    def codes(self, number: int, rows: Indices) -> Codes:
-        """The codes that one level adds to what is known of these rows, [rows, width]."""
-        held = self.levels[number].codes
-        if number:
-            return np.asarray(held[rows], np.int8)
-        picked = held[rows // LANES, :, rows % LANES].reshape(len(rows), -1)
-        return (picked ^ 128).view(np.int8)
 
+def scaled(queries: Doubles, metric: Metric, exponent: int) -> tuple[Doubles, Indices]:
+    """Queries [n, d] as they are sketched, and the power of two that each was divided by.
 
-class SketchedQuery:
-    """A query turned and put into codes, level by level when asked for.
-
-    Like the rows it is scaled by a power of two, of its own or, for L2, of theirs.
+    That is one of its own, or for L2 the ``exponent`` of the rows. For the cosine they are of length 1.
     """
-
-    def __init__(self, sketch: Sketch, query: Doubles) -> None:
-        self.sketch, self.given = sketch, query
-        norm = float(np.sqrt(query @ query))
-        self.exponent = sketch.exponent if sketch.metric == "l2" else int(np.frexp(norm)[1])
-        self.vector = np.ldexp(query, -self.exponent)
-        if sketch.metric == "cosine":
-            self.vector /= np.sqrt(self.vector @ self.vector)
-        self.square = float(self.vector @ self.vector)
-        self.factor = 2.0 if sketch.metric == "l2" else 1.0
-        self.known = 0.0   # the square of what has been turned so far
-        self.rounded = 0.0   # what the rounding of the query may have changed so far
-        self.made: list[LevelQuery] = []
-
-    def at(self, number: int) -> LevelQuery:
-        """The query at this level."""
-        while len(self.made) <= number:
-            self.made.append(self._next(len(self.made)))
-        return self.made[number]
-
-    def _next(self, number: int) -> LevelQuery:
-        sketch, level = self.sketch, self.sketch.levels[number]
-        low = sketch.levels[number - 1].dim if number else 0
-        turned = self.vector @ sketch.axes[:, low : level.dim]
-        weights = turned * sketch.steps[low : level.dim]
-        sizes = np.abs(weights)
-        scale = float(sizes.max()) / _FINE or 1.0
-        fine = np.rint(weights / scale)
-        rest = weights - fine * scale
-        codes = fine.astype(np.int32)
-        high = (codes + 64) >> 7
-        self.known += float(turned @ turned)
-        self.rounded += float(np.sqrt(rest @ rest)) * level.length
-        # A handful of steps in float32, each right to 2⁻²⁴ of the largest number it may meet; rows are at most 1 long.
-        norm = np.sqrt(self.square)
-        rounding = 2.0**-21 * (self.factor * (255 * float(sizes.sum()) + norm) + 1) + 2.0**-48 * self.square
-        return LevelQuery(
-            high=high.astype(np.int8),
-            low=(codes - (high << 7)).astype(np.int8),
-            scale=self.factor * scale,
-            reach=self.factor * float(np.sqrt(max(0.0, self.square - self.known)) + 1e-6 * norm),
-            slack=float(self.factor * (np.sqrt(self.known) * level.error + self.rounded) + rounding),
-            shift=0 if number else 128 * int(codes.sum(dtype=np.int64)),
-        )
+    norms = np.sqrt(np.square(queries).sum(1))
+    exponents = np.full(len(queries), exponent) if metric == "l2" else np.frexp(norms)[1].astype(np.int64)
+    vectors = np.ldexp(queries, -exponents[:, None])
+    if metric == "cosine":
+        vectors /= np.sqrt(np.square(vectors).sum(1, keepdims=True))
+    return vectors, exponents
 
 
 def unit(blocks: Blocks, metric: Metric) -> int:

@@ -28,13 +28,14 @@ from matryo.retrieve.blocks import Blocks, checked_norms
 from matryo.retrieve.folder import open_arrays, verify_arrays, write_arrays
 from matryo.retrieve.metric import METRICS, Metric, check_metric
 from matryo.retrieve.partition.build import LANES, NOBODY, Build
-from matryo.retrieve.plan import Plan, Stage
+from matryo.retrieve.partition.steps import check_plan, steps_of
 from matryo.retrieve.queries import as_mask, as_queries, check_not_zero
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from matryo.nesting import Nesting
+    from matryo.retrieve.plan import Plan
 
     Array = np.ndarray[Any, np.dtype[Any]]
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
@@ -90,6 +91,8 @@ class Partition:
     """Codes of further columns, [places, columns], filled up with 0 to whole cache lines; none if there are none."""
     adjust: Floats
     """What makes a score of a product, [tiles, 16]: 1 / ‖x‖ of codes for the cosine, −‖x‖² for L2; NaN for nobody."""
+    errors: Floats
+    """How far a row is from its codes, at most, [tiles, 16]; both are divided by the row's norm for the cosine."""
     means: Array
     """Like the tiles."""
     means_adjust: Floats
@@ -192,11 +195,10 @@ class PartitionSearch:
         partition.check_fits(blocks)
         plan = plan.for_k(k)
         plan.check_fits(blocks.nesting)
-        _check_plan(plan, partition)
+        check_plan(plan, partition)
         self._kernels = _kernels()
         self._k, self._metric, self._nesting, self._count = k, partition.metric, blocks.nesting, blocks.count
-        stages, self._margins = _stages(plan, blocks, partition.gap(plan.probe))
-        self._stages = np.array(stages, np.int64)
+        self._stages, self._margins = steps_of(plan, blocks, partition)
         self._everyone = np.empty(0, np.bool_)
         # The machine has addresses only: what lies there is held here.
         stored = zip(blocks.full, blocks.nesting.blocks, strict=True)
@@ -252,41 +254,6 @@ class PartitionSearch:
         arrays = {**partition._arrays(), "norms": blocks.norms, "blocks": self._tables[0], "dims": self._tables[1]}
         numbers |= {name: array.ctypes.data for name, array in arrays.items()}
         return np.array([numbers[name] for name in self._kernels.FIELDS], np.int64)
-
-
-def _check_plan(plan: Plan, partition: Partition) -> None:
-    first = plan.stages[0]
-    if plan.ef is not None:
-        raise InputError("a plan with ef walks through a graph", got=f"ef={plan.ef}", cure="partitions have a probe")
-    if first.precision != "int8" or first.dim != partition.dim:
-        raise InputError(
-            f"the first stage must be in int8 at the dim of the partitions' tiles, {partition.dim}",
-            got=f"{first.precision} at {first.dim}",
-            cure=f'begin with Stage({partition.dim}, keep, "int8"); scores are of full precision in the end',
-        )
-    longest = max(stage.dim for stage in plan.stages if stage.precision == "int8")
-    if longest > partition.long:
-        raise InputError(
-            f"a stage in int8 needs its columns in int8, of which the partitions have {partition.long}",
-            got=longest,
-            cure=f"build them with long={longest}, or plan that stage in full precision",
-        )
-
-
-def _stages(plan: Plan, blocks: Blocks, gap: float) -> tuple[list[tuple[int, ...]], Floats]:
-    # Sums in int8 are no part of sums in full precision: these begin anew.
-    stages = list(plan.stages)
-    if stages[-1].precision == "int8":   # scores are of full precision in any case
-        stages.append(Stage(plan.dim, stages[-1].keep))
-    made: list[tuple[int, ...]] = []
-    before = stages[0]
-    for stage in stages:
-        done = before.dim if stage.precision == before.precision else 0
-        full = int(stage.precision == "full")
-        made.append((full, stage.dim, max(1, min(stage.keep, blocks.count)), done, blocks.level(stage.dim)))
-        before = stage
-    margins = [*(stage.margin for stage in stages), gap]
-    return made, np.array([np.inf if margin is None else margin for margin in margins], np.float32)
 
 
 def _kernels() -> Any:

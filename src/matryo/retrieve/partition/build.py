@@ -57,8 +57,11 @@ class Build:
             stride = -(-(long - dim) // _LINE) * _LINE
             codes = _aligned((tile_count * LANES if stride else 0, stride or _LINE), np.int8, 0)
             adjust = _aligned((tile_count * LANES, 1), np.float32, np.nan)
+            errors = _aligned((tile_count * LANES, 1), np.float32, 0)
             for part in parts(blocks.count, long):
-                coded, at = _encoded(self._scaled(part, long), columns), places[part]
+                scaled, at = self._scaled(part, long), places[part]
+                coded = _encoded(scaled, columns)
+                errors[at, 0] = _errors(scaled, coded, columns)
                 flat[at, :dim] = coded[:, :dim].view(np.uint8) ^ 128
                 if stride:
                     codes[at, : long - dim] = coded[:, dim:]
@@ -71,6 +74,7 @@ class Build:
             "tiles": _tiled(flat),
             "codes": codes,
             "adjust": adjust.reshape(-1, LANES),
+            "errors": errors.reshape(-1, LANES),
             "means": means_tiles,
             "means_adjust": means_adjust,
             "columns": columns,
@@ -167,6 +171,14 @@ def _encoded(rows: Floats, columns: Floats) -> Codes:
     made /= columns[0]
     np.clip(np.rint(made, out=made), -127, 127, out=made)
     return made.astype(np.int8)
+
+
+def _errors(rows: Floats, codes: Codes, columns: Floats) -> Floats:
+    # How far codes are from their rows, rounded up. What float32 took here is a part of all that was added.
+    held = codes * columns[0] + columns[1]
+    lengths = (np.sqrt(np.square(one, dtype=np.float64).sum(-1)) for one in (rows - held, rows, held, columns[1]))
+    apart, *added = lengths
+    return np.asarray((apart + 2.0**-21 * sum(added)) * (1 + 1e-6), np.float32)
 
 
 def _tiled(flat: Array) -> Array:

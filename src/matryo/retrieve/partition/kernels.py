@@ -15,7 +15,9 @@ from __future__ import annotations
 import numpy as np
 
 from matryo.retrieve.kernels import LANES, add_dot, compiled, cut, key_of, lowest_bit, same_bits, zeros
+from matryo.retrieve.partition.bounded import last_stage, middle_stage
 from matryo.retrieve.partition.stages import begin, full_stage, int8_stage, sift
+from matryo.retrieve.partition.steps import BOUNDED, FULL
 from matryo.retrieve.partition.tables import (
     COSINE,
     FIELDS,
@@ -151,16 +153,16 @@ def _write(keys, k, rows, scores):
 def search(machine, stages, margins, queries, allowed, rows, scores):
     """Run a plan for each of the ``queries``; what is found goes to ``rows`` and ``scores`` [queries, k].
 
-    A stage has: whether it is in full precision, its dim, its keep, the columns known before, the number of its dim.
-    The first is in int8, the last in full precision. An empty mask ``allowed`` allows all rows. Gives −1, or the number
-    of the first query that has no score.
+    A stage has: how it is done (``INT8``, ``FULL``, ``BOUNDED``), its dim, its keep, the columns that are known, the
+    number of its dim. The first is in int8, the last is not. An empty mask ``allowed`` allows all rows. Gives −1, or
+    the number of the first query that has no score.
     """
     tables, keep, count = opened(machine), stages[0, 2], len(stages)
     vector, lengths = np.empty(tables.width, np.float32), np.empty(tables.levels)
     lists, looks = np.empty(tables.list_count, np.int64), np.empty(tables.mean_tiles * LANES, np.float32)
     some = np.empty(2 * LANES, np.float32)
     keys, spare = np.empty(2 * keep + 64, np.int64), np.empty(2 * keep + 64, np.int64)
-    places, sums = np.empty(keep, np.int64), np.empty(keep, np.float32)
+    places, sums, reach = np.empty(keep, np.int64), np.empty(keep, np.float32), np.empty(keep, np.float32)
     coarse = np.empty(max(4 * tables.fours, tables.stride), np.int8)
     fine = np.empty(len(coarse), np.int8)
     for one in range(len(queries)):
@@ -177,13 +179,17 @@ def search(machine, stages, margins, queries, allowed, rows, scores):
         left = kept
         begin(tables, keys[:left], places, sums, length)
         for s in range(1, count):
-            dim, done, level = stages[s, 1], stages[s, 3], stages[s, 4]
-            length, held = lengths[level], (places[:left], sums[:left], keys[:left])
-            if stages[s, 0]:
-                full_stage(tables, dim, done, level, vector, length, *held, s == count - 1)
+            how, dim, most, known, level = stages[s]
+            length, held, final = lengths[level], (places[:left], sums[:left], keys[:left]), s == count - 1
+            if how == BOUNDED:
+                about = tables, dim, known, level, vector, length, most, *held, spare, reach, coarse, fine
+                left = last_stage(*about) if final else middle_stage(*about)
+                continue
+            if how == FULL:
+                full_stage(tables, dim, known, level, vector, length, *held, final)
             else:
-                int8_stage(tables, dim, done, level, vector, length, *held, coarse, fine)
-            if s < count - 1:
-                left = sift(*held, spare, stages[s, 2], tables.k, margins[s])
+                int8_stage(tables, dim, known, level, vector, length, *held, coarse, fine)
+            if not final:
+                left = sift(*held, spare, most, tables.k, margins[s])
         _write(keys[:left], tables.k, rows[one], scores[one])
     return -1

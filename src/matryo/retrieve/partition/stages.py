@@ -22,9 +22,9 @@ from matryo.retrieve.partition.vectors import (
     total_product,
 )
 
-__all__ = ["begin", "full_stage", "int8_stage", "sift"]
+__all__ = ["add_codes_to", "begin", "blocks_of", "fetch_row", "full_stage", "int8_stage", "sift"]
 
-_CODES_AHEAD, _ROWS_AHEAD = 6, 2   # candidates on their way
+_CODES_AHEAD, _ROWS_AHEAD = 12, 16   # candidates on their way
 
 
 @compiled
@@ -32,6 +32,7 @@ def begin(tables, keys, places, sums, length):
     # The candidates of the first stage, with the sums that their scores were made of.
     for i in range(len(keys)):
         places[i], sums[i] = place_of(keys[i]), score_of(keys[i])
+        fetch(tables.rows.ctypes.data + 4 * places[i])
         other = tables.adjust[places[i]]
         if tables.metric == L2:
             sums[i] = np.float32(0.5) * (sums[i] - other)
@@ -41,6 +42,7 @@ def begin(tables, keys, places, sums, length):
 
 @compiled
 def _fetch_codes(tables, place, first, width):
+    fetch(tables.errors.ctypes.data + 4 * place)
     for j in range(first, first + width, LINE):
         fetch(tables.codes + place * tables.stride + j)
 
@@ -64,14 +66,20 @@ def _add_codes(tables, look, first, places, sums):
 
 
 @compiled
-def int8_stage(tables, dim, done, level, vector, length, places, sums, keys, coarse, fine):
-    # Add the codes of the columns done … dim, and make keys of the scores.
+def add_codes_to(tables, dim, done, vector, places, sums, coarse, fine):
+    # Add the codes of the columns done … dim to the sums.
     if dim > done:
         first = (done - tables.dim) // LINE * LINE
         width = (dim - tables.dim + LINE - 1) // LINE * LINE - first
         start = done - tables.dim - first
         look = look_with(vector, tables.columns, done, dim, start, coarse[:width], fine[:width], 1.0)
         _add_codes(tables, look, first, places, sums)
+
+
+@compiled
+def int8_stage(tables, dim, done, level, vector, length, places, sums, keys, coarse, fine):
+    # Add the codes of the columns done … dim, and make keys of the scores.
+    add_codes_to(tables, dim, done, vector, places, sums, coarse, fine)
     inverse, last = np.float32(1 / length) if length > 0 else np.float32(0), tables.levels - 1
     for i in range(len(places)):
         score = sums[i]
@@ -88,72 +96,76 @@ def int8_stage(tables, dim, done, level, vector, length, places, sums, keys, coa
 
 
 @compiled
-def _fetch_row(tables, place, done, dim):
-    row = np.int64(tables.rows[place])
-    fetch(tables.norms.ctypes.data + 4 * row * tables.levels)
+def blocks_of(tables, done, dim):
+    # Those that hold the columns done … dim in full precision: address, first column, end.
+    first = last = 0
     for number in range(tables.block_count):
-        if done <= tables.blocks[number, 1] < dim:
-            width = (tables.blocks[number, 2] - tables.blocks[number, 1]) * (2 if tables.half else 4)
-            start = tables.blocks[number, 0] + row * width
-            for at in range(start & -LINE, start + width, LINE):
-                fetch(at)
+        first += tables.blocks[number, 1] < done
+        last += tables.blocks[number, 1] < dim
+    return tables.blocks[first:last]
 
 
 @compiled
-def _row_product(tables, row, coming, done, dim, vector, like):
-    # Of the columns done … dim of a row with those of the query; for L2, the square of how far they are apart. Rows
-    # hold numbers as ``like`` does. Lines of the row ``coming`` are asked for one by one, as those of this are read:
-    # all at once, they would keep the processor from what it has.
-    apart, size, sum_ = tables.metric == L2, like.itemsize, np.float32(0)
+def fetch_row(blocks, size, row):
+    for number in range(len(blocks)):
+        width = size * (blocks[number, 2] - blocks[number, 1])
+        start = blocks[number, 0] + row * width
+        for at in range(start & -LINE, start + width, LINE):
+            fetch(at)
+
+
+@compiled
+def _row_product(blocks, row, apart, vector, like):
+    # Of the columns of a row with those of the query; for L2, the square of how far they are apart. Rows hold numbers
+    # as ``like`` does.
+    size, sum_ = like.itemsize, np.float32(0)
     even = odd = no_products()
-    for number in range(tables.block_count):
-        start, first = tables.blocks[number, 0], tables.blocks[number, 1]
-        width = tables.blocks[number, 2] - first
-        if done <= first < dim:
-            numbers = carray(pointer(start + size * row * width), (width,), like.dtype)
-            ahead, whole, pairs = start + size * coming * width, width & -LANES, width & -(2 * LANES)
-            for j in range(0, pairs, 2 * LANES):
-                fetch(ahead + size * j)
-                if size == 4:
-                    fetch(ahead + size * (j + LANES))
-                if apart:
-                    even = add_square(numbers, j, vector, first + j, even)
-                    odd = add_square(numbers, j + LANES, vector, first + j + LANES, odd)
-                else:
-                    even = add_product(numbers, j, vector, first + j, even)
-                    odd = add_product(numbers, j + LANES, vector, first + j + LANES, odd)
-            if pairs < width:
-                fetch(ahead + size * pairs)
-            if pairs < whole:
-                if apart:
-                    even = add_square(numbers, pairs, vector, first + pairs, even)
-                else:
-                    even = add_product(numbers, pairs, vector, first + pairs, even)
-            for j in range(whole, width):
-                one, other = wide(numbers[j]), vector[first + j]
-                sum_ += (one - other) * (one - other) if apart else one * other
+    for number in range(len(blocks)):
+        first = blocks[number, 1]
+        width = blocks[number, 2] - first
+        numbers = carray(pointer(blocks[number, 0] + size * row * width), (width,), like.dtype)
+        whole, pairs = width & -LANES, width & -(2 * LANES)
+        for j in range(0, pairs, 2 * LANES):
+            if apart:
+                even = add_square(numbers, j, vector, first + j, even)
+                odd = add_square(numbers, j + LANES, vector, first + j + LANES, odd)
+            else:
+                even = add_product(numbers, j, vector, first + j, even)
+                odd = add_product(numbers, j + LANES, vector, first + j + LANES, odd)
+        if pairs < whole:
+            if apart:
+                even = add_square(numbers, pairs, vector, first + pairs, even)
+            else:
+                even = add_product(numbers, pairs, vector, first + pairs, even)
+        for j in range(whole, width):
+            one, other = wide(numbers[j]), vector[first + j]
+            sum_ += (one - other) * (one - other) if apart else one * other
     return total_product(even, odd) + sum_
 
 
 @compiled
 def full_stage(tables, dim, done, level, vector, length, places, sums, keys, final):
     # Add columns in full precision, and make keys of the scores; in the end of rows, no more of places.
-    unit, count = np.float32(1) / max(np.float32(length), TINY), len(places)
+    unit, count, apart = np.float32(1) / max(np.float32(length), TINY), len(places), tables.metric == L2
+    blocks, size, norms, levels = blocks_of(tables, done, dim), 2 if tables.half else 4, tables.norms, tables.levels
+    halves, rows = carray(pointer(tables.blocks[0, 0]), (0,), np.uint16), tables.rows
     for i in range(min(_ROWS_AHEAD, count)):
-        _fetch_row(tables, places[i], done, dim)
+        fetch_row(blocks, size, np.int64(rows[places[i]]))
     for i in range(count):
-        row, coming = np.int64(tables.rows[places[i]]), np.int64(tables.rows[places[min(i + _ROWS_AHEAD, count - 1)]])
-        fetch(tables.norms.ctypes.data + 4 * coming * tables.levels)
-        if tables.half:
-            halves = carray(pointer(tables.blocks[0, 0]), (0,), np.uint16)
-            score = _row_product(tables, row, coming, done, dim, vector, halves)
+        if i + _ROWS_AHEAD < count:
+            coming = np.int64(rows[places[i + _ROWS_AHEAD]])
+            fetch(norms.ctypes.data + 4 * coming * levels)
+            fetch_row(blocks, size, coming)
+        row = np.int64(rows[places[i]])
+        if size == 2:
+            score = _row_product(blocks, row, apart, vector, halves)
         else:
-            score = _row_product(tables, row, coming, done, dim, vector, vector)
+            score = _row_product(blocks, row, apart, vector, vector)
         sums[i] = score = score + sums[i] if done else score
-        if tables.metric == L2:
+        if apart:
             score = -score
         elif tables.metric == COSINE:
-            score = score * (np.float32(1) / max(tables.norms[row, level], TINY)) * unit
+            score = score * (np.float32(1) / max(norms[row, level], TINY)) * unit
         keys[i] = key_of(score, row if final else places[i])
 
 

@@ -13,13 +13,14 @@ from numba import carray
 from matryo.retrieve.kernels import LANES, compiled, cut, key_of, same_bits
 from matryo.retrieve.partition.vectors import pointer
 
-__all__ = ["COSINE", "FIELDS", "IP", "L2", "LINE", "TINY", "Look", "Tables", "look_with", "lowest_kept", "measure",
-           "opened", "ordered", "place_of", "score_of"]
+__all__ = ["COSINE", "FIELDS", "FINE", "IP", "L2", "LINE", "TINY", "Look", "Tables", "look_with", "lowest_kept",
+           "measure", "opened", "ordered", "peak_of", "place_of", "score_of"]
 
 FIELDS = (
     "metric", "width", "dim", "long", "fours", "list_count", "tile_count", "mean_tiles", "wanted", "most", "k",
     "stride", "levels", "block_count", "half", "count",
-    "lists", "rows", "tiles", "codes", "adjust", "means", "means_adjust", "columns", "norms", "blocks", "dims",
+    "lists", "rows", "tiles", "codes", "adjust", "errors", "means", "means_adjust", "columns", "norms", "blocks",
+    "dims",
 )   # fmt: skip
 """What ``machine`` has, in order: numbers, and addresses of arrays."""
 
@@ -29,7 +30,7 @@ COSINE, IP, L2 = range(3)
 
 LINE = 64   # bytes of a cache line, and columns that one instruction multiplies
 TINY = np.finfo(np.float32).tiny
-_FINE = 127 * 128 + 63   # the largest code of a query
+FINE = 127 * 128 + 63   # the largest code of a query
 _LARGEST = 2.0**62   # the norm of the longest query, as of rows
 _LOWEST = np.iinfo(np.int64).min
 
@@ -44,12 +45,13 @@ def opened(m):
         carray(pointer(m[18]), (tiles * fours * 4 * LANES,), np.uint8),
         m[19],   # the codes are read a row at a time
         carray(pointer(m[20]), (tiles * LANES,), np.float32),
-        carray(pointer(m[21]), (means * fours * 4 * LANES,), np.uint8),
-        carray(pointer(m[22]), (means * LANES,), np.float32),
-        carray(pointer(m[23]), (2, m[3]), np.float32),
-        carray(pointer(m[24]), (m[15], levels), np.float32),
-        carray(pointer(m[25]), (m[13], 3), np.int64),
-        carray(pointer(m[26]), (levels,), np.int64),
+        carray(pointer(m[21]), (tiles * LANES,), np.float32),
+        carray(pointer(m[22]), (means * fours * 4 * LANES,), np.uint8),
+        carray(pointer(m[23]), (means * LANES,), np.float32),
+        carray(pointer(m[24]), (2, m[3]), np.float32),
+        carray(pointer(m[25]), (m[15], levels), np.float32),
+        carray(pointer(m[26]), (m[13], 3), np.int64),
+        carray(pointer(m[27]), (levels,), np.int64),
     )   # fmt: skip
 
 
@@ -110,23 +112,29 @@ def measure(query, tables, vector, lengths):
 
 
 @compiled
-def look_with(vector, columns, low, high, start, coarse, fine, factor):
-    # The columns low … high of a query as codes, from ``start`` on; 0 elsewhere. A product of row and query is then
-    # scale · (product of codes, of which those of rows are too large by 128) + shift; and all that times the factor.
+def peak_of(vector, columns, low, high):
+    # The most that a step of one column's codes is worth.
     peak = np.int32(0)
     for j in range(low, high):   # the bits of floats sort as they do, once the sign is off
         peak = max(peak, same_bits(vector[j] * columns[0, j]) & np.int32(0x7FFFFFFF))
-    scale = same_bits(np.int32(peak)) / np.float32(_FINE)
+    return same_bits(np.int32(peak))
+
+
+@compiled
+def look_with(vector, columns, low, high, start, coarse, fine, factor):
+    # The columns low … high of a query as codes, from ``start`` on; 0 elsewhere. A product of row and query is then
+    # scale · (product of codes, of which those of rows are too large by 128) + shift; and all that times the factor.
+    scale = peak_of(vector, columns, low, high) / np.float32(FINE)
     inverse = np.float32(1) / scale if scale >= TINY else np.float32(0)
     coarse[:] = 0
     fine[:] = 0
-    sum_, middle = np.int32(0), np.float32(0)
+    sum_, middle = np.int32(0), 0.0
     for j in range(low, high):
         code = np.int32(np.rint(vector[j] * columns[0, j] * inverse))
         upper = (code + np.int32(64)) >> np.int32(7)
         coarse[start + j - low] = upper
         fine[start + j - low] = code - (upper << np.int32(7))
         sum_ += code
-        middle += vector[j] * columns[1, j]
+        middle += np.float64(vector[j]) * np.float64(columns[1, j])
     shift = middle - np.float64(scale) * 128 * sum_
     return Look(coarse, fine, np.float32(factor * scale), np.float32(factor * shift))

@@ -51,12 +51,15 @@ def pointer(_typing, address):
 
 @intrinsic
 def fetch(_typing, address):
-    """Ask for the cache line at an address, which need not exist; nobody waits for it."""
+    """Ask for the cache line at an address, which need not exist; nobody waits for it.
+
+    It comes to the second cache, which takes many more at a time than the first.
+    """
 
     def emit(context, builder, _signature, args):
         start = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
-        # To read, soon again, data.
-        _call(builder, "llvm.prefetch.p0i8", ir.VoidType(), start, *(ir.Constant(ir.IntType(32), n) for n in (0, 3, 1)))
+        # To read, into the second cache, data.
+        _call(builder, "llvm.prefetch.p0i8", ir.VoidType(), start, *(ir.Constant(ir.IntType(32), n) for n in (0, 2, 1)))
         return context.get_dummy_value()
 
     return types.void(types.int64), emit
