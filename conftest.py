@@ -2,13 +2,15 @@
 
 import importlib.util
 
-TORCH_SIDE = ("heads.py", "losses", "encoders", "training", "retrieve/gpu.py", "retrieve/device.py")
-TRITON = ("losses/kernels/fused.py", "losses/kernels/fused_kernels.py", "retrieve/device_kernels.py")
+TORCH_SIDE = ("heads.py", "losses", "encoders", "training", "export",
+              *(f"retrieve/{name}.py" for name in ("gpu", "device", "device_steps")))
+TRITON = ("retrieve/device_kernels.py",
+          *(f"losses/kernels/fused{name}.py" for name in ("", "_kernels", "_operands", "_pulls", "_small")))
 collect_ignore = ["benchmarks", "scripts"]
 if importlib.util.find_spec("numba") is None:
-    compiled = ("evaluation/kernel.py", "evaluation/kernel_vectors.py", "retrieve/kernels.py")
+    compiled = ("evaluation/kernel.py", "evaluation/kernel_vectors.py", "retrieve/certify.py", "retrieve/kernels.py")
     collect_ignore += [f"src/matryo/{name}" for name in compiled]
-    loops = ("kernels", "stages", "tables", "vectors")
+    loops = ("bounded", "kernels", "stages", "tables", "vectors")
     collect_ignore += [f"src/matryo/retrieve/partition/{name}.py" for name in loops]
 if importlib.util.find_spec("torch") is None:
     collect_ignore += [f"src/matryo/{name}" for name in (*TORCH_SIDE, *TRITON)]

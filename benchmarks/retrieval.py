@@ -18,6 +18,7 @@ import os
 import re
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from multiprocessing.connection import Connection
@@ -252,23 +253,22 @@ def measure(group: list[Indexed], truth: Truth, turn: int) -> list[dict[str, Any
     return found
 
 
-def run(task: Task, names: list[str], args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Build and measure, a group at a time; the first index is in every group."""
+def run(task: Task, names: list[str], args: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
+    """Build and measure, a group at a time, and give its figures; the first index is in every group."""
     truth, threads = Truth.of(task), (args.build_threads, args.threads)
     variants = [(ENGINES[name], build) for name in names for build in ENGINES[name].builds(task.database_vectors())
                 if not any(text in str(build) for text in args.skip)]  # fmt: skip
     group: list[Indexed] = []
-    rows: list[dict[str, Any]] = []
     number = 0
 
-    def finish() -> None:
+    def finish() -> list[dict[str, Any]]:
         nonlocal group, number
-        for figures in measure(group, truth, args.turn):
-            rows.append(figures | {"group": number})
-            print(line(figures), flush=True)
+        rows = [figures | {"group": number} for figures in measure(group, truth, args.turn)]
+        print(*map(line, rows), sep="\n", flush=True)
         for one in group[1:]:
             one.stop()
         group, number = group[:1], number + 1
+        return rows
 
     for engine, build in variants:
         print(f"build {engine.name} {build}", flush=True)
@@ -279,12 +279,11 @@ def run(task: Task, names: list[str], args: argparse.Namespace) -> list[dict[str
             continue
         group.append(one)
         if len(group) > 1 and sum(member.about["held_bytes"] for member in group) > args.memory * 2**30:
-            finish()
-    if len(group) > 1 or not rows:
-        finish()
+            yield finish()
+    if len(group) > 1 or not number:
+        yield finish()
     for one in group:
         one.stop()
-    return rows
 
 
 def worth_keeping(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -349,8 +348,9 @@ def main() -> None:
         print(title, flush=True)
         about = {"count": task.count, "dim": task.dim, "queries": task.asked, "threads": args.threads,
                  "build_threads": args.build_threads, "run": time.strftime("%Y%m%dT%H%M%S")}  # fmt: skip
-        found = worth_keeping(run(task, names, args))
-        append_rows(args.out, [stamp("retrieval", title, about | figures, seed=args.seed) for figures in found])
+        for found in run(task, names, args):
+            rows = [stamp("retrieval", title, about | figures, seed=args.seed) for figures in worth_keeping(found)]
+            append_rows(args.out, rows)
 
 
 if __name__ == "__main__":

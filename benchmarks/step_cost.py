@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from matryo import Nesting
 from matryo.results import append_rows, stamp
+from matryo.training.classify import Classifier
 from matryo.training.distributed import Group
 from matryo.training.model import build_model
 from matryo.training.optim import make_optimizer
@@ -95,6 +96,7 @@ def variant(
     fields |= {"loop.compile": str(args.compile), "loop.graph": str(args.graph), "optim.label_smoothing": "0.1"}
     recipe = override(Recipe(), fields)
     model = build_model(recipe, args.classes)
+    assert isinstance(model, Classifier)
     if name == "loop":
         model.head = HeadLoop(model.head.nesting, args.classes)   # type: ignore[assignment]
     model.to(device, memory_format=torch.channels_last)   # type: ignore[call-overload]

@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -78,15 +79,16 @@ def parse() -> argparse.Namespace:
 
 def decoded(dataset: Dataset) -> Dataset:
     """The same dataset with its images decoded once, for all runs."""
-    splits = {name: ArrayImages(decode_all(split), split.labels) for name, split in dataset.splits.items()}
+    images: Any = dataset.splits
+    splits = {name: ArrayImages(decode_all(split), split.labels) for name, split in images.items()}
     return dataclasses.replace(dataset, splits=splits)
 
 
 def without(dataset: Dataset, novel: int) -> Dataset:
     """The dataset less ``novel`` of its classes, drawn once and for all; their labels keep their meaning."""
     hidden = novel_classes(len(dataset.classes), novel)
-    kept = {}
-    for name, split in dataset.splits.items():
+    kept, images = {}, dict[str, Any](dataset.splits)
+    for name, split in images.items():
         rows = np.flatnonzero(~np.isin(split.labels, hidden))
         kept[name] = ArrayImages(decode_all(split)[rows], split.labels[rows])
     return dataclasses.replace(dataset, splits=kept)

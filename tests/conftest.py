@@ -9,8 +9,11 @@ TORCH_TESTS = (
     "training",
     "encoders",
     "losses",
+    "export",
     "cli/test_demo.py",
+    "cli/test_export.py",
     "cli/test_train.py",
+    "cli/test_train_text.py",
     "test_heads.py",
     "test_nesting_torch.py",
 )

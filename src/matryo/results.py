@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Result", "Row", "append_rows", "command_line", "read_rows", "stamp"]
 
-_PACKAGES = ("numpy", "numba", "scipy", "torch", "triton", "timm", "sentence-transformers", "pillow", "faiss-cpu")
+_PACKAGES = ("numpy", "numba", "scipy", "torch", "triton", "timm", "transformers", "tokenizers",
+             "sentence-transformers", "pillow", "faiss-cpu")
 
 
 class Result:

@@ -7,7 +7,7 @@ import pytest
 
 import matryo.data
 from matryo.data import UNKNOWN, array_dataset, image_folder, open_dataset, pack_dataset
-from matryo.data.open import SOURCES
+from matryo.data.open import BUNDLED, SOURCES
 
 pytest.importorskip("PIL")
 
@@ -63,7 +63,7 @@ def test_an_unknown_source_never_falls_through_to_another(source, tmp_path, refu
         open_dataset(source, tmp_path)
 
 
-@pytest.mark.parametrize("source", [source for source in SOURCES if source != "emoji"])
+@pytest.mark.parametrize("source", [source for source in SOURCES if source not in BUNDLED])
 def test_sources_on_disk_need_a_root(source, refuses):
     with refuses(f"a dataset of kind {source!r} lies in a folder", "got none", "--data DIR"):
         open_dataset(source, None)

@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
-from matryo.data import ImageSplit, array_dataset, decode_all, pack, pack_dataset, packed_dataset
+from matryo.data import ImageSplit, array_dataset, decode_all, pack, pack_dataset, packed_dataset, text_dataset
 from matryo.data.arrays import ArrayImages
 from matryo.data.packed import PackedImages
 from matryo.errors import StorageError
@@ -294,3 +294,8 @@ def test_many_classes_survive_packing(tmp_path):
     data = packed_dataset(tmp_path)
     assert len(data.classes) == 70_002
     assert data.split("train").labels.tolist() == labels
+
+
+def test_only_images_are_packed(tmp_path, refuses):
+    with refuses("only images are packed", "split 'train' of texts"):
+        pack_dataset(text_dataset({"train": ["a text"]}), tmp_path)

@@ -29,7 +29,15 @@ def test_an_encoder_gives_one_vector_an_image(name, size):
 
 
 def test_every_name_builds():
-    assert set(encoder_names()) == set(OWN_DIM)
+    with torch.device("meta"):
+        dims = {name: build_encoder(name).dim for name in encoder_names()}
+    assert {name: dim for name, dim in dims.items() if not name.startswith(("vit", "bert"))} == OWN_DIM
+    assert {dims[f"vit-{size}{patch}"] for size in ("ti", "s", "b", "l") for patch in (4, 8, 16, 32)} == {
+        192, 384, 768, 1024,
+    }  # fmt: skip
+    assert [dims[f"bert-{size}"] for size in ("tiny", "mini", "small", "medium", "base", "large")] == [
+        128, 256, 512, 512, 768, 1024,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("make", "count"), PUBLISHED.items(), ids=lambda value: getattr(value, "__name__", ""))
@@ -226,7 +234,8 @@ def test_another_dim_is_a_projection():
     ("options", "message"),
     [
         ({"name": "resnet81"}, r"unknown encoder \(got 'resnet81'\): did you mean resnet18"),
-        ({"name": "vgg"}, "choose convnet, resnet18, resnet34, resnet50 or timm:MODEL"),
+        ({"name": "vgg"}, "choose convnet, resnet18, resnet34, resnet50, vit-ti4 … vit-l32, bert-tiny,.* timm:MODEL"),
+        ({"name": "keras:vgg"}, r"unknown encoder \(got 'keras:vgg'\)"),
         ({"name": "resnet18", "stem": "tiny"}, r"unknown stem \(got 'tiny'\): choose one of imagenet, small"),
         ({"name": "resnet18", "norm": "layer"}, r"unknown norm \(got 'layer'\): choose one of batch, group"),
         ({"name": "convnet", "norm": "layer"}, "unknown norm"),

@@ -7,7 +7,7 @@ from matryo import EmbeddingSet, Nesting, evaluate
 from matryo.baselines import PCA, RandomFeatures
 from matryo.embeddings import Head
 from matryo.errors import EmbeddingsError, InputError
-from matryo.evaluation import PROTOCOLS, Subject, measure, measure_baseline
+from matryo.evaluation import PROTOCOLS, Relevance, Subject, measure, measure_baseline, pairs, similarity_span
 
 NESTING = Nesting([4, 8, 16])
 CLASSES = 6
@@ -36,7 +36,7 @@ def subject():
 FITTED = {"probe": "scipy"}
 
 
-@pytest.mark.parametrize("protocol", [name for name in PROTOCOLS if name != "zero-shot"])
+@pytest.mark.parametrize("protocol", [name for name in PROTOCOLS if name not in ("zero-shot", "pairs")])
 def test_every_protocol_tells_its_splits_under_the_subjects_name(subject, protocol):
     if protocol in FITTED:
         pytest.importorskip(FITTED[protocol])
@@ -58,6 +58,42 @@ def test_zero_shot_needs_texts(subject):
     assert [one.prompts for one in measure(given, "zero-shot")] == [6, 6]
     with pytest.raises(InputError, match="embeddings of texts"):
         measure(Subject("mine", 7, subject.database, subject.queries), "zero-shot")
+
+
+@pytest.fixture(scope="module")
+def paired():
+    """Queries and candidates of the same six things; those of one thing belong together."""
+    asked, known = embeddings("test", 40, seed=2), embeddings("test", 60, seed=3)
+    related = Relevance.of(np.argwhere(asked.labels[:, None] == known.labels[None]))
+    return Subject("mine", 7, known, {"test": asked}, relevance=related, progress=False)
+
+
+def test_pairs_are_measured_where_it_is_known_what_belongs_together(subject, paired):
+    (found,) = measure(paired, "pairs")
+    by_hand = pairs(paired.queries["test"], paired.database, paired.relevance, progress=False)
+    assert (found.model, found.dims) == ("mine", NESTING.dims)
+    assert (found.ndcg, found.hit, found.recall, found.mrr) == (by_hand.ndcg, by_hand.hit, by_hand.recall, by_hand.mrr)
+    (span,) = measure(paired, "similarity")
+    expected = similarity_span(paired.queries["test"], paired.database, relevance=paired.relevance)
+    assert (span.auc, span.positive_mean) == (expected.auc, expected.positive_mean)
+    with pytest.raises(InputError, match="pairs need to know what belongs together"):
+        measure(subject, "pairs")
+
+
+def test_a_baseline_of_pairs_maps_both_sides(paired):
+    (found,) = measure_baseline(paired, "pca")
+    fitted = PCA().fit(paired.database)
+    sides = fitted.apply(paired.queries["test"]), fitted.apply(paired.database)
+    by_hand = pairs(*sides, paired.relevance, dims=NESTING.dims, progress=False)
+    assert (found.model, found.ndcg, found.hit) == ("mine + PCA", by_hand.ndcg, by_hand.hit)
+    (drawn,) = measure_baseline(paired, "random", draws=3)
+    each = []
+    for seed in range(3):
+        fitted = RandomFeatures(seed).fit(paired.database)
+        sides = fitted.apply(paired.queries["test"]), fitted.apply(paired.database)
+        each.append(pairs(*sides, paired.relevance, dims=NESTING.dims, progress=False))
+    assert np.array(drawn.recall) == pytest.approx(np.mean([one.recall for one in each], axis=0))
+    assert (drawn.ks, drawn.counts) == (each[0].ks, each[0].counts)
 
 
 def test_what_a_folder_lacks_is_named(subject):

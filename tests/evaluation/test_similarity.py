@@ -13,6 +13,7 @@ import pytest
 
 from matryo.embeddings import EmbeddingSet
 from matryo.errors import EmbeddingsError, InputError, NestingError
+from matryo.evaluation import Relevance
 from matryo.evaluation import similarity as module
 from matryo.evaluation.similarity import Similarity, similarity_span
 from matryo.nesting import Nesting, truncate
@@ -141,6 +142,25 @@ def test_a_zero_vector_is_like_nothing() -> None:
     found = similarity_span(mine, pairs=50, dims=[1, 2])
     assert found.positive_mean == found.random_mean == (0.0, 0.0)
     assert found.auc == (0.5, 0.5)
+
+
+def test_pairs_across_two_sets_that_are_listed() -> None:
+    rng = np.random.default_rng(0)
+    images, texts = (EmbeddingSet.of(rng.standard_normal((n, 8)), nesting=NESTING) for n in (9, 14))   # no labels
+    listed = [(0, 3), (1, 1), (8, 13), (2, 2)]
+    found = similarity_span(images, texts, relevance=Relevance.of(listed), pairs=40_000, dims=[3, 8])
+    for place, dim in enumerate(found.dims):
+        x, y = (truncate(one.vectors.astype(np.float64), dim) for one in (images, texts))
+        positive, random = np.array([x[i] @ y[j] for i, j in listed]), (x @ y.T).ravel()
+        for cosines, mean in ((positive, found.positive_mean), (random, found.random_mean)):
+            assert mean[place] == pytest.approx(cosines.mean(), abs=5 * cosines.std() / math.sqrt(40_000))
+        assert found.auc[place] == pytest.approx(
+            np.mean([(p > random).mean() + (p == random).mean() / 2 for p in positive]), abs=5 / math.sqrt(80_000)
+        )
+    with pytest.raises(InputError, match="among 14 queries and 9 candidates"):
+        similarity_span(texts, images, relevance=Relevance.of(listed))
+    with pytest.raises(EmbeddingsError, match="embeddings and others must have the same number of columns"):
+        similarity_span(images, EmbeddingSet.of(np.ones((3, 5))), relevance=Relevance.of(listed))
 
 
 def test_what_has_no_pairs() -> None:

@@ -111,6 +111,21 @@ def test_few_classes_are_all_in_the_top_five() -> None:
     assert ZeroShot.from_figures(json.loads(json.dumps(found.to_figures(), allow_nan=False))) == found
 
 
+def test_texts_about_superclasses_ask_for_these() -> None:
+    _, queries = pair()
+    assert queries.labels is not None
+    rng = np.random.default_rng(3)
+    names, of = ("plants", "animals", "things"), [*rng.integers(0, 3, 12).tolist(), -1]   # the last has none
+    about: dict[str, Any] = {"classes": [f"c{i}" for i in range(13)], "superclasses": names, "superclass_of": of}
+    asked = EmbeddingSet.of(queries.vectors, labels=queries.labels, nesting=NESTING, **about)
+    described = EmbeddingSet.of(rng.standard_normal((6, 8)), labels=[0, 1, 2, 0, 1, 2], classes=names)
+    known = np.array([-1 if label == -1 else of[label] for label in queries.labels])
+    by_hand = EmbeddingSet.of(queries.vectors, labels=known, classes=names, nesting=NESTING)
+    assert zero_shot(described, asked) == zero_shot(described, by_hand)
+    assert asked.labels is not None
+    assert asked.labels.max() == 12   # the caller's labels stay
+
+
 def test_what_cannot_be_asked() -> None:
     texts, queries = pair()
     with pytest.raises(EmbeddingsError, match="the texts must have labels"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from fractions import Fraction
 
@@ -17,6 +18,8 @@ from matryo.metrics import (
     hit_rate,
     majority,
     mean_average_precision,
+    mean_reciprocal_rank,
+    ndcg,
     precision,
     recall,
     relevance,
@@ -156,6 +159,67 @@ def test_moving_a_hit_forward_never_hurts(
     assert (after[moved] >= before[moved] - 1e-12).all()
 
 
+@st.composite
+def graded(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
+    """Grades of some items in rank order, the best of all that the query has, and k."""
+    queries, depth = draw(st.tuples(st.integers(1, 4), st.integers(1, 8)))
+    grades = draw(hnp.arrays(np.float32, (queries, depth), elements=st.integers(-1, 3).map(float)))
+    missed = draw(hnp.arrays(np.float32, (queries, 5), elements=st.integers(0, 3).map(float)))
+    missed[:, 0] = np.maximum(missed[:, 0], 1)   # something is relevant to every query
+    everything = np.concatenate([grades, missed], axis=1)
+    k = draw(st.integers(1, depth))
+    best = -np.sort(-everything, axis=1)
+    return grades, best[:, : draw(st.integers(k, best.shape[1]))], k
+
+
+def naive_dcg(grades: list[float], k: int) -> float:
+    return sum(max(grade, 0) / math.log2(place + 1) for place, grade in enumerate(grades[:k], start=1))
+
+
+@quick
+@given(case=graded())
+def test_ndcg_and_reciprocal_ranks_against_plain_loops(case: tuple[np.ndarray, np.ndarray, int]) -> None:
+    grades, best, k = case
+    rows = list(zip(grades.tolist(), best.tolist(), strict=True))
+    expected = sum(naive_dcg(row, k) / naive_dcg(ideal, k) for row, ideal in rows) / len(rows)
+    assert ndcg(grades, best, k) == pytest.approx(expected)
+    assert 0 <= ndcg(grades, best, k) <= 1 + 1e-12
+    ranks = [next((Fraction(1, i) for i, grade in enumerate(row[:k], 1) if grade > 0), Fraction(0)) for row, _ in rows]
+    assert mean_reciprocal_rank(grades > 0, k) == pytest.approx(float(sum(ranks) / len(ranks)))
+
+
+@quick
+@given(case=graded())
+def test_a_perfect_ranking_has_an_ndcg_of_one(case: tuple[np.ndarray, np.ndarray, int]) -> None:
+    _, best, k = case
+    assert ndcg(best, best, min(k, best.shape[1])) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("k", [1, 3, 10, 30])
+def test_ndcg_is_scikit_learns(k: int) -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(0)
+    grades, scores = rng.integers(0, 4, (20, 30)).astype(float), rng.permuted(np.tile(np.arange(30.0), (20, 1)), axis=1)
+    ranked = np.take_along_axis(grades, np.argsort(-scores, axis=1), axis=1)
+    best = -np.sort(-grades, axis=1)
+    assert ndcg(ranked, best, k) == pytest.approx(metrics.ndcg_score(grades, scores, k=k))
+
+
+def test_ndcg_and_reciprocal_rank_by_hand() -> None:
+    # One relevant document, found third; another found first.
+    found = np.array([[0, 0, 1], [1, 0, 0]], bool)
+    assert mean_reciprocal_rank(found, 3) == (1 / 3 + 1) / 2
+    assert mean_reciprocal_rank(found, 2) == 1 / 2
+    assert ndcg(found.astype(float), np.ones((2, 1)), 3) == pytest.approx((1 / math.log2(4) + 1) / 2)
+
+
+def test_grades_without_their_best_are_refused() -> None:
+    grades = np.array([[1.0, 0.0]])
+    for best in ([[0.0]], [[0.5]], [[1.0], [1.0]], np.empty((1, 0))):   # none, less than found, of others, none at all
+        with pytest.raises(InputError, match=r"its best grades, largest first.*leave out the queries without"):
+            ndcg(grades, np.array(best), 2)
+
+
 def test_queries_without_anything_relevant_are_refused() -> None:
     relevant = np.zeros((2, 3), bool)
     with pytest.raises(InputError, match=r"number of relevant items .*leave out the queries whose class"):
@@ -172,7 +236,8 @@ def test_queries_without_anything_relevant_are_refused() -> None:
 def test_k_must_lie_within_what_was_retrieved(k: int) -> None:
     relevant = np.ones((2, 3), bool)
     totals = np.array([3, 3])
-    calls = (hit_rate, precision, majority, *(lambda r, k, f=f: f(r, totals, k) for f in (average_precision, recall)))
+    plain = (hit_rate, precision, majority, mean_reciprocal_rank, lambda r, k: ndcg(r * 1.0, r * 1.0, k))
+    calls = (*plain, *(lambda r, k, f=f: f(r, totals, k) for f in (average_precision, recall)))
     for call in calls:
         with pytest.raises(InputError, match="k must lie in 1 … the number of neighbours"):
             call(relevant, k)

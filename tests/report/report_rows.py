@@ -9,6 +9,7 @@ from matryo.classify.curve import CascadeCurve
 from matryo.evaluation import DimRow, Evaluation
 from matryo.evaluation.disagreement import Disagreement
 from matryo.evaluation.few_shot import FewShot
+from matryo.evaluation.pairs import Pairs
 from matryo.evaluation.probe import Probe
 from matryo.evaluation.robustness import Robustness
 from matryo.evaluation.similarity import Similarity
@@ -86,6 +87,10 @@ def every_kind():
 def _protocols():
     curve = tuple(rising(dim) for dim in DIMS)
     yield Probe(*ABOUT, DIMS, curve, curve)
+    by_k = tuple(tuple(min(1.0, y + 0.02 * k) for k in (1, 5, 10)) for y in curve)
+    back = tuple(tuple(y - 0.1 for y in row) for row in by_k)
+    sides = ("images", "texts"), (200, 1000), (200, 990), 1000
+    yield Pairs(*ABOUT, *sides, DIMS, (1, 5, 10), *(((by_k, back),) * 4))
     yield ZeroShot(*ABOUT, 240, DIMS, tuple(y - 0.2 for y in curve), curve)
     shots = (1, 3, 5, 7, 9)
     accuracy = tuple(tuple(rising(dim, 0.2, 0.5 + 0.04 * n) for dim in DIMS) for n in shots)

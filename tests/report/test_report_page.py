@@ -50,8 +50,8 @@ def parsed(whole):
 
 
 def test_every_kind_has_its_section_in_order(parsed):
-    keys = ["accuracy", "retrieval", "cascade", "few-shot", "robustness", "superclass", "classes", "similarity",
-            "disagreement", "gradcam", "probe", "zero-shot", "stream", "training", "rows"]  # fmt: skip
+    keys = ["accuracy", "retrieval", "pairs", "cascade", "few-shot", "robustness", "superclass", "classes",
+            "similarity", "disagreement", "gradcam", "probe", "zero-shot", "stream", "training", "rows"]  # fmt: skip
     assert [attrs["id"] for attrs in parsed.all("section")] == keys
     assert [attrs["href"] for attrs in parsed.all("a")][: len(keys)] == [f"#{key}" for key in keys]
     assert len(parsed.all("h2")) == len(keys)

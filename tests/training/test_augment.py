@@ -6,7 +6,8 @@ import torch
 from torch.nn import functional as F
 
 from matryo.training import augment as module
-from matryo.training.augment import DRAWS, Normalise, augment, crop_box, draws, epoch_order
+from matryo.training.augment import DRAWS, Normalise, augment, crop_box, draws
+from matryo.training.order import epoch_order
 from matryo.training.recipe import Augment
 
 STILL = Augment(crop="none", flip=False)

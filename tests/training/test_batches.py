@@ -9,9 +9,10 @@ from PIL import Image
 
 from matryo.data import array_dataset, image_folder, pack, packed_dataset
 from matryo.errors import DataError
-from matryo.training import batches
-from matryo.training.augment import augment, crop_box, draws, epoch_order
+from matryo.training import batches, images
+from matryo.training.augment import augment, crop_box, draws
 from matryo.training.distributed import Group
+from matryo.training.order import epoch_order
 from matryo.training.recipe import Recipe
 from matryo.training.recipes import load_recipe, override
 
@@ -170,7 +171,7 @@ def test_worker_processes_change_nothing(tmp_path):
 
 def test_the_size_grows_as_ffcv_has_it():
     made = load_recipe("imagenet-rn50-mrl")
-    sizes = [batches.size_at(made, number) for number in range(40)]
+    sizes = [images.size_at(made, number) for number in range(40)]
 
     def ffcv(number):   # get_resolution of FFCV's train_imagenet.py, with its start_ramp, end_ramp, min_res, max_res
         return int(np.round(np.interp([number], [29, 34], [160, 192])[0] / 32)) * 32
@@ -179,7 +180,7 @@ def test_the_size_grows_as_ffcv_has_it():
     assert sizes[:29] == [160] * 29
     assert sizes[34:] == [192] * 6
     assert set(sizes) == {160, 192}
-    assert batches.size_at(recipe(data__size=40), 35) == 40
+    assert images.size_at(recipe(data__size=40), 35) == 40
 
 
 def test_streamed_batches_have_the_size_of_their_epoch():
@@ -203,14 +204,14 @@ def test_images_of_the_training_size_stay_on_the_device_and_others_stream():
         (wide, {"data__size_end": 16, "data__size_ramp": "1,2"}, False),   # both sides fit, the image does not
     ]
     for source, changes, kept in cases:
-        assert batches.fits_on_device(source, recipe(**changes)) is kept, changes
+        assert images.fits_on_device(source, recipe(**changes)) is kept, changes
 
 
 def test_too_many_images_stream_unless_the_recipe_insists(monkeypatch):
-    monkeypatch.setattr(batches, "_RESIDENT_LIMIT", 22 * 8 * 8 * 3 - 1)
-    assert not batches.fits_on_device(split(), recipe())
-    assert batches.fits_on_device(split(), recipe(data__resident="yes"))
-    assert batches.fits_on_device(split(21), recipe())
+    monkeypatch.setattr(images, "_RESIDENT_LIMIT", 22 * 8 * 8 * 3 - 1)
+    assert not images.fits_on_device(split(), recipe())
+    assert images.fits_on_device(split(), recipe(data__resident="yes"))
+    assert images.fits_on_device(split(21), recipe())
 
 
 def test_what_cannot_be_trained_on_is_named():

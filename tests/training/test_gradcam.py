@@ -15,8 +15,9 @@ from matryo.heads import NestedLinear
 from matryo.nesting import Nesting
 from matryo.training import load, train
 from matryo.training.batches import test_batches as batches_of  # pytest would collect the other name
+from matryo.training.classify import Classifier
 from matryo.training.gradcam import gradcam, overlay
-from matryo.training.model import NestedModel, build_model
+from matryo.training.model import build_model
 from matryo.training.recipe import Recipe
 from matryo.training.recipes import override
 from matryo.training.trained import GivenImages, TrainedModel
@@ -264,7 +265,7 @@ class Mean(nn.Module):
 
 def test_an_unknown_encoder_needs_a_layer():
     base = resnet()
-    network = NestedModel(Mean(), NestedLinear(Nesting([3]), len(CLASSES)))
+    network = Classifier(Mean(), NestedLinear(Nesting([3]), len(CLASSES)))
     model = TrainedModel(network, base.recipe, CLASSES, base.device, "")
     with pytest.raises(InputError, match=r"told a layer.*got Mean.*name a convolutional layer"):
         gradcam(model, pictures())

@@ -188,3 +188,71 @@ def test_a_constant_model_is_its_own_average():
     for step in range(5):
         average.update(model, step)
     assert torch.equal(average.state["weight"], model.weight)
+
+
+# --- texts: warm-up in steps, and what does not decay ---
+
+
+def test_warm_up_and_length_can_be_counted_in_steps():
+    made = recipe(optim__lr=0.4, optim__warmup=10, loop__steps=50, loop__epochs=3, optim__peak=7)
+    found = [learning_rate(made, step, 20, 256) for step in range(50)]
+    np.testing.assert_allclose(found, np.interp(np.arange(50), [-1, 10, 50], [0, 0.4, 0]), rtol=1e-12)
+
+
+def text_model(**changes):
+    return build_model(recipe(encoder__name="bert-tiny", head__dims="8,128", **changes), 3, vocabulary=40)
+
+
+def decays(model, made):
+    return {id(p): group["weight_decay"] for group in make_optimizer(model, made).param_groups for p in group["params"]}
+
+
+def test_matrices_decay_and_nothing_else():
+    model = text_model()
+    made = recipe(optim__name="adamw", optim__weight_decay=0.1, optim__decay="matrices")
+    decay = decays(model, made)
+    for name, parameter in model.named_parameters():
+        spared = "bias" in name or "LayerNorm" in name or "embeddings" in name
+        assert decay[id(parameter)] == (0.0 if spared else 0.1), name
+    image = build_model(recipe(encoder__name="vit-ti16", data__size=32), 3)
+    decay = decays(image, made)
+    for name in ("encoder.cls_token", "encoder.pos_embed", "encoder.blocks.0.attn.qkv.bias"):
+        assert decay[id(image.get_parameter(name))] == 0.0
+    assert decay[id(image.get_parameter("encoder.patch_embed.proj.weight"))] == 0.1
+    assert decay[id(image.head.weight)] == 0.1
+
+
+def test_the_encoder_may_learn_more_slowly():
+    model, made = text_model(), recipe(optim__name="adamw", optim__encoder_share=0.1)
+    groups = make_optimizer(model, made).param_groups
+    share = {id(p): group["share"] for group in groups for p in group["params"]}
+    assert sorted(share) == sorted(id(p) for p in model.parameters())
+    assert {share[id(p)] for p in model.encoder.parameters()} == {0.1}
+    assert {share[id(p)] for p in model.head.parameters()} == {1.0}
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw", "adafactor"])
+def test_every_optimiser_goes_down_and_through_a_checkpoint(tmp_path, name):
+    from matryo.training.checkpoint import load_checkpoint, save_checkpoint
+
+    def made():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4))
+        return model, make_optimizer(model, recipe(optim__name=name, optim__lr=0.1))
+
+    def step(model, optimizer, number):
+        x = torch.randn(8, 6, generator=torch.Generator().manual_seed(number))
+        optimizer.zero_grad()
+        loss = (model(x) - 1).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    model, optimizer = made()
+    losses = [step(model, optimizer, number) for number in range(10)]
+    assert losses[-1] < losses[0]
+    save_checkpoint(tmp_path / "c.safetensors", model, optimizer, None, {})
+    again, other = made()
+    load_checkpoint(tmp_path / "c.safetensors", again, other, None, torch.device("cpu"))
+    assert step(model, optimizer, 11) == step(again, other, 11)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))

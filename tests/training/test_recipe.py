@@ -7,7 +7,7 @@ from typing import Literal, get_args, get_origin
 import pytest
 
 from matryo.errors import NestingError, RecipeError
-from matryo.training.recipe import Augment, Data, Head, Loop, Optim, Recipe
+from matryo.training.recipe import Augment, Data, Encoder, Finetune, Head, Loop, Objective, Optim, Recipe, Text
 from matryo.training.recipes import bundled_recipes, load_recipe, override, recipe_fields, recipe_from_dict
 
 NAMES = sorted(bundled_recipes())
@@ -75,6 +75,51 @@ def test_finetuning_is_the_papers():
     # The growth to 192 px begins after epoch 29, so ten epochs never reach it.
     assert dataclasses.replace(tuned.data, size_end=192, size_ramp=full.data.size_ramp) == full.data
     assert (tuned.encoder, tuned.head, tuned.augment) == (full.encoder, full.head, full.augment)
+
+
+SEVEN = (12, 24, 48, 96, 192, 384, 768)
+
+
+@pytest.mark.parametrize(
+    ("name", "encoders", "steps", "batch", "optimiser", "rate"),
+    [
+        ("jft-vit-b16", ("vit-b16", ""), 300_000, 128, "adafactor", 1e-3),
+        ("align-vit-b16-bert-base", ("vit-b16", "bert-base"), 1_000_000, 64, "adafactor", 1e-3),
+        ("bert-base-mlm", ("bert-base", ""), 450_000, 1024 // 16, "adamw", 1e-4),
+    ],
+)
+def test_the_other_modalities_are_the_papers(name, encoders, steps, batch, optimiser, rate):
+    """Its appendix on training: batches a device, steps, and a linear decay that starts at the rate."""
+    recipe = load_recipe(name)
+    assert (recipe.encoder.name, recipe.text.encoder) == encoders
+    assert recipe.nesting(768).dims == SEVEN
+    assert (recipe.loop.steps, recipe.loop.batch) == (steps, batch)
+    optim = recipe.optim
+    assert (optim.name, optim.lr, optim.schedule, optim.peak, optim.warmup) == (optimiser, rate, "triangular", 0, 0)
+
+
+def test_a_run_is_called_by_its_head_or_nested():
+    pairs = Objective(kind="pairs")
+    assert Recipe().variant == "separate"
+    assert Recipe(objective=Objective(kind="masked"), head=Head(kind="tied")).variant == "tied"
+    assert Recipe(objective=pairs).variant == "nested"
+    assert Recipe(objective=pairs, head=Head(kind="fixed")).variant == "fixed"
+
+
+def test_given_weights_are_known_by_name():
+    given = ("bert:x", "transformers:x", "sentence-transformers:x", "open_clip:x")
+    assert all(Recipe(encoder=Encoder(name=name)).pretrained for name in given)
+    assert all(Recipe(text=Text(encoder=name)).pretrained for name in given)
+    assert Recipe(finetune=Finetune(start="run")).pretrained
+    assert Recipe(encoder=Encoder(name="timm:x", pretrained=True)).pretrained
+    assert not Recipe(encoder=Encoder(name="timm:x")).pretrained
+
+
+def test_every_source_has_its_name_in_recipes():
+    from matryo.data.open import SOURCES
+
+    (source,) = (field for field in recipe_fields() if field.name == "data.source")
+    assert sorted(get_args(source.type)) == sorted(SOURCES)
 
 
 # --- reading and writing ---
@@ -192,7 +237,7 @@ def test_overriding_changes_the_named_fields_alone():
         ("[head]\ndims = 8", r"head.dims must be a list of integers \(got 8\)"),
         ("[head]\ndims = [8.0]", r"head.dims must be an integer \(got 8.0\)"),
         ("[augment]\nscale = 'all'", "augment.scale must be a list of numbers"),
-        ("[optim]\nname = 'adam'", r"optim.name must be one of sgd, adamw \(got 'adam'\)"),
+        ("[optim]\nname = 'adam'", r"optim.name must be one of sgd, adamw, adafactor \(got 'adam'\)"),
         ("[optim\nlr = 1", r"mine.toml must be TOML \(got .*line 1"),
     ],
 )
@@ -210,7 +255,7 @@ def test_a_file_that_is_no_text_is_no_recipe(tmp_path):
 def test_an_unknown_recipe_is_named_with_the_nearest(tmp_path):
     with pytest.raises(RecipeError, match=r"no such recipe \(got imagenet-rn50-mlr\): did you mean imagenet-rn50-mrl"):
         load_recipe("imagenet-rn50-mlr")
-    with pytest.raises(RecipeError, match=r"no such recipe.*choose demo, .* or a .toml file"):
+    with pytest.raises(RecipeError, match=r"no such recipe.*choose .*demo, .* or a .toml file"):
         load_recipe(tmp_path / "none.toml")
 
 
@@ -261,6 +306,22 @@ def test_mistakes_in_a_flag_are_named(name, text, message):
         ({"optim": Optim(weight_decay=-1e-4)}, "optim.weight_decay must not be negative"),
         ({"optim": Optim(ema=1.0)}, r"optim.ema must lie in \[0, 1\)"),
         ({"optim": Optim(label_smoothing=1.0)}, "optim.label_smoothing must lie in"),
+        ({"optim": Optim(warmup=-1)}, "optim.warmup must not be negative"),
+        ({"optim": Optim(encoder_share=0.0)}, "optim.encoder_share must be positive.*finetune.unfreeze none"),
+        ({"loop": Loop(steps=-1)}, "loop.steps must not be negative"),
+        ({"loop": Loop(batch=10, parts=3)}, r"loop.parts must divide loop.batch \(got 3 parts of 10\)"),
+        ({"loop": Loop(parts=2), "objective": Objective(kind="pairs")}, "a batch of pairs is one"),
+        ({"objective": Objective(temperature=0.0)}, "objective.temperature must be positive"),
+        ({"objective": Objective(mask=1.0)}, r"objective.mask must lie in \(0, 1\)"),
+        ({"objective": Objective(distil=-1.0)}, "objective.distil must not be negative"),
+        ({"objective": Objective(kind="distil")}, "distilling needs a teacher.*--objective.teacher RUN"),
+        ({"objective": Objective(kind="pairs", distil=1.0)}, "distilling needs a teacher"),
+        ({"objective": Objective(kind="masked")}, r"all dims share \(got head.kind separate\): use --head.kind tied"),
+        ({"objective": Objective(kind="pairs"), "head": Head(kind="slimmable")}, "a slimmable network classifies"),
+        ({"text": Text(length=7)}, "text.length must be at least 8 tokens"),
+        ({"text": Text(vocabulary=15)}, "text.vocabulary must be at least 16"),
+        ({"encoder": Encoder(dropout=1.0)}, "encoder.dropout must be below 1"),
+        ({"encoder": Encoder(drop_path=1.0)}, r"encoder.drop_path must lie in \[0, 1\)"),
         ({"head": Head(kind="fixed", dims=(8, 16))}, r"a fixed head has one dim \(got \(8, 16\)\): name one dim"),
         ({"head": Head(kind="slimmable", dims=(8,))}, r"widths decide the dims .*\(got \(8,\)\): leave head.dims"),
     ],

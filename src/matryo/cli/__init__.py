@@ -12,7 +12,7 @@ from matryo.errors import MatryoError
 
 __all__ = ["build_parser", "main"]
 
-VERBS = ("demo", "train", "encode", "evaluate", "classify", "index", "search", "plan", "report")
+VERBS = ("demo", "train", "encode", "export", "evaluate", "classify", "index", "search", "plan", "report")
 
 
 def build_parser() -> argparse.ArgumentParser:

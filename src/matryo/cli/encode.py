@@ -1,13 +1,21 @@
 """Encode the splits of a dataset with a trained model, into embeddings folders.
 
 Stopped at any moment, the same command goes on where it was. The vectors are stored as the heads read them
-(not normalised) with the heads beside them; everything that reads them normalises as it needs.
+(not normalised) with the heads beside them; everything that reads them normalises as it needs. A split of pairs
+becomes two folders, queries and candidates, and relevance.tsv, which says what belongs to what.
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from matryo.data.open import SOURCES
+
+if TYPE_CHECKING:
+    from matryo.data import Dataset
+    from matryo.training import TrainedModel
 
 __all__ = ["add_arguments", "run"]
 
@@ -15,9 +23,10 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """RUN, and which splits to encode to where."""
     parser.add_argument("run_folder", type=Path, metavar="RUN", help="a run folder of `matryo train`")
-    parser.add_argument("--data", type=Path, metavar="DIR", help="folder of the dataset (the bundled emoji need none)")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="folder of the dataset (bundled ones need none)")
     parser.add_argument(
-        "--source", choices=["emoji", "folder", "packed", "shards"], help="what --data holds (default: as in training)"
+        "--source", choices=SOURCES, metavar="SOURCE",
+        help=f"what --data holds: {', '.join(SOURCES)} (default: as in training)",
     )
     parser.add_argument(
         "--split", action="append", metavar="NAME", help="a split to encode; repeat for more (default: train and test)"
@@ -34,24 +43,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Encode every asked-for split."""
-    from matryo.data import open_dataset
-    from matryo.training import encode_split, load
+    from matryo.training import encode_pairs, encode_split, load
 
     model = load(args.run_folder, device=args.device, width=args.width)
-    source = args.source or model.recipe.data.source
-    dataset = open_dataset(source, args.data, classes=model.classes)
     splits = args.split or [model.recipe.data.train, *model.recipe.data.test]
-    if not any((dataset.split(name).labels >= 0).any() for name in splits):   # a misspelt name is told here
-        print("no class of the dataset is one of the model's: it keeps its own")
-        dataset = open_dataset(source, args.data)
+    dataset = _open(model, args.source or model.recipe.data.source, args.data, splits)
     home = args.run_folder / (f"width-{args.width:g}" if args.width != 1 else "")
     out = args.out or home / "embeddings"
+    options = {"dtype": args.dtype, "overwrite": args.overwrite, "progress": not args.quiet}
     for name in splits:
-        there = (out / name / "manifest.json").exists() and not args.overwrite
-        written = encode_split(
-            model, dataset, name, out / name,
-            dtype=args.dtype, overwrite=args.overwrite, progress=not args.quiet,
-        )  # fmt: skip
-        print(f"{out / name}: {len(written):,} vectors of {written.dim} dimensions"
-              + (", there already (--overwrite encodes again)" if there else ""))
+        folders = [out / name]
+        pairs = hasattr(dataset.split(name), "pairs")
+        if pairs:
+            folders = [out / name / "queries", out / name / "candidates"]
+        there = [(folder / "manifest.json").exists() and not args.overwrite for folder in folders]
+        if pairs:
+            written = list(encode_pairs(model, dataset, name, out / name, **options))
+        else:
+            written = [encode_split(model, dataset, name, out / name, **options)]
+        for folder, vectors, before in zip(folders, written, there, strict=True):
+            print(f"{folder}: {len(vectors):,} vectors of {vectors.dim} dimensions"
+                  + (", there already (--overwrite encodes again)" if before else ""))
     print(f"next: matryo evaluate {out.parent if args.out is None else out}")
+
+
+def _open(model: TrainedModel, source: str, root: Path | None, splits: list[str]) -> Dataset:
+    """The dataset, with the model's classes where it knows some of them."""
+    from matryo.data import open_dataset
+
+    dataset = open_dataset(source, root, classes=model.classes or None)
+    labelled = [split for name in splits if not hasattr(split := dataset.split(name), "pairs")]   # checks the names
+    if model.classes and labelled and not any((split.labels >= 0).any() for split in labelled):
+        print("no class of the dataset is one of the model's: it keeps its own")
+        return open_dataset(source, root)
+    return dataset

@@ -27,7 +27,7 @@ __all__ = ["add_arguments", "run", "write_report"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to measure, which rows to add, where the page goes."""
-    from matryo.cli.evaluate import add_subject_arguments
+    from matryo.cli.subjects import add_subject_arguments
 
     add_subject_arguments(parser, folders="*", baselines="all")
     parser.add_argument("--rows", action="append", type=Path, default=[], metavar="FILE", help="stored rows; repeat")
@@ -41,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Measure, gather, draw."""
-    from matryo.cli.evaluate import measure_folders, open_subjects, parse_dims, to_rows
+    from matryo.cli.evaluate import measure_folders, to_rows
+    from matryo.cli.subjects import subjects_of
     from matryo.errors import InputError
     from matryo.results import read_rows
 
@@ -49,11 +50,7 @@ def run(args: argparse.Namespace) -> None:
         raise InputError("a report needs something to show", got="nothing", cure="give a run FOLDER, or --rows FILE")
     rows = [row for path in args.rows for row in read_rows(path)]
     if args.folders:
-        subjects = open_subjects(
-            args.folders, database=args.database, queries=args.queries, dims=parse_dims(args.dims), texts=args.texts,
-            progress=not args.quiet,
-        )  # fmt: skip
-        rows += to_rows(measure_folders(subjects, args.protocols, args.baselines))
+        rows += to_rows(measure_folders(subjects_of(args), args.protocols, args.baselines))
     page = write_report(rows, args.folders, args.out, title=args.title, data=args.data, strips=args.strips)
     print(f"open {page}")
 
@@ -119,8 +116,10 @@ def _dataset(folder: Path, data: Path | None) -> Dataset | None:
 
 def _is_of(one: Disagreement, dataset: Dataset) -> bool:
     """Whether the examples are images of this dataset: their names tell, not that of the folder it lies in."""
+    from matryo.data import ImageSplit
+
     images = dataset.splits.get(one.split)
-    if images is None:
+    if not isinstance(images, ImageSplit):
         return False
     return all(row < len(images) and images.name(row) == name for row, name in zip(one.rows, one.ids, strict=True))
 

@@ -18,13 +18,15 @@ from matryo.training.recipes import bundled_recipes, load_recipe, recipe_fields
 
 __all__ = ["add_arguments", "print_run", "run", "run_row"]
 
+_NAMES = {"top1": "head top-1", "masked_top1": "masked words", "masked_loss": "their loss", "distil_loss": "divergence"}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """RECIPE, --data, --out, and a flag for every field of a recipe."""
     names = ", ".join(bundled_recipes())
     parser.usage = "matryo train RECIPE [--data DIR] [--out RUN] [--quiet] [--SECTION.FIELD VALUE …]"
     parser.add_argument("recipe", metavar="RECIPE", help=f"a bundled recipe ({names}) or a .toml file")
-    parser.add_argument("--data", type=Path, metavar="DIR", help="folder of the dataset (the bundled emoji need none)")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="folder of the dataset (bundled ones need none)")
     parser.add_argument("--out", type=Path, metavar="RUN", help="run folder (default: runs/RECIPE)")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     group = parser.add_argument_group("recipe fields, with their defaults where a recipe does not set them")
@@ -52,12 +54,15 @@ def run(args: argparse.Namespace) -> None:
 
 
 def print_run(out: Path) -> None:
-    """How the training went, in a line for each test split."""
+    """How the training went, in a line for each figure on each test split."""
     figures = run_row(out).figures
-    print(f"{out}: trained in {figures['seconds']:.0f} s at {figures['images_per_second']:,.0f} images/s")
-    for split, top1 in figures["top1"].items():
-        line = "  ".join(f"{dim}: {value:.1%}" for dim, value in top1.items())
-        print(f"  head top-1 on {split}  {line}")
+    items, speed = next((name, value) for name, value in figures.items() if name.endswith("_per_second"))
+    print(f"{out}: trained in {figures['seconds']:.0f} s at {speed:,.0f} {items.removesuffix('_per_second')}/s")
+    for name, by_split in figures.items():
+        for split, by_dim in by_split.items() if isinstance(by_split, dict) else ():
+            shown = "{:.3f}" if name.endswith("loss") else "{:.1%}"
+            line = "  ".join(f"{dim}: {shown.format(value)}" for dim, value in by_dim.items())
+            print(f"  {_NAMES.get(name, name)} on {split}  {line}")
 
 
 def run_row(out: Path) -> Row:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.data.dataset import Dataset
-from matryo.data.split import Rows, as_labels, below, numbered
+from matryo.data.split import ImageRows, as_labels, below, numbered
 from matryo.errors import DataError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["ArrayImages", "array_dataset"]
 
 
-class ArrayImages(Rows):
+class ArrayImages(ImageRows):
     """Labelled uint8 ``images``, [N, height, width, 3] or, if gray, [N, height, width], without a copy."""
 
     def __init__(self, images: ArrayLike, labels: ArrayLike, *, source: str = "images") -> None:

@@ -1,7 +1,7 @@
-"""What a dataset is: named splits of labelled images, the class names, and optional superclasses.
+"""What a dataset is: named splits of images, texts or pairs, the class names, and optional superclasses.
 
-A split decodes one image at a time and knows nothing of torch, so the numpy side can read it too. Text and
-pairs will be further kinds of split beside :class:`ImageSplit`; a dataset does not care which kind it holds.
+A split reads one item at a time and knows nothing of torch, so the numpy side can read it too. A dataset does not
+care which kind of split it holds.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     Labels = np.ndarray[Any, np.dtype[np.int64]]
     Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
-__all__ = ["UNKNOWN", "Dataset", "ImageSplit"]
+__all__ = ["UNKNOWN", "Dataset", "ImageSplit", "PairSplit", "Split", "TextSplit"]
 
-UNKNOWN = -1   # the label of an image whose class is not among the dataset's classes
+UNKNOWN = -1   # the label of an item whose class is not among the dataset's classes
 
 
 @runtime_checkable
@@ -45,20 +45,67 @@ class ImageSplit(Protocol):
         """Where image ``index`` comes from, for messages and as a stable id (no absolute paths)."""
 
 
+@runtime_checkable
+class TextSplit(Protocol):
+    """A sequence of texts, with labels where they are known."""
+
+    @property
+    def labels(self) -> Labels:
+        """One class index a text, or UNKNOWN."""
+
+    def __len__(self) -> int: ...
+
+    def text(self, index: int) -> str:
+        """Text ``index``."""
+
+    def name(self, index: int) -> str:
+        """A stable id of text ``index``."""
+
+
+@runtime_checkable
+class PairSplit(Protocol):
+    """Queries, candidates, and which of them belong together. Either side may be images or texts."""
+
+    @property
+    def queries(self) -> ImageSplit | TextSplit:
+        """What is looked for with."""
+
+    @property
+    def candidates(self) -> ImageSplit | TextSplit:
+        """What is looked for."""
+
+    @property
+    def pairs(self) -> Labels:
+        """[n, 2]: a row of ``queries`` and a row of ``candidates`` that belong together, in no particular order."""
+
+    @property
+    def grades(self) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """[n]: how well each pair belongs together; 1 where nothing says more, 0 for a pair judged not to."""
+
+    @property
+    def negatives(self) -> Labels:
+        """[n, h]: rows of ``candidates`` that look right for each pair's query and are not; h may be 0."""
+
+    def __len__(self) -> int: ...
+
+
+Split = ImageSplit | TextSplit | PairSplit
+
+
 @dataclass(frozen=True, repr=False)
 class Dataset:
     """Named splits that share one list of classes."""
 
     name: str
     classes: tuple[str, ...]
-    splits: Mapping[str, ImageSplit]
+    splits: Mapping[str, Split]
     superclasses: tuple[str, ...] = ()
     superclass_of: tuple[int, ...] = ()
     """The index into ``superclasses`` of each class, −1 for a class that has none; empty when there are none."""
     roles: Mapping[str, str] = field(default_factory=dict)
     """What a split is for, in one phrase ("shifted test: drawings by another vendor")."""
     credits: tuple[str, ...] = ()
-    """What must be said wherever the images are shown, a line each."""
+    """What must be said wherever the images or texts are shown, a line each."""
 
     def __post_init__(self) -> None:
         if self.superclass_of and len(self.superclass_of) != len(self.classes):
@@ -73,7 +120,7 @@ class Dataset:
         splits = ", ".join(f"{name}: {len(split):,}" for name, split in self.splits.items())
         return f"Dataset({self.name!r}, {len(self.classes):,} classes, {splits})"
 
-    def split(self, name: str) -> ImageSplit:
+    def split(self, name: str) -> Any:
         """The split called ``name``; an unknown name is an error that lists the known ones."""
         if name not in self.splits:
             raise DataError(

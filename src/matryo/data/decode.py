@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from matryo.data.split import Rows
+from matryo.data.split import ImageRows
 from matryo.errors import DataError, MissingExtra
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _T = TypeVar("_T")
 _SMALL = 64 * 64   # pixels; at 32 × 32, 16 threads took 18 s for what one thread does in 7
 
 
-class EncodedImages(Rows):
+class EncodedImages(ImageRows):
     """A split whose store holds encoded image files; subclasses say where the bytes and names are."""
 
     def encoded(self, index: int) -> bytes:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from matryo.data.class_names import in_order, is_number, superclasses
 from matryo.data.dataset import UNKNOWN, Dataset
 from matryo.data.decode import EncodedImages
 from matryo.data.listing import list_images
@@ -29,7 +30,7 @@ from matryo.data.split import all_different, as_labels
 from matryo.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import ArrayLike
 
@@ -78,27 +79,17 @@ def image_folder(
     readable = read_json(root / "classes.json", dict, default={})
     first = found.get("train")
     keys = set(first.keys) if first else {key for listing in found.values() for key in listing.keys}
-    own = tuple(str(readable.get(key, key)) for key in _in_order(keys))
+    own = tuple(str(readable.get(key, key)) for key in in_order(keys))
     names = own if classes is None else tuple(classes)
     all_different(names)
     # Where train itself is numbered, numbers are the names of this dataset's classes, not indices into others.
-    rules = {"strict": classes is None, "indices": not (first and all(map(_is_number, first.keys)))}
+    rules = {"strict": classes is None, "indices": not (first and all(map(is_number, first.keys)))}
     splits = {
         split: FolderImages(root, listing.paths, _labels(split, listing, names, readable, **rules))
         for split, listing in found.items()
     }
-    groups, parents = _superclasses(root, names, readable, classes is None)
+    groups, parents = superclasses(root, names, readable, strict=classes is None)
     return Dataset(root.resolve().name, names, splits, groups, parents)
-
-
-def _in_order(keys: Iterable[str]) -> list[str]:
-    """Sorted; by value when all are numbers, so that class "10" is not the third."""
-    keys = sorted(keys)
-    return sorted(keys, key=int) if all(map(_is_number, keys)) else keys
-
-
-def _is_number(key: str) -> bool:
-    return key.isascii() and key.isdigit()
 
 
 def _labels(
@@ -106,7 +97,7 @@ def _labels(
 ) -> Labels:
     """The label of each image of a split; a class not among ``names`` is UNKNOWN, or if strict an error."""
     keys = sorted(set(listing.keys))
-    if indices and all(map(_is_number, keys)) and not all(map(_is_number, names)):
+    if indices and all(map(is_number, keys)) and not all(map(is_number, names)):
         label_of = {key: int(key) for key in keys}
         strange = [key for key in keys if label_of[key] >= len(names)]
         rule, cure = f"{split}: folders that are numbers are class indices", f"use 0…{len(names) - 1}"
@@ -120,23 +111,3 @@ def _labels(
         more = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
         raise DataError(rule, got=f"{strange[0]!r}{more}", cure=cure)
     return np.array([label_of[key] for key in listing.keys], dtype=np.int64)
-
-
-def _superclasses(
-    root: Path, names: Sequence[str], readable: Mapping[str, Any], strict: bool
-) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """The superclasses and the index of each class's; both empty if there are none."""
-    given = read_json(root / "superclasses.json", dict, default={})
-    parent = {str(readable.get(key, key)): str(value) for key, value in given.items()}
-    orphans = [name for name in names if name not in parent]
-    if not given or (orphans and not strict):   # a foreign list of classes may well go beyond this folder's
-        return (), ()
-    if orphans:
-        raise DataError(
-            "superclasses.json must give every class a superclass",
-            got=f"none for {orphans[0]!r}",
-            cure="add it, or remove the file",
-        )
-    groups = sorted({parent[name] for name in names})
-    position = {group: i for i, group in enumerate(groups)}
-    return tuple(groups), tuple(position[parent[name]] for name in names)

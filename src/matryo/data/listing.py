@@ -11,9 +11,10 @@ from matryo.data.meta import read_json, read_lines
 from matryo.errors import DataError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["IMAGE_ENDINGS", "Listing", "list_images"]
+__all__ = ["IMAGE_ENDINGS", "Listing", "all_there", "is_image", "list_images"]
 
 IMAGE_ENDINGS = frozenset(["jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm"])
 
@@ -140,7 +141,7 @@ def _from_lines(root: Path, split: str, lines: list[str]) -> Listing:
             )
         found.paths.append(path)
         found.keys.append(key)
-    _all_there(root, split, found.paths)
+    all_there(root, f"{split}.txt", found.paths)
     return found
 
 
@@ -156,7 +157,8 @@ def _entry(line: str) -> tuple[str, str]:
     return path.strip(), key.strip()
 
 
-def _all_there(root: Path, split: str, paths: list[str]) -> None:
+def all_there(root: Path, source: str, paths: Sequence[str]) -> None:
+    """Refuse ``paths``, relative to ``root`` and listed in the file ``source``, of which one is not there."""
     # One directory read for each folder is far quicker than one stat for each of millions of files.
     present: dict[str, set[str]] = {}
     missing = []
@@ -172,7 +174,7 @@ def _all_there(root: Path, split: str, paths: list[str]) -> None:
             missing.append(path)
     if missing:
         raise DataError(
-            f"{split}.txt: every listed image must exist",
+            f"{source}: every listed image must exist",
             got=f"{len(missing):,} of {len(paths):,} missing, the first {missing[0]}",
             cure="correct the list; its paths are relative to the folder it lies in",
         )

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from matryo.data.beir import beir_folder
+from matryo.data.caption_shards import caption_shards
+from matryo.data.captions import caption_folder
+from matryo.data.emoji import emoji
+from matryo.data.emoji_pairs import emoji_pairs
 from matryo.data.folder import image_folder
 from matryo.data.packed import packed_dataset
+from matryo.data.pair_files import pair_folder
 from matryo.data.shards import shard_dataset
 from matryo.data.split import align
+from matryo.data.text_files import corpus_folder, text_folder
+from matryo.data.wordnet import wordnet
 from matryo.errors import DataError
 
 if TYPE_CHECKING:
@@ -16,24 +24,34 @@ if TYPE_CHECKING:
 
     from matryo.data.dataset import Dataset
 
-__all__ = ["SOURCES", "open_dataset"]
+__all__ = ["BUNDLED", "SOURCES", "open_dataset"]
 
-_ON_DISK = {"folder": image_folder, "packed": packed_dataset, "shards": shard_dataset}
-SOURCES = ("emoji", *_ON_DISK)
+_BUNDLED = {"emoji": emoji, "emoji-names": emoji_pairs, "wordnet": wordnet}
+_ON_DISK = {
+    "folder": image_folder,
+    "packed": packed_dataset,
+    "shards": shard_dataset,
+    "texts": text_folder,
+    "corpus": corpus_folder,
+    "pairs": pair_folder,
+    "beir": beir_folder,
+    "captions": caption_folder,
+    "caption-shards": caption_shards,
+}
+BUNDLED = tuple(_BUNDLED)   # these need no root
+SOURCES = ("emoji", *_ON_DISK, "emoji-names", "wordnet")
 
 
 def open_dataset(
     source: str, root: Path | str | None = None, classes: Sequence[str] | None = None
 ) -> Dataset:
-    """The dataset at ``root``, read as ``source`` says: one of :data:`SOURCES` (``emoji`` needs no root).
+    """The dataset at ``root``, read as ``source`` says: one of :data:`SOURCES` (:data:`BUNDLED` ones need no root).
 
-    With ``classes``, those a model was trained on, labels are aligned to that list by name, and images of any
+    With ``classes``, those a model was trained on, labels are aligned to that list by name, and items of any
     other class are UNKNOWN.
     """
-    if source == "emoji":
-        from matryo.data.emoji import emoji
-
-        return align(emoji(), classes)
+    if source in _BUNDLED:
+        return align(_BUNDLED[source](), classes)
     if source not in _ON_DISK:
         known = ", ".join(SOURCES)
         raise DataError("no such kind of dataset", got=repr(source), cure=f"choose one of {known}")

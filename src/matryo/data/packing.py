@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from matryo.data.dataset import ImageSplit
 from matryo.data.decode import in_threads, pillow, progress_bar
 from matryo.data.packed import PackedImages
 from matryo.errors import DataError
@@ -18,7 +19,7 @@ from matryo.files import replacing, storage, write_json
 if TYPE_CHECKING:
     from typing import BinaryIO
 
-    from matryo.data.dataset import Dataset, ImageSplit, Pixels
+    from matryo.data.dataset import Dataset, Pixels
 
 __all__ = ["pack", "pack_dataset"]
 
@@ -77,6 +78,8 @@ def pack_dataset(dataset: Dataset, root: Path | str, *, size: int | None = None,
             cure="rename the split",
         )
     for name, split in dataset.splits.items():
+        if not isinstance(split, ImageSplit):
+            raise DataError("only images are packed", got=f"split {name!r} of {dataset.name}", cure="pack its images")
         pack(split, root / f"{name}.npz", size=size, **options)
     meta: dict[str, Any] = {"names": list(dataset.classes)}
     if dataset.superclass_of:

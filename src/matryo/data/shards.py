@@ -11,22 +11,23 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from matryo.data.class_names import listed_classes
 from matryo.data.dataset import Dataset
 from matryo.data.decode import EncodedImages, in_threads, progress_bar
-from matryo.data.meta import read_json, read_lines, strings
 from matryo.data.split import align, as_labels, below, numbered
 from matryo.data.tar_index import ShardIndex, index_shard
 from matryo.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-__all__ = ["ShardImages", "shard_dataset"]
+__all__ = ["ShardImages", "open_shards", "shard_dataset"]
 
+_Index = TypeVar("_Index", bound=ShardIndex)
 _LAYOUT = "name shards train-0000.tar, or put them in a folder for each split: train/0000.tar"
 _MOST_OPEN = 128   # files kept open by a split; systems commonly allow 1,024 to a process
 
@@ -107,21 +108,28 @@ def shard_dataset(
     is then kept in a hidden file beside its shard, if that folder can be written.
     """
     root = Path(root)
-    shards = [(split, path) for split, paths in sorted(_find(root).items()) for path in paths]
-    indexes: dict[str, list[ShardIndex]] = {}
-    with progress_bar(len(shards), "indexing shards", "shard", progress) as bar:
-        found = in_threads(lambda i: index_shard(root, shards[i][1]), len(shards), threads, chunk=1)
-        for (split, _), index in zip(shards, found, strict=True):
-            indexes.setdefault(split, []).append(index)
-            bar.update()
-    splits = {
-        split: ShardImages(root, [path for name, path in shards if name == split], parts)
-        for split, parts in indexes.items()
-    }
-    own = _class_names(root) or numbered(list(splits.values()))
+    found = open_shards(root, index_shard, threads, progress)
+    splits = {split: ShardImages(root, *shards) for split, shards in found.items()}
+    own = listed_classes(root) or numbered(list(splits.values()))
     for split, images in splits.items():
         below(images.labels, len(own), split)
     return align(Dataset(root.resolve().name, own, splits), classes)
+
+
+def open_shards(
+    root: Path, index: Callable[[Path, str], _Index], threads: int, progress: bool
+) -> dict[str, tuple[list[str], list[_Index]]]:
+    """The shards of each split as paths relative to ``root``, and what ``index`` makes of each."""
+    shards = [(split, path) for split, paths in sorted(_find(root).items()) for path in paths]
+    found: dict[str, tuple[list[str], list[_Index]]] = {}
+    with progress_bar(len(shards), "indexing shards", "shard", progress) as bar:
+        indexes = in_threads(lambda i: index(root, shards[i][1]), len(shards), threads, chunk=1)
+        for (split, path), one in zip(shards, indexes, strict=True):
+            paths, parts = found.setdefault(split, ([], []))
+            paths.append(path)
+            parts.append(one)
+            bar.update()
+    return found
 
 
 def _find(root: Path) -> dict[str, list[str]]:
@@ -157,10 +165,3 @@ def _split_of(path: Path) -> str:
     if not split or ("-" not in path.stem and any(letter.isdigit() for letter in split)):
         raise DataError("a shard's name must tell its split", got=path.name, cure=_LAYOUT)
     return split
-
-
-def _class_names(root: Path) -> tuple[str, ...]:
-    listed = root / "classes.txt"
-    if listed.exists():
-        return tuple(read_lines(listed))
-    return strings(read_json(root / "classes.json", list, default=[]), "classes.json")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 from matryo.errors import InputError, MissingExtra
 
-__all__ = ["from_timm"]
+__all__ = ["TimmEncoder", "from_timm"]
 
 
 class TimmEncoder(nn.Module):
@@ -23,6 +24,12 @@ class TimmEncoder(nn.Module):
         """[batch, 3, height, width] → [batch, dim]."""
         features: Tensor = self.model(x)
         return features
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model as timm does: ``timm.create_model("local-dir:FOLDER")`` loads it."""
+        from timm.models import save_for_hf
+
+        save_for_hf(self.model, str(folder), safe_serialization=True)
 
 
 def from_timm(name: str, *, pretrained: bool = False, **options: Any) -> TimmEncoder:

@@ -4,9 +4,12 @@ from matryo.evaluation.checks import default_dims
 from matryo.evaluation.disagreement import Disagreement, disagreement
 from matryo.evaluation.few_shot import FewShot, few_shot
 from matryo.evaluation.grade import evaluate
+from matryo.evaluation.pairs import PAIR_METRICS, Pairs, pairs
+from matryo.evaluation.pairs_table import pairs_table
 from matryo.evaluation.predictions import Predictions, predict
 from matryo.evaluation.probe import Probe, linear_probe
 from matryo.evaluation.protocols import PROTOCOLS, Subject, measure, measure_baseline
+from matryo.evaluation.relevance import Relevance
 from matryo.evaluation.result import Comparison, DimRow, Evaluation, beside
 from matryo.evaluation.robustness import Robustness, robustness
 from matryo.evaluation.search import search
@@ -18,14 +21,17 @@ from matryo.evaluation.trends import Trends, trends
 from matryo.evaluation.zero_shot import ZeroShot, zero_shot
 
 __all__ = [
+    "PAIR_METRICS",
     "PROTOCOLS",
     "Comparison",
     "DimRow",
     "Disagreement",
     "Evaluation",
     "FewShot",
+    "Pairs",
     "Predictions",
     "Probe",
+    "Relevance",
     "Robustness",
     "Similarity",
     "Stream",
@@ -41,6 +47,8 @@ __all__ = [
     "linear_probe",
     "measure",
     "measure_baseline",
+    "pairs",
+    "pairs_table",
     "predict",
     "robustness",
     "search",

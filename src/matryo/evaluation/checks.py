@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
     Integers = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = ["check_finite", "check_pair", "check_several", "chosen_dims", "default_dims", "labels_of"]
+__all__ = ["check_columns", "check_finite", "check_pair", "check_several", "chosen_dims", "default_dims", "labels_of"]
 
 
 def labels_of(embeddings: EmbeddingSet, role: str) -> Integers:
@@ -53,18 +53,22 @@ def default_dims(nesting: Nesting, interpolated: bool = True) -> list[int]:
     return sorted({*nesting.dims, *(nesting.between() if interpolated else ())})
 
 
-def check_pair(one: EmbeddingSet, other: EmbeddingSet, roles: tuple[str, str]) -> None:
-    """Raise unless the vectors and the labels of both mean the same."""
-    both = " and ".join(roles)
+def check_columns(one: EmbeddingSet, other: EmbeddingSet, roles: tuple[str, str]) -> None:
+    """Raise unless the vectors of both can be compared."""
     if one.dim != other.dim:
         raise EmbeddingsError(
-            f"{both} must have the same number of columns",
+            f"{' and '.join(roles)} must have the same number of columns",
             got=f"{one.dim} and {other.dim}",
             cure="encode both with one model",
         )
+
+
+def check_pair(one: EmbeddingSet, other: EmbeddingSet, roles: tuple[str, str]) -> None:
+    """Raise unless the vectors and the labels of both mean the same."""
+    check_columns(one, other, roles)
     if one.classes and other.classes and one.classes != other.classes:
         raise EmbeddingsError(
-            f"{both} must have the same list of classes, or their labels mean different things",
+            f"{' and '.join(roles)} must have the same list of classes, or their labels mean different things",
             got=f"{len(one.classes)} and {len(other.classes)} classes, not the same",
             cure="encode both from one dataset",
         )

@@ -24,6 +24,7 @@ from matryo.evaluation.checks import default_dims
 from matryo.evaluation.disagreement import disagreement
 from matryo.evaluation.few_shot import few_shot
 from matryo.evaluation.grade import evaluate
+from matryo.evaluation.pairs import Pairs, pairs
 from matryo.evaluation.predictions import predict
 from matryo.evaluation.probe import fit_probe
 from matryo.evaluation.result import Evaluation
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from matryo.embeddings import EmbeddingSet
     from matryo.evaluation.predictions import Predictions
+    from matryo.evaluation.relevance import Relevance
     from matryo.results import Result
 
     Integers = np.ndarray[Any, np.dtype[np.int64]]
@@ -67,6 +69,10 @@ class Subject:
     queries: Mapping[str, EmbeddingSet]
     texts: EmbeddingSet | None = None
     """Embeddings of texts about the classes, for zero-shot."""
+    relevance: Relevance | None = None
+    """Which rows of the database, the candidates, belong to which of the queries, where pairs are evaluated."""
+    sides: tuple[str, str] = ("queries", "candidates")
+    """What both sides of such pairs are."""
     asked_dims: tuple[int, ...] = ()
     """Where to evaluate; none means the nesting and the dims between. Other protocols keep to the nesting."""
     progress: bool = True
@@ -87,6 +93,17 @@ class Subject:
         return found
 
     @cached_property
+    def pairs(self) -> list[Pairs]:
+        """The queries against the candidates, and the other way round."""
+        if self.relevance is None:
+            raise InputError("pairs need to know what belongs together", got="nothing", cure="give --relevance FILE")
+        dims = self.asked_dims or self.dims
+        return [
+            pairs(asked, self.database, self.relevance, dims=dims, sides=self.sides, progress=self.progress)
+            for asked in self.queries.values()
+        ]
+
+    @cached_property
     def predictions(self) -> dict[str, Predictions]:
         """What is said of every split: by the head where it knows several dims, else by the nearest neighbour."""
         found = {}
@@ -104,20 +121,24 @@ def measure(subject: Subject, protocol: str) -> list[Any]:
     return [dataclasses.replace(one, model=subject.name) for one in PROTOCOLS[protocol](subject)]
 
 
-def measure_baseline(subject: Subject, name: str, *, draws: int = 5) -> list[Evaluation]:
+def measure_baseline(subject: Subject, name: str, *, draws: int = 5) -> list[Evaluation | Pairs]:
     """The subject's vectors through a baseline fitted on its database; random ones are the mean of ``draws``."""
-    drawn: list[list[Evaluation]] = []
+    drawn: list[Sequence[Evaluation | Pairs]] = []
     for seed in range(draws if name in DRAWN else 1):
         fitted = baseline(name, seed).fit(subject.database)
         queries = {split: fitted.apply(asked) for split, asked in subject.queries.items()}
         mapped = dataclasses.replace(subject, database=fitted.apply(subject.database), queries=queries)
-        drawn.append(mapped.evaluations)
+        drawn.append(mapped.evaluations if subject.relevance is None else mapped.pairs)
     title = f"{subject.name} + {BASELINE_TITLES[name]}"
     return [dataclasses.replace(_mean(many), model=title) for many in zip(*drawn, strict=True)]
 
 
 def _evaluate(subject: Subject) -> Iterator[Evaluation]:
     yield from subject.evaluations
+
+
+def _pairs(subject: Subject) -> Iterator[Pairs]:
+    yield from subject.pairs
 
 
 def _probe(subject: Subject) -> Iterator[Result]:
@@ -171,6 +192,10 @@ def _robustness(subject: Subject) -> Iterator[Result]:
 
 
 def _similarity(subject: Subject) -> Iterator[Result]:
+    if subject.relevance is not None:
+        for asked in subject.queries.values():
+            yield similarity_span(asked, subject.database, relevance=subject.relevance, dims=subject.dims)
+        return
     for asked in _repeating(subject):
         yield similarity_span(asked, dims=subject.dims)
 
@@ -208,6 +233,7 @@ PROTOCOLS: dict[str, Callable[[Subject], Iterator[Any]]] = {
     "similarity": _similarity,
     "cascade": _cascade,
     "zero-shot": _zero_shot,
+    "pairs": _pairs,
 }
 
 
@@ -252,13 +278,14 @@ def _pooled(sets: Sequence[EmbeddingSet]) -> EmbeddingSet:
     )
 
 
-def _mean(drawn: Sequence[Evaluation]) -> Evaluation:
-    """The evaluation whose every figure is the mean of the draws'."""
-    figures = [one.to_figures() for one in drawn]
-    return Evaluation.from_figures({**figures[0], "dims": _mean_of([one["dims"] for one in figures])})
+def _mean(drawn: Sequence[Evaluation | Pairs]) -> Evaluation | Pairs:
+    """The result whose every figure is the mean of the draws'."""
+    return type(drawn[0]).from_figures(_mean_of([one.to_figures() for one in drawn]))
 
 
 def _mean_of(values: Sequence[Any]) -> Any:
     if isinstance(values[0], dict):
         return {key: _mean_of([value[key] for value in values]) for key in values[0]}
+    if isinstance(values[0], tuple):
+        return tuple(map(_mean_of, zip(*values, strict=True)))
     return fmean(values) if isinstance(values[0], float) else values[0]

@@ -1,4 +1,4 @@
-"""Similarity span: how far apart the cosines of pairs of one class lie from those of random pairs."""
+"""Similarity span: how far apart the cosines of pairs that belong together lie from those of random pairs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from matryo.embeddings import UNKNOWN
 from matryo.errors import EmbeddingsError, InputError
-from matryo.evaluation.checks import check_finite, check_pair, chosen_dims, labels_of
+from matryo.evaluation.checks import check_columns, check_finite, check_pair, chosen_dims, labels_of
 from matryo.nesting import prefix_norms
 from matryo.results import Result
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from matryo.embeddings import EmbeddingSet
+    from matryo.evaluation.relevance import Relevance
     from matryo.nesting import Nesting
 
     Doubles = np.ndarray[Any, np.dtype[np.float64]]
@@ -54,6 +55,7 @@ def similarity_span(
     embeddings: EmbeddingSet,
     others: EmbeddingSet | None = None,
     *,
+    relevance: Relevance | None = None,
     pairs: int = 20_000,
     dims: Sequence[int] | None = None,
     seed: int = 0,
@@ -62,15 +64,20 @@ def similarity_span(
 
     A positive pair is two different rows of one class, drawn evenly among all such pairs; a random pair is any two
     different rows. With ``others`` a pair is a row of each instead: say an image and a text that describes it. Rows
-    of unknown class (−1) are left out. An equal cosine counts half in the auc. The dims are those of the nesting
-    (halved where it has one alone), unless ``dims`` lists others.
+    of unknown class (−1) are left out. With ``relevance`` labels do not matter: it lists the positive pairs, and any
+    row of ``embeddings`` with any of ``others`` is a random one. An equal cosine counts half in the auc. The dims are
+    those of the nesting (halved where it has one alone), unless ``dims`` lists others.
     """
     if pairs < 1:
         raise InputError("pairs must be at least 1", got=pairs, cure="20 000 settle the second decimal")
     sides = (embeddings, embeddings if others is None else others)
-    check_pair(*sides, ("embeddings", "others"))
-    nesting = chosen_dims(embeddings, dims)
-    drawn = _draw(sides, pairs, np.random.default_rng(seed))
+    nesting, rng = chosen_dims(embeddings, dims), np.random.default_rng(seed)
+    if relevance is None:
+        check_pair(*sides, ("embeddings", "others"))
+        drawn = _draw(sides, pairs, rng)
+    else:
+        check_columns(*sides, ("embeddings", "others"))
+        drawn = _draw_related(sides, relevance, pairs, rng)
     positive, random = (_cosines(sides, rows, nesting) for rows in drawn)
     edges, about = np.linspace(-1, 1, 41), embeddings.manifest
     return Similarity(
@@ -98,6 +105,15 @@ def _draw(sides: tuple[EmbeddingSet, EmbeddingSet], pairs: int, rng: np.random.G
     _check_pairs(*(int((last - first - distinct).sum()) for first, last in (alike, any_at_all)))
     drawn = [_draw_within(*partners, distinct, pairs, rng) for partners in (alike, any_at_all)]
     return [[order[places] for order, places in zip(rows, pair, strict=True)] for pair in drawn]
+
+
+def _draw_related(
+    sides: tuple[EmbeddingSet, EmbeddingSet], relevance: Relevance, pairs: int, rng: np.random.Generator
+) -> list[list[Integers]]:
+    """The same, of positive pairs that are listed."""
+    relevance.check_fits(*map(len, sides))
+    related = relevance.pairs[rng.integers(len(relevance.pairs), size=pairs)]
+    return [[related[:, 0], related[:, 1]], [rng.integers(len(side), size=pairs) for side in sides]]
 
 
 def _draw_within(

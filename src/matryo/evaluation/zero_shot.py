@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -48,13 +48,15 @@ def zero_shot(texts: EmbeddingSet, queries: EmbeddingSet, *, dims: Sequence[int]
 
     At each dim the prompts of a class are truncated, normalised, averaged and normalised again. The dims are those
     of the queries' nesting (halved where it has one alone), unless ``dims`` lists others. Texts and queries of
-    unknown class (−1) are left out; with five classes or fewer, top-5 is 1.
+    unknown class (−1) are left out; with five classes or fewer, top-5 is 1. Where the classes of the texts are the
+    superclasses of the queries, these are what is asked for.
 
     >>> from matryo.embeddings import EmbeddingSet
     >>> texts = EmbeddingSet.of([[1, 0], [2, 1], [0, 1]], labels=[0, 0, 1])
     >>> zero_shot(texts, EmbeddingSet.of([[3, 1], [1, 9], [1, 2]], labels=[0, 1, 0]), dims=[2]).top1
     (0.6666666666666666,)
     """
+    queries = _as_superclasses(queries) if _about_superclasses(texts, queries) else queries
     described, asked = labels_of(texts, "texts"), labels_of(queries, "queries")
     check_pair(texts, queries, ("texts", "queries"))
     nesting = chosen_dims(queries, dims)
@@ -76,6 +78,19 @@ def zero_shot(texts: EmbeddingSet, queries: EmbeddingSet, *, dims: Sequence[int]
     top1, top5 = (tuple((ranks < k).mean(axis=1).tolist()) for k in (1, 5))
     about = queries.manifest
     return ZeroShot(about.title, about.dataset, about.split, len(prompts), nesting.dims, top1, top5)
+
+
+def _about_superclasses(texts: EmbeddingSet, queries: EmbeddingSet) -> bool:
+    named = texts.classes
+    return bool(named) and named == queries.manifest.superclasses and named != queries.classes
+
+
+def _as_superclasses(queries: EmbeddingSet) -> EmbeddingSet:
+    """The same vectors, labelled by the superclass of each."""
+    of = np.array([*queries.manifest.superclass_of, UNKNOWN])   # the last is that of an unknown class
+    labels = of[labels_of(queries, "queries")]
+    about = replace(queries.manifest, classes=queries.manifest.superclasses, superclasses=(), superclass_of=())
+    return replace(queries, manifest=about, labels=labels)
 
 
 def _class_means(texts: EmbeddingSet, prompts: Integers, nesting: Nesting) -> list[Floats]:

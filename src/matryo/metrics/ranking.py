@@ -11,6 +11,12 @@ array([[ True, False,  True, False]])
 (1.0, 0.5, 0.5)
 >>> average_precision(relevant, np.array([2]), 4)      # (1/1 + 2/3) / 2
 array([0.83333333])
+
+Where relevance is graded, ``grades`` [queries, k] stand in its place, and ``best`` [queries, r] are the grades that a
+perfect ranking would begin with. Grades of 0 or less are worth nothing.
+
+>>> round(ndcg(np.array([[0.0, 2.0]]), np.array([[2.0, 1.0]]), 2), 6)      # (2 / log₂3) / (2 + 1 / log₂3)
+0.479625
 """
 
 from __future__ import annotations
@@ -24,10 +30,21 @@ from matryo.errors import InputError
 if TYPE_CHECKING:
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
     Doubles = np.ndarray[Any, np.dtype[np.float64]]
+    Floats = np.ndarray[Any, np.dtype[np.floating[Any]]]
     Integers = np.ndarray[Any, np.dtype[np.integer[Any]]]
-    Ranked = TypeVar("Ranked", Bools, Integers)
+    Ranked = TypeVar("Ranked", Bools, Integers, Floats)
 
-__all__ = ["average_precision", "hit_rate", "majority", "mean_average_precision", "precision", "recall", "relevance"]
+__all__ = [
+    "average_precision",
+    "hit_rate",
+    "majority",
+    "mean_average_precision",
+    "mean_reciprocal_rank",
+    "ndcg",
+    "precision",
+    "recall",
+    "relevance",
+]
 
 
 def relevance(retrieved: Integers, labels: Integers) -> Bools:
@@ -42,7 +59,10 @@ def relevance(retrieved: Integers, labels: Integers) -> Bools:
 
 
 def hit_rate(relevant: Bools, k: int) -> float:
-    """Top-k: the share of queries with at least one relevant item among the first ``k``."""
+    """Top-k: the share of queries with at least one relevant item among the first ``k``.
+
+    Papers on images and texts call it recall@k.
+    """
     return float(_first(relevant, k).any(axis=1).mean())
 
 
@@ -68,6 +88,27 @@ def mean_average_precision(relevant: Bools, totals: Integers, k: int) -> float:
     return float(average_precision(relevant, totals, k).mean())
 
 
+def mean_reciprocal_rank(relevant: Bools, k: int) -> float:
+    """MRR@k: one over the place of the first relevant item, 0 where none is among the first ``k``, in the mean."""
+    found = _first(relevant, k)
+    return float((found.any(axis=1) / (found.argmax(axis=1) + 1)).mean())
+
+
+def ndcg(grades: Floats, best: Floats, k: int) -> float:
+    """nDCG@k as trec_eval and BEIR have it: Σ_{i ≤ k} grade_i / log₂(i + 1), over that of a perfect ranking.
+
+    ``best`` needs the highest grades of each query, largest first, zeros behind: k of them, or all there are.
+    """
+    gains, ideal = (_discounted(_first(grades, k)), _discounted(best[:, :k]))
+    if best.shape[:1] != grades.shape[:1] or not (ideal > 0).all() or (gains > ideal * (1 + 1e-9)).any():
+        raise InputError(
+            "each query needs its best grades, largest first: one above 0 at least, and those found",
+            got=f"{best.shape} best grades for {grades.shape}",
+            cure="leave out the queries without anything relevant",
+        )
+    return float((gains / ideal).mean())
+
+
 def majority(retrieved: Integers, k: int) -> Integers:
     """k-NN: the class that most of the first ``k`` ``retrieved`` labels [queries, n] name, nearest first.
 
@@ -81,6 +122,11 @@ def majority(retrieved: Integers, k: int) -> Integers:
     votes = (voters[:, :, None] == voters[:, None, :]).sum(axis=2) * (voters >= 0)
     winners = np.take_along_axis(voters, votes.argmax(axis=1)[:, None], axis=1)[:, 0]   # the first of equal ones
     return np.asarray(np.maximum(winners, -1))
+
+
+def _discounted(grades: Floats) -> Doubles:
+    worth = np.maximum(np.asarray(grades, np.float64), 0)
+    return np.asarray((worth / np.log2(np.arange(2, worth.shape[1] + 2))).sum(axis=1))
 
 
 def _counted(relevant: Bools, totals: Integers, k: int) -> Bools:

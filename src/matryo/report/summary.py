@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from matryo.classify.curve import CascadeCurve
 from matryo.report.figures.cascade import cheapest
+from matryo.report.figures.pairs import main_pairs
 from matryo.report.models import main_line
 from matryo.report.section import Table, by_dim
 from matryo.report.series import Curve, Point, gather
-from matryo.report.words import dims, enough, listed, percent, plural, points, share
+from matryo.report.words import dims, ends, enough, listed, percent, plural, points, share
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +26,8 @@ LEVEL = 0.005
 
 def summary(material: Material) -> list[str]:
     """What the rows say, in sentences; as many as there are rows for."""
-    found = [*_kept(material.lines), *_against(material.lines), *_cascade(material), _drawn_from(material)]
+    found = [*_kept(material.lines), *_against(material.lines), *_cascade(material), *_pairs(material)]
+    found += [_drawn_from(material)]
     return [sentence[:1].upper() + sentence[1:] for sentence in found]
 
 
@@ -109,6 +111,17 @@ def _cascade(material: Material) -> list[str]:
     return [
         f"answered at the smallest dim that is sure enough, {best.group.name} {best.spent} and "
         f"{'loses' if change >= 0 else 'gains'} {points(change)} against its full dim ({percent(best.full)})."
+    ]
+
+
+def _pairs(material: Material) -> list[str]:
+    curve = main_pairs(material)
+    if curve is None or not curve.full.y:
+        return []
+    low, full = ends(curve)
+    return [
+        f"on {curve.place}, the first {dims(low.dim)} of {dims(full.dim)} dims of {curve.name} keep "
+        f"{share(low.y, full.y)} of its {curve.metric} ({percent(low.y)} against {percent(full.y)})."
     ]
 
 

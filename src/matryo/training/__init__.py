@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any
 from matryo.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from matryo.training.encode import encode_split
+    from matryo.training.encode import encode_pairs, encode_split
     from matryo.training.loop import train
     from matryo.training.recipe import Recipe
     from matryo.training.recipes import load_recipe
     from matryo.training.trained import TrainedModel, load
 
-__all__ = ["Recipe", "TrainedModel", "encode_split", "load", "load_recipe", "train"]
+__all__ = ["Recipe", "TrainedModel", "encode_pairs", "encode_split", "load", "load_recipe", "train"]
 
 _HOMES = {
     "Recipe": "recipe",
     "TrainedModel": "trained",
+    "encode_pairs": "encode",
     "encode_split": "encode",
     "load": "trained",
     "load_recipe": "recipes",

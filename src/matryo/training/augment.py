@@ -13,38 +13,26 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from matryo.training.order import mix
+
 if TYPE_CHECKING:
     from torch import Tensor
 
     from matryo.training.recipe import Augment
 
-__all__ = ["DRAWS", "Normalise", "augment", "crop_box", "draws", "epoch_order"]
+__all__ = ["DRAWS", "Normalise", "augment", "crop_box", "draws"]
 
 # The columns of `draws`, one for each random choice.
 X, Y, FLIP, ZOOM, STRETCH, TURN, BRIGHT, CONTRAST, GREY, INVERT, OUTLINE, MIX = range(12)
 DRAWS = MIX + 9   # the last nine are a matrix that mixes the channels
 
 
-def epoch_order(seed: int, epoch: int, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The order in which an epoch visits ``count`` images; every process computes the same."""
-    generator = np.random.Generator(np.random.Philox(key=[seed, epoch]))
-    return generator.permutation(count)
-
-
 def draws(seed: int, epoch: int, images: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Uniform numbers in [0, 1), [len(images), DRAWS]: a hash of seed, epoch, image and column."""
-    key = _mix(np.array([(seed << 32) ^ epoch], np.uint64))
+    key = mix(np.array([(seed << 32) ^ epoch], np.uint64))
     counter = images.astype(np.uint64)[:, None] * np.uint64(DRAWS) + np.arange(DRAWS, dtype=np.uint64)
-    bits = _mix(np.bitwise_xor(counter, key)) >> np.uint64(40)
+    bits = mix(np.bitwise_xor(counter, key)) >> np.uint64(40)
     return bits.astype(np.float32) / np.float32(1 << 24)
-
-
-def _mix(x: np.ndarray[Any, np.dtype[np.uint64]]) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """The splitmix64 finaliser: every input bit changes about half of the output bits."""
-    x = x + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
 
 
 def augment(images: Tensor, u: Tensor, how: Augment, *, cropped: bool) -> Tensor:

@@ -1,19 +1,18 @@
-"""Training batches: a small dataset stays decoded on the device, a large one streams from worker processes."""
+"""The batches a run trains on: of labelled items, of pairs, of masked texts; all in an order that the seed decides."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
 import torch
-from torch.utils.data import DataLoader, default_collate
-from torch.utils.data import Dataset as TorchDataset
 
-from matryo.data import decode_all
-from matryo.data.decode import processors
-from matryo.errors import DataError, MatryoError
-from matryo.training.augment import Normalise, X, Y, augment, crop_box, draws, epoch_order
+from matryo.data.dataset import PairSplit, TextSplit
+from matryo.errors import DataError, RecipeError
+from matryo.training.images import StreamedImages, centred_images, open_images
+from matryo.training.masking import MaskedBatches
+from matryo.training.order import Slices
+from matryo.training.pair_batches import PairBatches
+from matryo.training.texts import open_texts, to_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,239 +20,120 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from matryo.data import ImageSplit
+    from matryo.data.tokens import Tokenizer
+    from matryo.encoders import Tokens
     from matryo.training.distributed import Group
+    from matryo.training.order import Rows
     from matryo.training.recipe import Recipe
 
-__all__ = ["Batches", "fits_on_device", "open_batches", "size_at", "test_batches"]
-
-_RESIDENT_LIMIT = 4 * 2**30
+__all__ = ["Batches", "Inputs", "noun", "open_batches", "open_inputs", "test_batches", "test_inputs"]
 
 
 class Batches(Protocol):
-    """Where the loop gets its images from."""
+    """Where the loop gets its batches from."""
 
     steps: int
     """How many batches an epoch has."""
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches of an epoch from step ``start`` on: network input and int64 labels."""
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Any, Tensor]]:
+        """The batches of an epoch from step ``start`` on: network input (a tensor, tokens, a tuple) and target."""
 
 
-def open_batches(split: ImageSplit, recipe: Recipe, group: Group, *, progress: bool) -> Batches:
+class Inputs(Protocol):
+    """The items of a split as network input: resident or streamed, images or texts."""
+
+    def stream(self, epoch: int, rows: Rows) -> Iterator[Any]:
+        """The items at ``rows``, [steps, batch], varied as in ``epoch``, a batch a step."""
+
+
+def open_batches(
+    split: Any, recipe: Recipe, group: Group, *, progress: bool, tokenizer: Tokenizer | None = None
+) -> Batches:
     """The training batches this process sees."""
-    together = recipe.loop.batch * group.world
-    if len(split) < together:
-        raise DataError(
-            "the training split must fill one batch",
-            got=f"{len(split)} images, a global batch of {together}",
-            cure=f"use --loop.batch {max(1, len(split) // group.world)} or less",
+    kind, pairs = recipe.objective.kind, isinstance(split, PairSplit)
+    if (kind == "pairs" and not pairs) or (kind in ("classify", "masked") and pairs):
+        raise RecipeError(
+            f"objective.kind {kind} needs " + ("pairs" if kind == "pairs" else "items, not pairs"),
+            got=f"{len(split)} {noun(split)}",
+            cure="choose another --objective.kind or --data.source",
         )
-    if (split.labels < 0).any():
-        raise DataError("every training image needs a known class", got="labels below 0", cure="leave those out")
-    if fits_on_device(split, recipe):
-        return _Resident(split, recipe, group, progress)
-    if recipe.augment.crop == "affine":
-        raise DataError(
-            "augment.crop = affine works on images kept on the device",
-            got=f"images of {split.shape or 'various sizes'}, trained at {recipe.data.size} px",
-            cure="pack them at that size (matryo.data.pack), or use --augment.crop resized",
-        )
-    return _Streamed(split, recipe, group)
+    if kind == "masked":
+        if tokenizer is None:
+            raise RecipeError("only texts have words to mask", got=noun(split), cure="use --data.source corpus")
+        return MaskedBatches(split, tokenizer, recipe, group)
+    if not pairs:
+        return _Labelled(split, recipe, group, tokenizer, progress)
+    queries = open_inputs(split.queries, recipe, group.device, tokenizer, progress=progress)
+    if split.candidates is split.queries and not isinstance(queries, StreamedImages):   # whose workers serve one reader
+        return PairBatches(split, queries, queries, recipe, group)
+    candidates = open_inputs(split.candidates, recipe, group.device, tokenizer, progress=progress)
+    return PairBatches(split, queries, candidates, recipe, group)
 
 
-def fits_on_device(split: ImageSplit, recipe: Recipe) -> bool:
-    """Whether the decoded split is kept in memory as it is (and augmented there)."""
-    wanted, size, end = recipe.data.resident, recipe.data.size, recipe.data.size_end or recipe.data.size
-    fits = split.shape == (size, size) == (end, end)
-    if wanted == "yes" and not fits:
-        trained = f"{size} px" if size == end else f"{size} to {end} px"
-        raise DataError(
-            "data.resident = yes needs images that all have the one training size",
-            got=f"images of {split.shape or 'various sizes'}, trained at {trained}",
-            cure="pack them at that size, or use data.resident = auto",
-        )
-    return fits and (wanted == "yes" or (wanted == "auto" and len(split) * size**2 * 3 <= _RESIDENT_LIMIT))
+def open_inputs(
+    split: Any, recipe: Recipe, device: torch.device, tokenizer: Tokenizer | None, *, progress: bool
+) -> Inputs:
+    """The items of a split of images or of texts, for training."""
+    if isinstance(split, TextSplit):
+        assert tokenizer is not None
+        return open_texts(split, tokenizer, recipe, device)
+    return open_images(split, recipe, device, progress=progress)
 
 
-def size_at(recipe: Recipe, epoch: int) -> int:
-    """Pixels a side in ``epoch``: from size to size_end over size_ramp, in between at multiples of 32."""
-    data = recipe.data
-    if not data.size_end or epoch <= data.size_ramp[0]:
-        return data.size
-    if epoch >= data.size_ramp[1]:
-        return data.size_end
-    between = np.interp(epoch, data.size_ramp, (data.size, data.size_end))
-    return max(32, round(float(between) / 32) * 32)
+class _Labelled:
+    """Items with a label each."""
 
-
-@dataclass(frozen=True)
-class _Slice:
-    """Which images of the shuffled epoch go to this process at each step."""
-
-    count: int
-    seed: int
-    batch: int
-    group: Group
-
-    @property
-    def steps(self) -> int:
-        return self.count // (self.batch * self.group.world)
-
-    def epoch(self, epoch: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-        order = epoch_order(self.seed, epoch, self.count)[: self.steps * self.batch * self.group.world]
-        return order.reshape(self.steps, self.group.world, self.batch)[:, self.group.rank]
-
-
-class _Resident:
-    def __init__(self, split: ImageSplit, recipe: Recipe, group: Group, progress: bool) -> None:
-        self.recipe, self.device = recipe, group.device
-        self.normalise = Normalise(recipe.data.mean, recipe.data.std, group.device)
-        self.images = torch.from_numpy(decode_all(split, progress=progress)).to(group.device)
+    def __init__(
+        self, split: Any, recipe: Recipe, group: Group, tokenizer: Tokenizer | None, progress: bool
+    ) -> None:
+        self.slices = Slices(len(split), recipe.loop.seed, recipe.loop.batch, group)
+        self.slices.check(noun(split))
+        if recipe.objective.kind == "classify" and (split.labels < 0).any():
+            item = noun(split).removesuffix("s")
+            raise DataError(f"every training {item} needs a known class", got="labels below 0", cure="leave those out")
+        self.inputs = open_inputs(split, recipe, group.device, tokenizer, progress=progress)
         self.labels = torch.from_numpy(split.labels).to(group.device)
-        self.slices = _Slice(len(split), recipe.loop.seed, recipe.loop.batch, group)
-        self.steps = self.slices.steps
+        self.steps, self.device = self.slices.steps, group.device
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        # The whole epoch's order and draws go over in two copies, so a step waits for none.
-        order = self.slices.epoch(epoch)
-        chosen = torch.from_numpy(order).to(self.device)
-        u = draws(self.recipe.loop.seed, epoch, order.reshape(-1)).reshape(*order.shape, -1)
-        numbers = torch.from_numpy(u).to(self.device)
-        for step in range(start, self.steps):
-            images = augment(self.images[chosen[step]], numbers[step], self.recipe.augment, cropped=False)
-            yield self.normalise(images), self.labels[chosen[step]]
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Any, Tensor]]:
+        rows = self.slices.epoch(epoch)[start:]
+        targets = self.labels[torch.from_numpy(rows).to(self.device)]   # in one copy, so a step waits for none
+        yield from zip(self.inputs.stream(epoch, rows), targets, strict=True)
 
 
-class _Streamed:
-    def __init__(self, split: ImageSplit, recipe: Recipe, group: Group) -> None:
-        self.recipe, self.device = recipe, group.device
-        self.normalise = Normalise(recipe.data.mean, recipe.data.std, group.device)
-        self.slices = _Slice(len(split), recipe.loop.seed, recipe.loop.batch, group)
-        self.steps = self.slices.steps
-        self.wanted: list[list[tuple[int, int, int]]] = []   # the sampler: refilled for every epoch
-        self.loader = _loader(_CroppedImages(split, recipe), self.wanted, recipe, group.device, persistent=True)
-
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        size = size_at(self.recipe, epoch)
-        self.wanted[:] = [[(epoch, int(i), size) for i in rows] for rows in self.slices.epoch(epoch)[start:]]
-        for pixels, numbers, target in _checked(self.loader):
-            images, u, labels = (part.to(self.device, non_blocking=True) for part in (pixels, numbers, target))
-            images = augment(images, u, self.recipe.augment, cropped=True)
-            yield self.normalise(images), labels
-
-
-class _CroppedImages(TorchDataset[Any]):
-    """What a worker process does for one image: decode it and take its crop at the wanted size."""
-
-    def __init__(self, split: ImageSplit, recipe: Recipe) -> None:
-        self.split, self.recipe = split, recipe
-
-    def __getitem__(self, wanted: tuple[int, int, int]) -> tuple[Any, Any, int]:
-        epoch, index, size = wanted
-        u = draws(self.recipe.loop.seed, epoch, np.array([index]))[0]
-        pixels = self.split.image(index)
-        height, width = pixels.shape[:2]
-        if self.recipe.augment.crop == "resized":
-            box = crop_box(u, height, width, self.recipe.augment)
-        elif self.recipe.augment.crop == "pad":
-            box = _shifted_square(u, height, width, self.recipe.augment.pad / size)
-        else:
-            box = _central_square(height, width, 1.0)
-        return _resize(pixels, box, size), u, int(self.split.labels[index])
-
-
-def test_batches(
-    split: ImageSplit,
+def test_inputs(
+    split: ImageSplit | TextSplit,
     recipe: Recipe,
     device: torch.device,
     *,
     start: int = 0,
     batch: int = 512,
     workers: int | None = None,
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """The split in order from image ``start`` on, as the network sees it when encoding (no augmentation)."""
-    size = recipe.data.test_size or recipe.data.size_end or recipe.data.size
+    tokenizer: Tokenizer | None = None,
+) -> Iterator[Tensor | Tokens]:
+    """The split in order from item ``start`` on, as the network sees it when encoding (no augmentation)."""
     rows = [list(range(low, min(low + batch, len(split)))) for low in range(start, len(split), batch)]
-    reader = _CentredImages(split, size, recipe.data.test_crop)
-    normalise = Normalise(recipe.data.mean, recipe.data.std, device)
-    small = split.shape == (size, size) or len(split) <= batch   # not worth starting processes for
-    for pixels, target in _checked(_loader(reader, rows, recipe, device, workers=0 if small else workers)):
-        yield normalise(pixels.to(device)), target
+    if isinstance(split, TextSplit):
+        assert tokenizer is not None
+        for some in rows:
+            yield to_tokens([split.text(i) for i in some], tokenizer, recipe.text.length, device)
+    else:
+        yield from centred_images(split, recipe, device, rows, workers)
 
 
-class _CentredImages(TorchDataset[Any]):
-    def __init__(self, split: ImageSplit, size: int, crop: float) -> None:
-        self.split, self.size, self.crop = split, size, crop
-
-    def __getitem__(self, index: int) -> tuple[Any, int]:
-        pixels = self.split.image(index)
-        box = _central_square(pixels.shape[0], pixels.shape[1], self.crop)
-        return _resize(pixels, box, self.size), int(self.split.labels[index])
-
-
-def _loader(
-    reader: TorchDataset[Any],
-    rows: list[Any],
-    recipe: Recipe,
-    device: torch.device,
-    *,
-    workers: int | None = None,
-    persistent: bool = False,
-) -> DataLoader[Any]:
-    count = min(recipe.data.workers if workers is None else workers, processors())
-    return DataLoader(
-        _Careful(reader),
-        batch_sampler=rows,
-        num_workers=count,
-        persistent_workers=persistent and count > 0,
-        pin_memory=device.type == "cuda",
-        # Forking a process that holds threads and a GPU is asking for trouble; workers live for the whole run.
-        multiprocessing_context="spawn" if count else None,
-        collate_fn=_together,
-    )
+def test_batches(
+    split: ImageSplit | TextSplit, recipe: Recipe, device: torch.device, *, start: int = 0, **options: Any
+) -> Iterator[tuple[Any, Tensor]]:
+    """The same with the labels, which stay on the CPU; ``options`` are those of :func:`test_inputs`."""
+    done = start
+    for inputs in test_inputs(split, recipe, device, start=start, **options):
+        count = len(inputs) if isinstance(inputs, torch.Tensor) else len(inputs.ids)
+        yield inputs, torch.from_numpy(split.labels[done : done + count])
+        done += count
 
 
-class _Careful(TorchDataset[Any]):
-    """A reader whose errors come back as values: torch would wrap a raised one in a worker's traceback."""
-
-    def __init__(self, reader: TorchDataset[Any]) -> None:
-        self.reader = reader
-
-    def __getitem__(self, wanted: Any) -> Any:
-        try:
-            return self.reader[wanted]
-        except MatryoError as error:
-            return error
-
-
-def _together(items: list[Any]) -> Any:
-    return next((item for item in items if isinstance(item, MatryoError)), None) or default_collate(items)
-
-
-def _checked(batches: DataLoader[Any]) -> Iterator[Any]:
-    for batch in batches:
-        if isinstance(batch, MatryoError):
-            raise batch
-        yield batch
-
-
-def _central_square(height: int, width: int, share: float) -> tuple[float, float, float, float]:
-    side = min(height, width) * share
-    left, top = (width - side) / 2, (height - side) / 2
-    return left, top, left + side, top + side
-
-
-def _shifted_square(u: Any, height: int, width: int, share: float) -> tuple[float, float, float, float]:
-    """A crop of one minus ``share`` of the side, at a random place: padding has no meaning for large images."""
-    side = min(height, width) * (1 - share)
-    left, top = float(u[X]) * (width - side), float(u[Y]) * (height - side)
-    return left, top, left + side, top + side
-
-
-def _resize(pixels: Any, box: tuple[float, float, float, float], size: int) -> Any:
-    if pixels.shape[0] == pixels.shape[1] == size and box == (0.0, 0.0, float(size), float(size)):
-        return pixels
-    from PIL import Image
-
-    chosen = Image.fromarray(pixels).resize((size, size), Image.Resampling.BILINEAR, box=box)
-    return np.array(chosen)   # a copy: torch wants to own what it is given
+def noun(split: Any, objective: str = "") -> str:
+    """What the items of a split are: images, texts or pairs; texts that are masked are cut into windows first."""
+    if objective == "masked":
+        return "windows"
+    return "pairs" if isinstance(split, PairSplit) else "texts" if isinstance(split, TextSplit) else "images"

@@ -1,4 +1,7 @@
-"""Encode a split into an embeddings folder: streaming, resumable, with the head beside the vectors."""
+"""Encode a split into embeddings folders: streaming, resumable, with the head beside the vectors.
+
+Pairs become two folders, queries and candidates, and relevance.tsv, which says in the ids of both what belongs to what.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
+from matryo.data.dataset import PairSplit
 from matryo.embeddings import EmbeddingSet, EmbeddingWriter, Head
-from matryo.errors import EmbeddingsError
+from matryo.errors import EmbeddingsError, InputError
+from matryo.files import replacing
+from matryo.training.batches import noun
 
 if TYPE_CHECKING:
     from matryo.data import Dataset
     from matryo.heads import NestedLinear
     from matryo.training.trained import TrainedModel
 
-__all__ = ["encode_split", "head_arrays"]
+__all__ = ["RELEVANCE", "encode_pairs", "encode_split", "head_arrays"]
+
+RELEVANCE = "relevance.tsv"
 
 
 def encode_split(
@@ -35,15 +43,59 @@ def encode_split(
     The vectors are stored as the head reads them, not normalised. The head goes along when the dataset has the
     model's classes.
     """
-    images, out = dataset.split(split), Path(out)
-    names = [images.name(i) for i in range(len(images))]
+    items, out = dataset.split(split), Path(out)
+    if isinstance(items, PairSplit):
+        raise InputError("pairs are two sets of embeddings", got=f"split {split!r}", cure="use encode_pairs")
+    return _encode(model, dataset, split, items, out, dtype, batch, overwrite, progress)
+
+
+def encode_pairs(
+    model: TrainedModel,
+    dataset: Dataset,
+    split: str,
+    out: str | Path,
+    *,
+    dtype: str = "float32",
+    batch: int = 512,
+    overwrite: bool = False,
+    progress: bool = True,
+) -> tuple[EmbeddingSet, EmbeddingSet]:
+    """Write both sides of ``dataset``'s pairs to ``out/queries`` and ``out/candidates``, and out/relevance.tsv.
+
+    The latter is BEIR's: a header, then query-id, corpus-id and score a line.
+    """
+    pairs, out = dataset.split(split), Path(out)
+    options = (dtype, batch, overwrite, progress)
+    queries = _encode(model, dataset, f"{split} queries", pairs.queries, out / "queries", *options)
+    candidates = _encode(model, dataset, f"{split} candidates", pairs.candidates, out / "candidates", *options)
+    asked, found = queries.ids, candidates.ids
+    lines = ["query-id\tcorpus-id\tscore"]
+    for (query, candidate), grade in zip(pairs.pairs.tolist(), pairs.grades.tolist(), strict=True):
+        lines.append(f"{asked[query]}\t{found[candidate]}\t{grade:g}")
+    with replacing(out / RELEVANCE) as file:
+        file.write(("\n".join(lines) + "\n").encode())
+    return queries, candidates
+
+
+def _encode(
+    model: TrainedModel,
+    dataset: Dataset,
+    split: str,
+    items: Any,
+    out: Path,
+    dtype: str,
+    batch: int,
+    overwrite: bool,
+    progress: bool,
+) -> EmbeddingSet:
+    names = [items.name(i) for i in range(len(items))]
     unique = len(set(names)) == len(names)   # they may repeat in a split that was put together by hand
     if (out / "manifest.json").exists() and not overwrite:
         there = EmbeddingSet.open(out)
         about = there.manifest
         stored = (about.model, about.dtype, about.dataset, about.split, about.classes)
         same = stored == (model.description, dtype, dataset.name, split, dataset.classes)
-        same = same and np.array_equal(np.asarray(there.labels), images.labels)
+        same = same and np.array_equal(np.asarray(there.labels), items.labels)
         if not same or (unique and list(there.ids) != names):
             raise _other(out, there)
         return there
@@ -52,8 +104,8 @@ def encode_split(
         dim=model.nesting.dim,
         dtype=dtype,
         # Rounding depends on the batch and the device, and a continued file must equal an uninterrupted one.
-        fingerprint={"count": len(images), "batch": batch, "device": model.device.type},
-        head=head_arrays(model.network.head) if dataset.classes == model.classes else None,
+        fingerprint={"count": len(items), "batch": batch, "device": model.device.type},
+        head=head_arrays(model.head) if model.head is not None and dataset.classes == model.classes else None,
         overwrite=overwrite,
         nesting=model.nesting,
         model=model.description,
@@ -65,9 +117,10 @@ def encode_split(
     )
     with writer:
         done = writer.count
-        bar = tqdm(total=len(images), initial=done, desc=f"encode {split}", unit="image", delay=2, disable=not progress)
+        unit = noun(items).removesuffix("s")
+        bar = tqdm(total=len(items), initial=done, desc=f"encode {split}", unit=unit, delay=2, disable=not progress)
         with bar:
-            for vectors, labels in model.embed(images, start=done, batch=batch):
+            for vectors, labels in model.embed(items, start=done, batch=batch):
                 ids = names[writer.count : writer.count + len(vectors)] if unique else None
                 writer.append(vectors, labels, ids)
                 bar.update(len(vectors))

@@ -14,9 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from matryo.encoders import ConvNet, ResNet
-from matryo.encoders.build import Projected
-from matryo.encoders.from_timm import TimmEncoder
+from matryo.encoders import ConvNet, Projected, ResNet, TimmEncoder
 from matryo.errors import InputError, NestingError
 from matryo.nesting import Nesting
 from matryo.training.augment import Normalise
@@ -80,7 +78,11 @@ def gradcam(
     >>> overlay(seen.images[0], seen.maps[0, 0])                              # doctest: +SKIP
     """
     given = GivenImages(images)
-    dims = _check_dims(model.network.head, dims)
+    head = model.head
+    if head is None:
+        got = f"objective.kind {model.recipe.objective.kind}"
+        raise InputError("Grad-CAM explains what a classifier says", got=got, cure="train with classify")
+    dims = _check_dims(head, dims)
     asked = _check_classes(classes, len(given), len(dims), len(model.classes))
     model.network.eval()
     batches = test_batches(given, model.recipe, model.device, batch=_BATCH, workers=0)
@@ -88,7 +90,7 @@ def gradcam(
     for start, (pixels, _) in zip(range(0, len(given), _BATCH), batches, strict=True):
         layer = _choose_layer(model.network.encoder, pixels[:1]) if layer is None else layer
         wanted = None if asked is None else asked[start : start + _BATCH].to(model.device)
-        found = _explain(model, pixels, dims, wanted, layer)
+        found = _explain(model, head, pixels, dims, wanted, layer)
         parts.append(tuple(part.cpu() for part in (_seen(model, pixels), *found)))
     columns = [torch.cat(column).numpy() for column in zip(*parts, strict=True)]
     return GradCam(dims, str(layer), *columns)
@@ -110,7 +112,7 @@ def overlay(image: Array, heat: Array) -> Array:
 
 
 def _explain(
-    model: TrainedModel, pixels: Tensor, dims: Sequence[int], wanted: Tensor | None, layer: str
+    model: TrainedModel, head: NestedLinear, pixels: Tensor, dims: Sequence[int], wanted: Tensor | None, layer: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The maps, the predicted classes and their probabilities of one batch."""
     network, flip = model.network, model.recipe.data.test_flip
@@ -131,7 +133,7 @@ def _explain(
         raise InputError("the layer must run once for an image", got=f"{layer}, run {times} times", cure="name another")
     maps, predicted, probability = [], [], []
     for i, dim in enumerate(dims):
-        logits = _logits(network.head, z, dim)
+        logits = _logits(head, z, dim)
         said = logits.argmax(1)
         chosen = said if wanted is None else wanted[:, i]
         total = logits.gather(1, chosen[:, None]).sum()   # images do not see each other, so one pass serves all

@@ -13,25 +13,30 @@ import torch
 from torch import nn
 
 from matryo.errors import RecipeError, TrainingError
-from matryo.training.batches import open_batches, test_batches
+from matryo.training.batches import noun, open_batches
 from matryo.training.distributed import process_group
 from matryo.training.log import Log
+from matryo.training.measure import measure
 from matryo.training.model import build_model, freeze_before, start_from
 from matryo.training.optim import Average, learning_rate, make_optimizer
-from matryo.training.run import Run, describe, is_complete, writing
-from matryo.training.step import autocast, make_step
+from matryo.training.pairs import DistilledModel, PairModel
+from matryo.training.run import CHECKPOINT, Run, describe, is_complete, writing
+from matryo.training.step import make_step
+from matryo.training.teacher import open_teacher
+from matryo.training.texts import open_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch import Tensor
 
-    from matryo.data import Dataset, ImageSplit
+    from matryo.data import Dataset
+    from matryo.data.tokens import Tokenizer
     from matryo.training.distributed import Group
-    from matryo.training.model import NestedModel
+    from matryo.training.objective import NestedModel
     from matryo.training.recipe import Recipe
 
-__all__ = ["head_accuracy", "train"]
+__all__ = ["train"]
 
 
 def train(recipe: Recipe, dataset: Dataset, out: str | Path, *, progress: bool = True) -> Path:
@@ -52,57 +57,74 @@ def train(recipe: Recipe, dataset: Dataset, out: str | Path, *, progress: bool =
 def _train(
     recipe: Recipe, dataset: Dataset, out: Path, facts: dict[str, Any], group: Group, progress: bool
 ) -> None:
-    model, frozen = _make_model(recipe, len(dataset.classes), group)
-    batches = open_batches(dataset.split(recipe.data.train), recipe, group, progress=progress and group.first)
+    split = dataset.split(recipe.data.train)
+    tokenizer = open_tokenizer(recipe, split, out, group, begun=(out / CHECKPOINT).exists())
+    model, frozen = _make_model(recipe, len(dataset.classes), tokenizer, group)
+    batches = open_batches(split, recipe, group, progress=progress and group.first, tokenizer=tokenizer)
     optimizer = make_optimizer(model, recipe)
     average = Average(model, recipe.optim.ema) if recipe.optim.ema else None
     run = Run(recipe, out, facts, group, model, optimizer, average)
     run.restore()
     step = make_step(model, optimizer, recipe, group)
-    total = recipe.loop.epochs * batches.steps
+    total = recipe.loop.steps or recipe.loop.epochs * batches.steps
     log = Log(out, done=run.done, total=total, enabled=group.first, progress=progress)
 
-    with contextlib.closing(log), _fast_convolutions(), _interruptible() as interrupted:
-        for epoch in range(run.done // batches.steps, recipe.loop.epochs):
+    with contextlib.closing(log), _fast_convolutions(), _own_chance(group), _interruptible() as interrupted:
+        for epoch in range(run.done // batches.steps, math.ceil(total / batches.steps)):
             model.train()
             for layer in frozen:
                 layer.eval()
-            for images, target in batches.epoch(epoch, start=run.done % batches.steps):
+            for inputs, target in batches.epoch(epoch, start=run.done % batches.steps):
                 rate = learning_rate(recipe, run.done, batches.steps, recipe.loop.batch * group.world)
-                z, losses = step(images, target, rate)
+                # Dropout, too, is a function of seed, step and process: no state to lose.
+                torch.manual_seed((recipe.loop.seed << 32) + run.done * group.world + group.rank)
+                z, losses = step(inputs, target, rate)
                 if average is not None:
                     average.update(model, run.done)
                 run.done += 1
                 log.step()
                 if run.done % recipe.loop.log_every == 0 or run.done == total:
-                    _report(run, log, z, losses, target, rate)
+                    _report(run, log, z, losses, target, rate, noun(split, recipe.objective.kind))
                 if run.is_due() or interrupted.is_set():
                     _check_finite(run, losses.tolist())   # a checkpoint of a lost run would only go on losing
                     run.save()
                 if interrupted.is_set():
                     raise KeyboardInterrupt
+                if run.done == total:
+                    break
             if recipe.loop.test_every and (epoch + 1) % recipe.loop.test_every == 0 and run.done < total:
-                _test(run, log, dataset)
+                _test(run, log, dataset, tokenizer)
         run.save()
-        run.finish(dataset, _test(run, log, dataset))
+        run.finish(dataset, _test(run, log, dataset, tokenizer))
 
 
-def _make_model(recipe: Recipe, classes: int, group: Group) -> tuple[NestedModel, list[nn.Module]]:
+def _make_model(
+    recipe: Recipe, classes: int, tokenizer: Tokenizer | None, group: Group
+) -> tuple[NestedModel, list[nn.Module]]:
     """The model where it will train, and the layers that stay as they are."""
-    if recipe.finetune.unfreeze and not recipe.finetune.start:
+    if recipe.finetune.unfreeze and not recipe.pretrained:
         raise RecipeError(
             "finetune.unfreeze needs trained weights to keep",
             got="no finetune.start",
             cure="name a run folder or a .safetensors file: --finetune.start RUN",
         )
-    model = build_model(recipe, classes)
+    model = build_model(recipe, classes, vocabulary=0 if tokenizer is None else tokenizer.vocabulary)
     if recipe.finetune.start:
         start_from(model.encoder, Path(recipe.finetune.start))
     if group.world > 1 and group.device.type == "cuda":
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     frozen = freeze_before(model.encoder, recipe.finetune.unfreeze)   # after the line that exchanges layers
+    for parameter in model.always_trained():
+        parameter.requires_grad_(True)
     model.to(group.device, memory_format=torch.channels_last)   # type: ignore[call-overload]
+    if recipe.objective.teacher and isinstance(model, PairModel | DistilledModel):
+        model.taught_by = (open_teacher(recipe, tokenizer, group.device),)
     return model, frozen
+
+
+def _own_chance(group: Group) -> Any:
+    """Leave the caller's random state as it was."""
+    return torch.random.fork_rng([group.device] if group.device.type == "cuda" else [])
 
 
 def _fast_convolutions() -> Any:
@@ -110,18 +132,18 @@ def _fast_convolutions() -> Any:
     return torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=True)
 
 
-def _report(run: Run, log: Log, z: Tensor, losses: Tensor, target: Tensor, rate: float) -> None:
+def _report(run: Run, log: Log, z: Tensor, losses: Tensor, target: Tensor, rate: float, items: str) -> None:
     """Log the loss and accuracy of this batch at every dim, and stop if the loss is lost."""
-    head = run.model.head
     with torch.no_grad():
-        right = (head.logits(z.float()).argmax(-1) == target).float().mean(1)
-        figures = run.group.mean(torch.stack([losses.float(), right])).tolist()
-    dims = head.nesting.dims
-    loss, top1 = (dict(zip(dims, row, strict=True)) for row in figures)
+        right = run.model.hits(z, target)
+        figures = run.group.mean(torch.stack([losses.float(), right] if len(right) else [losses.float()])).tolist()
+    dims = run.model.nesting.dims
     _check_finite(run, figures[0])
-    log.line(run.done, "train", loss=loss, top1=top1, lr=rate, images_per_second=round(run.speed, 1))
-    ends = {f"top1@{dim}": f"{top1[dim]:.1%}" for dim in dict.fromkeys((dims[0], dims[-1]))}
-    log.show(loss=f"{sum(loss.values()) / len(loss):.3f}", **ends, images=f"{run.speed:,.0f}/s")
+    by_dim = {name: dict(zip(dims, row, strict=True)) for name, row in zip(("loss", "top1"), figures, strict=False)}
+    loss, top1 = by_dim["loss"], by_dim.get("top1", {})
+    log.line(run.done, "train", **by_dim, lr=rate, **{f"{items}_per_second": round(run.speed, 1)})
+    ends = {f"top1@{dim}": f"{top1[dim]:.1%}" for dim in dict.fromkeys((dims[0], dims[-1])) if top1}
+    log.show(loss=f"{sum(loss.values()) / len(loss):.3f}", **ends, **{items: f"{run.speed:,.0f}/s"})
 
 
 def _check_finite(run: Run, losses: list[float]) -> None:
@@ -153,28 +175,19 @@ def _interruptible() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
-def _test(run: Run, log: Log, dataset: Dataset) -> dict[str, dict[int, float]]:
-    """Head accuracy on the test splits with the weights the run would end with now."""
+def _test(
+    run: Run, log: Log, dataset: Dataset, tokenizer: Tokenizer | None
+) -> dict[str, dict[str, dict[int, float]]]:
+    """Each figure on each test split at each dim, with the weights the run would end with now."""
     if not run.group.first:
         return {}
     own = {name: value.clone() for name, value in run.model.state_dict().items()}
     run.model.load_state_dict(run.weights())
-    names = run.recipe.data.test
-    found = {name: head_accuracy(run.model, dataset.split(name), run.recipe, run.group.device) for name in names}
+    found: dict[str, dict[str, dict[int, float]]] = {}
+    for name in run.recipe.data.test:
+        figures = measure(run.model, dataset.split(name), run.recipe, run.group.device, tokenizer)
+        log.line(run.done, f"test-{name}", **figures)
+        for figure, by_dim in figures.items():
+            found.setdefault(figure, {})[name] = by_dim
     run.model.load_state_dict(own)
-    for name, accuracy in found.items():
-        log.line(run.done, f"test-{name}", top1=accuracy)
-    return found
-
-
-def head_accuracy(model: NestedModel, split: ImageSplit, recipe: Recipe, device: torch.device) -> dict[int, float]:
-    """Top-1 accuracy of the head at every dim on the images of ``split`` whose class is known."""
-    right = torch.zeros(len(model.head.nesting), dtype=torch.int64, device=device)
-    model.eval()
-    with torch.no_grad():
-        for images, labels in test_batches(split, recipe, device):
-            with autocast(recipe, device):
-                z = model.embed(images, flip=recipe.data.test_flip)
-            right += (model.head.logits(z).argmax(-1) == labels.to(device)).sum(1)
-    known = max(1, int((split.labels >= 0).sum()))
-    return {dim: count / known for dim, count in zip(model.head.nesting.dims, right.tolist(), strict=True)}
+    return found if found or run.recipe.objective.kind != "classify" else {"top1": {}}

@@ -1,4 +1,4 @@
-"""NestedModel: an encoder with its nested head, as a recipe describes them."""
+"""Which model a recipe builds, which weights it begins with, and which of them stay as they are."""
 
 from __future__ import annotations
 
@@ -6,82 +6,93 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from matryo.encoders import SlimmableLinear, SlimmableResNet, build_encoder
-from matryo.errors import InputError, RecipeError, RunError
+from matryo.encoders import Dual, DualEncoder, SlimmableLinear, build_encoder, save_shape
+from matryo.errors import RecipeError, RunError
 from matryo.heads import NestedLinear
 from matryo.training.checkpoint import load_weights
+from matryo.training.classify import Classifier
+from matryo.training.masked import MaskedModel
+from matryo.training.pairs import DistilledModel, PairModel
 
 if TYPE_CHECKING:
+    from matryo.training.objective import NestedModel
     from matryo.training.recipe import Recipe
 
-__all__ = ["NestedModel", "at_width", "build_model", "freeze_before", "start_from"]
+__all__ = ["build_model", "freeze_before", "save_shapes", "start_from"]
+
+SHAPES = "encoder"   # the folder of a run that says what pretrained encoders are, without their weights
 
 
-class NestedModel(nn.Module):
-    """Images to embeddings, and to the loss at every dim.
+def build_model(recipe: Recipe, classes: int = 0, *, vocabulary: int = 0, shapes: Path | None = None) -> NestedModel:
+    """A freshly initialised model; the seed decides the weights and nothing else is disturbed.
 
-    A slimmable one has an embedding for each width, [widths, batch, d], wherever others have the one [batch, d].
+    ``vocabulary`` is how many tokens there are. Encoders that begin with given weights are read from where the recipe
+    says, or built from ``shapes``, a folder of :func:`save_shapes`, without those weights.
     """
-
-    def __init__(self, encoder: nn.Module, head: NestedLinear, label_smoothing: float = 0.0) -> None:
-        super().__init__()
-        self.encoder, self.head, self.label_smoothing = encoder, head, label_smoothing
-
-    def forward(self, images: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """The embeddings [batch, d] and the unweighted loss at each dim [dims]."""
-        z = self.encoder(images)
-        return z, self.head.losses(z, target, label_smoothing=self.label_smoothing)
-
-    def embed(self, images: Tensor, *, flip: bool = False) -> Tensor:
-        """The columns of z that the nesting trains; with ``flip``, averaged with the mirror image's.
-
-        The average, not the sum: summing would sharpen every softmax on top of it.
-        """
-        z: Tensor = self.encoder(images)
-        if flip:
-            z = (z + self.encoder(images.flip(-1))) / 2
-        return z[..., : self.head.nesting.dim].float()
-
-
-def build_model(recipe: Recipe, classes: int) -> NestedModel:
-    """A freshly initialised model; the seed decides the weights and nothing else is disturbed."""
-    options, slimmable = recipe.encoder, recipe.head.kind == "slimmable"
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(recipe.loop.seed)   # torch.manual_seed would seed every GPU too
-        encoder = build_encoder(
-            options.name,
-            dim=options.dim,
-            stem=options.stem,
-            blurpool=options.blurpool,
-            norm=options.norm,
-            pretrained=options.pretrained,
-            widths=options.widths if slimmable else (),
-        )
+        encoder = _encoder(recipe, vocabulary, shapes)
         nesting = recipe.nesting(int(encoder.dim))   # type: ignore[arg-type]
+        if recipe.objective.kind == "masked":
+            return MaskedModel(encoder, nesting)
+        if recipe.objective.kind == "pairs":
+            return PairModel(encoder, nesting, recipe.objective)
+        if recipe.objective.kind == "distil":
+            return DistilledModel(encoder, nesting, recipe.objective)
         head = (
             SlimmableLinear(nesting, classes, bias=recipe.head.bias)
-            if slimmable
+            if recipe.head.kind == "slimmable"
             else NestedLinear(nesting, classes, tied=recipe.head.kind == "tied", bias=recipe.head.bias)
         )
-    return NestedModel(encoder, head, recipe.optim.label_smoothing)
+        return Classifier(encoder, head, recipe.optim.label_smoothing)
 
 
-def at_width(model: NestedModel, width: float) -> NestedModel:
-    """A slimmable model at one width, as a plain model whose head reads its whole embedding; others as they are."""
-    encoder, head = model.encoder, model.head
-    if isinstance(encoder, SlimmableResNet) and isinstance(head, SlimmableLinear):
-        with torch.random.fork_rng(devices=[]):   # first weights are drawn, and overwritten
-            plain = encoder.narrow(width)
-            return NestedModel(plain, head.narrow(plain.dim), model.label_smoothing)
-    if width != 1:
-        raise InputError(
-            "only a slimmable network has several widths",
-            got=f"width {width:g}",
-            cure="train one with --head.kind slimmable, or leave the width out",
+def _encoder(recipe: Recipe, vocabulary: int, shapes: Path | None) -> nn.Module:
+    """The one encoder, or with ``text.encoder`` a dual one: images are its queries, texts its candidates."""
+    dim = 0 if recipe.text.encoder else recipe.encoder.dim   # a dual encoder has projections of its own
+    main = _one(recipe, recipe.encoder.name, vocabulary, shapes, "main", dim)
+    if not recipe.text.encoder:
+        return main
+    if isinstance(main, DualEncoder):
+        raise RecipeError(
+            "an encoder of both images and texts needs no other",
+            got=f"{recipe.encoder.name} and text.encoder {recipe.text.encoder}",
+            cure="leave text.encoder empty",
         )
-    return model
+    texts = _one(recipe, recipe.text.encoder, vocabulary, shapes, "text", 0)
+    return Dual(main, texts, recipe.encoder.dim, temperature=recipe.objective.temperature)
+
+
+def _one(recipe: Recipe, name: str, vocabulary: int, shapes: Path | None, part: str, dim: int) -> nn.Module:
+    options, data = recipe.encoder, recipe.data
+    shape = shapes / part if shapes is not None and (shapes / part).is_dir() else None
+    return build_encoder(
+        name,
+        dim=dim,
+        stem=options.stem,
+        blurpool=options.blurpool,
+        norm=options.norm,
+        pretrained=options.pretrained and shapes is None and name.startswith("timm:"),
+        widths=options.widths if recipe.head.kind == "slimmable" else (),
+        size=data.size_end or data.size,
+        pooling=options.pooling,
+        dropout=options.dropout if options.dropout >= 0 else None,
+        drop_path=options.drop_path,
+        vocabulary=vocabulary,
+        length=recipe.text.length,
+        shape=shape,
+    )
+
+
+def save_shapes(encoder: nn.Module, folder: Path) -> None:
+    """Write to ``folder`` what :func:`build_model` needs to build pretrained encoders again without their source."""
+    parts: dict[str, nn.Module] = {"main": encoder}
+    if isinstance(encoder, Dual):
+        parts = {"main": encoder.queries, "text": encoder.candidates}
+    for name, part in parts.items():
+        save_shape(part, folder / name)
 
 
 def freeze_before(encoder: nn.Module, name: str) -> list[nn.Module]:

@@ -19,25 +19,48 @@ _NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
 
 
 def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
-    """The recipe's optimiser; normalisation layers get no weight decay."""
-    norms = {id(p) for m in model.modules() if isinstance(m, _NORMS) for p in m.parameters(recurse=False)}
-    trained = [p for p in model.parameters() if p.requires_grad]
+    """The recipe's optimiser; normalisation layers get no weight decay, nor what else the recipe spares.
+
+    A group's ``share`` is what the learning rate is multiplied by for it.
+    """
     options = recipe.optim
+    spared = _spared(model, options.decay)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    encoder = set() if options.encoder_share == 1 else {id(p) for p in model.encoder.parameters()}   # type: ignore[union-attr]
     groups = [
-        {"params": [p for p in trained if id(p) not in norms], "weight_decay": options.weight_decay},
-        {"params": [p for p in trained if id(p) in norms], "weight_decay": 0.0},
+        {
+            "params": [p for p in trained if (id(p) in spared) is not decays and (id(p) in encoder) is inside],
+            "weight_decay": options.weight_decay if decays else 0.0,
+            "share": options.encoder_share if inside else 1.0,
+        }
+        for inside in (False, True)
+        for decays in (True, False)
     ]
     groups = [group for group in groups if group["params"]]
+    if options.name == "adafactor":
+        return torch.optim.Adafactor(groups, lr=options.lr)
     if options.name == "adamw":
         return torch.optim.AdamW(groups, lr=options.lr, betas=(options.momentum, options.beta2), fused=True)
     return torch.optim.SGD(groups, lr=options.lr, momentum=options.momentum, nesterov=options.nesterov, fused=True)
+
+
+def _spared(model: nn.Module, decay: str) -> set[int]:
+    """The parameters that have no weight decay: those of norms, or all but the matrices of layers."""
+    spared = set()
+    for module in model.modules():
+        for name, value in module.named_parameters(recurse=False):
+            matrix = name == "weight" and value.dim() > 1 and not isinstance(module, nn.Embedding)
+            if isinstance(module, _NORMS) or (decay == "matrices" and not matrix):
+                spared.add(id(value))
+    return spared
 
 
 def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int, batch: int) -> float:
     """The learning rate of global step ``step``: up to the peak in a line, then down to zero."""
     options = recipe.optim
     top = options.lr * (batch / options.lr_batch if options.lr_batch else 1)
-    total, peak = recipe.loop.epochs * steps_per_epoch, options.peak * steps_per_epoch
+    total = recipe.loop.steps or recipe.loop.epochs * steps_per_epoch
+    peak = options.warmup or options.peak * steps_per_epoch
     if step < peak:
         return top * (step + 1) / (peak + 1)
     left = (total - step) / max(1, total - peak)

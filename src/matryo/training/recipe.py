@@ -9,10 +9,10 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from matryo.errors import RecipeError
 from matryo.nesting import Nesting
+from matryo.training.rules import check
 
-__all__ = ["Augment", "Data", "Encoder", "Finetune", "Head", "Loop", "Optim", "Recipe"]
+__all__ = ["Augment", "Data", "Encoder", "Finetune", "Head", "Loop", "Objective", "Optim", "Recipe", "Text"]
 
 Floats = tuple[float, ...]
 Ints = tuple[int, ...]
@@ -21,12 +21,16 @@ Names = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Data:
-    """Which images, and how they are read."""
+    """Which images, texts or pairs, and how images are read."""
 
     source: Annotated[
-        Literal["emoji", "folder", "packed", "shards"],
-        "where images come from: the bundled emoji, or an image folder, packed .npz or tar shards in --data DIR",
-    ] = "emoji"
+        Literal[
+            "emoji", "folder", "packed", "shards",
+            "texts", "corpus", "pairs", "beir", "captions", "caption-shards", "emoji-names", "wordnet",
+        ],
+        "what --data DIR holds. Images: folder, packed .npz, tar shards; emoji are bundled. Texts: texts (with labels) "
+        "or corpus. Pairs: pairs or beir of texts, captions of images (in a folder or shards); emoji-names are bundled",
+    ] = "emoji"  # fmt: skip
     train: Annotated[str, "the split to train on"] = "train"
     test: Annotated[Names, "the splits to measure after training"] = ()
     size: Annotated[int, "pixels a side in training"] = 32
@@ -48,7 +52,11 @@ class Data:
 class Encoder:
     """The network that makes embeddings."""
 
-    name: Annotated[str, "convnet, resnet18, resnet34, resnet50, or timm:MODEL"] = "convnet"
+    name: Annotated[
+        str,
+        "convnet, resnet18 …, vit-s4 … vit-b16, bert-tiny … bert-base; with their weights: bert:FOLDER, "
+        "transformers:NAME, sentence-transformers:NAME, open_clip:NAME; or timm:MODEL",
+    ] = "convnet"
     dim: Annotated[int, "dimensions d of the embedding; 0 is the network's own"] = 0
     stem: Annotated[Literal["imagenet", "small"], "how a ResNet begins: small suits images of 32 px"] = "imagenet"
     blurpool: Annotated[bool, "low-pass before the strided convolutions of a ResNet"] = False
@@ -57,11 +65,48 @@ class Encoder:
     widths: Annotated[Floats, "shares of its channels a ResNet is trained at, for head.kind = slimmable"] = (
         0.25, 0.5, 0.75, 1.0,
     )  # fmt: skip
+    pooling: Annotated[
+        Literal["", "mean", "cls", "last"], "how a transformer's tokens become one vector; empty is its own way"
+    ] = ""
+    dropout: Annotated[float, "share of the features a transformer leaves out in training; below 0 is its own"] = -1.0
+    drop_path: Annotated[float, "share of the branches the last layer of a ViT leaves out (stochastic depth)"] = 0.0
+
+
+@dataclass(frozen=True)
+class Text:
+    """How texts are read, and who reads them beside images."""
+
+    encoder: Annotated[str, "the encoder of texts where the other side of a pair is an image, say bert-small"] = ""
+    tokenizer: Annotated[
+        str,
+        "a tokenizer.json or its folder; empty takes the pretrained encoder's, or trains one on the training split",
+    ] = ""
+    vocabulary: Annotated[int, "most pieces of a tokenizer trained here"] = 8192
+    lowercase: Annotated[bool, "a tokenizer trained here knows no capitals and no accents"] = True
+    length: Annotated[int, "tokens of a text at most, the special ones at both ends included"] = 64
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is learned from the data."""
+
+    kind: Annotated[
+        Literal["classify", "masked", "pairs", "distil"],
+        "the classes of items; words that were masked; which of two belong together; or a teacher's similarities",
+    ] = "classify"
+    temperature: Annotated[float, "what cosines are divided by, for pairs and distil"] = 0.05
+    learn_temperature: Annotated[bool, "learn it, from there on (pairs)"] = False
+    symmetric: Annotated[bool, "candidates look for their queries too (pairs)"] = True
+    negatives: Annotated[bool, "use the hard negatives of the pairs, where they have some"] = True
+    gather: Annotated[bool, "candidates of all processes under torchrun, not of the own alone (pairs)"] = True
+    mask: Annotated[float, "share of a text's tokens that are to be predicted (masked)"] = 0.15
+    teacher: Annotated[str, "a run folder, or an encoder such as sentence-transformers:NAME (distil)"] = ""
+    distil: Annotated[float, "weight of the teacher's similarities beside the pairs' own loss; 0 is none (pairs)"] = 0.0
 
 
 @dataclass(frozen=True)
 class Head:
-    """The classifiers on the embedding, and the nesting they train."""
+    """The classifiers on the embedding, and the nesting they train. Pairs have none: there, all but fixed is nested."""
 
     kind: Annotated[
         Literal["separate", "tied", "fixed", "slimmable"],
@@ -95,17 +140,22 @@ class Augment:
 class Optim:
     """How the weights move."""
 
-    name: Annotated[Literal["sgd", "adamw"], "the optimiser"] = "sgd"
+    name: Annotated[Literal["sgd", "adamw", "adafactor"], "the optimiser"] = "sgd"
     lr: Annotated[float, "peak learning rate for a global batch of lr_batch (it scales with the batch)"] = 0.1
     lr_batch: Annotated[int, "the global batch lr is meant for; 0 takes lr as it is"] = 0
     schedule: Annotated[Literal["triangular", "cosine"], "from the peak down to zero: a line or half a cosine"] = (
         "triangular"
     )
     peak: Annotated[float, "epochs of linear warm-up to the peak"] = 2.0
+    warmup: Annotated[int, "steps of linear warm-up to the peak; 0 counts the epochs of optim.peak instead"] = 0
     momentum: Annotated[float, "momentum of sgd, or beta1 of adamw"] = 0.9
     beta2: Annotated[float, "beta2 of adamw"] = 0.999
     nesterov: Annotated[bool, "Nesterov momentum"] = False
     weight_decay: Annotated[float, "weight decay; the normalisation layers have none"] = 1e-4
+    decay: Annotated[
+        Literal["most", "matrices"], "what decays: most is all but the norms; matrices spares biases and embeddings too"
+    ] = "most"
+    encoder_share: Annotated[float, "the encoder's learning rate, as a share of what is new on top of it"] = 1.0
     clip: Annotated[float, "largest gradient norm; 0 does not clip"] = 0.0
     label_smoothing: Annotated[float, "probability mass spread over all classes"] = 0.0
     ema: Annotated[float, "decay of an average of the weights, which is then the model; 0 keeps none"] = 0.0
@@ -116,7 +166,9 @@ class Loop:
     """How long, how much at once, on what."""
 
     epochs: Annotated[int, "passes over the training split"] = 30
-    batch: Annotated[int, "images a step on each process (each GPU)"] = 256
+    steps: Annotated[int, "train for so many steps instead of epochs; 0 counts epochs"] = 0
+    batch: Annotated[int, "items a step on each process (each GPU)"] = 256
+    parts: Annotated[int, "compute a batch in so many parts, to save memory (classify, masked)"] = 1
     seed: Annotated[int, "decides initial weights, order and augmentation"] = 0
     device: Annotated[str, "auto, cpu, cuda or cuda:N"] = "auto"
     precision: Annotated[Literal["bf16", "fp32"], "autocast to bfloat16, or plain float32"] = "bf16"
@@ -144,6 +196,8 @@ class Recipe:
     name: str = "custom"
     data: Data = field(default_factory=Data)
     encoder: Encoder = field(default_factory=Encoder)
+    text: Text = field(default_factory=Text)
+    objective: Objective = field(default_factory=Objective)
     head: Head = field(default_factory=Head)
     augment: Augment = field(default_factory=Augment)
     optim: Optim = field(default_factory=Optim)
@@ -151,7 +205,20 @@ class Recipe:
     finetune: Finetune = field(default_factory=Finetune)
 
     def __post_init__(self) -> None:
-        _check(self)
+        check(self)
+
+    @property
+    def variant(self) -> str:
+        """What tells this run from others of its recipe: the kind of head, or nested where there is none."""
+        headless = self.objective.kind in ("pairs", "distil") and self.head.kind != "fixed"
+        return "nested" if headless else self.head.kind
+
+    @property
+    def pretrained(self) -> bool:
+        """Whether an encoder begins with weights that someone trained."""
+        libraries = ("bert:", "transformers:", "sentence-transformers:", "open_clip:")
+        named = any(name.startswith(libraries) for name in (self.encoder.name, self.text.encoder))
+        return named or self.encoder.pretrained or bool(self.finetune.start)
 
     def nesting(self, dim: int) -> Nesting:
         """The nesting for an encoder of ``dim`` dimensions."""
@@ -170,43 +237,3 @@ class Recipe:
 
         return tomli_w.dumps(dataclasses.asdict(self))
 
-
-def _check(recipe: Recipe) -> None:
-    """The rules between and inside fields that types cannot say."""
-    data, head, augment, optim, loop = recipe.data, recipe.head, recipe.augment, recipe.optim, recipe.loop
-    rules: list[tuple[bool, str, object, str]] = [
-        (loop.epochs >= 1, "loop.epochs must be at least 1", loop.epochs, "train for one epoch or more"),
-        (loop.batch >= 1, "loop.batch must be at least 1", loop.batch, "use one image a step or more"),
-        (loop.log_every >= 1, "loop.log_every must be at least 1", loop.log_every, "log at every step or less often"),
-        (0 <= loop.seed < 2**32, "loop.seed must lie in [0, 2³²)", loop.seed, "use a small integer"),
-        (data.size >= 8, "data.size must be at least 8 pixels", data.size, "use larger images"),
-        (data.workers >= 0, "data.workers must not be negative", data.workers, "0 decodes in the training process"),
-        (optim.lr > 0, "optim.lr must be positive", optim.lr, "use a positive learning rate"),
-        (optim.lr_batch >= 0, "optim.lr_batch must not be negative", optim.lr_batch, "use 0 to take optim.lr as it is"),
-        (optim.peak >= 0, "optim.peak must not be negative", optim.peak, "use 0 for no warm-up"),
-        (optim.weight_decay >= 0, "optim.weight_decay must not be negative", optim.weight_decay, "use 0 for none"),
-        (optim.clip >= 0, "optim.clip must not be negative", optim.clip, "use 0 to clip nothing"),
-        (loop.test_every >= 0, "loop.test_every must not be negative", loop.test_every, "0 measures at the end only"),
-        (loop.checkpoint_seconds >= 0, "loop.checkpoint_seconds must be 0 or more", loop.checkpoint_seconds, "say 60"),
-        (data.test_size == 0 or data.test_size >= 8, "data.test_size must be 0 or at least 8 pixels", data.test_size,
-         "use larger images"),
-        (0 <= optim.ema < 1, "optim.ema must lie in [0, 1)", optim.ema, "use 0 for none, or say 0.999"),
-        (0 <= optim.label_smoothing < 1, "optim.label_smoothing must lie in [0, 1)", optim.label_smoothing, "use 0.1"),
-        (0 < data.test_crop <= 1, "data.test_crop must lie in (0, 1]", data.test_crop, "1 keeps the whole image"),
-        (len(data.mean) == 3 == len(data.std), "data.mean and data.std need one number a channel",
-         (data.mean, data.std), "give three each"),
-        (min(data.std, default=0) > 0, "data.std must be positive", data.std, "measure it on 0…1 images"),
-        (len(augment.scale) == 2 and 0 < augment.scale[0] <= augment.scale[1],
-         "augment.scale needs a smallest and a largest value", augment.scale, "give two positive numbers, in order"),
-        (0 <= augment.pad < data.size, "augment.pad must lie in [0, data.size)", augment.pad, "reflect fewer pixels"),
-        (not data.size_end or (len(data.size_ramp) == 2 and data.size_ramp[0] < data.size_ramp[1]),
-         "data.size_end needs data.size_ramp", data.size_ramp, "give the first and last epoch of the growth"),
-        (head.kind != "fixed" or len(head.dims) <= 1, "a fixed head has one dim", head.dims, "name one dim"),
-        (head.kind != "slimmable" or not head.dims, "encoder.widths decide the dims of a slimmable network", head.dims,
-         "leave head.dims empty"),
-    ]  # fmt: skip
-    for holds, rule, got, cure in rules:
-        if not holds:
-            raise RecipeError(rule, got=got, cure=cure)
-    if head.dims:
-        Nesting(head.dims, head.weights or None)

@@ -7,6 +7,8 @@
       checkpoint.safetensors   everything needed to go on after a kill
       metrics.jsonl            loss and accuracy at every dim; also under tensorboard/
       model.safetensors        the trained weights (their average, when the recipe asks for one)
+      tokenizer.json           how texts became numbers, where there are texts
+      encoder/                 what a pretrained encoder is, without its weights
       run.json                 classes, nesting, figures and provenance; written last, so present when complete
 """
 
@@ -25,7 +27,9 @@ import torch
 from matryo import results
 from matryo.errors import RunError
 from matryo.files import lock, replacing, storage, write_json
+from matryo.training.batches import noun
 from matryo.training.checkpoint import load_checkpoint, read_facts, save_checkpoint, save_weights
+from matryo.training.model import SHAPES, save_shapes
 from matryo.training.recipes import recipe_fields
 
 if TYPE_CHECKING:
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
 
     from matryo.data import Dataset
     from matryo.training.distributed import Group
-    from matryo.training.model import NestedModel
+    from matryo.training.objective import NestedModel
     from matryo.training.optim import Average
     from matryo.training.recipe import Recipe
 
@@ -72,7 +76,7 @@ class Run:
 
     @property
     def speed(self) -> float:
-        """Images a second, over all processes and restarts."""
+        """Items a second, over all processes and restarts."""
         return self.done * self.recipe.loop.batch * self.group.world / max(self.seconds, 1e-9)
 
     def restore(self) -> None:
@@ -86,6 +90,7 @@ class Run:
         elif self.group.first:
             with replacing(self.folder / "recipe.toml") as file:
                 file.write(self.recipe.to_toml().encode())
+            save_shapes(self.model.encoder, self.folder / SHAPES)
 
     def is_due(self) -> bool:
         """Whether the last checkpoint is old enough for another."""
@@ -102,22 +107,25 @@ class Run:
         """What the trained model is: the weights, or their average."""
         return self.average.state if self.average is not None else self.model.state_dict()
 
-    def finish(self, dataset: Dataset, accuracy: dict[str, dict[int, float]]) -> None:
+    def finish(self, dataset: Dataset, found: dict[str, dict[str, dict[int, float]]]) -> None:
         """Write the weights, and last of all run.json: a folder that has it is complete."""
         if not self.group.first:
             return
         save_weights(self.folder / WEIGHTS, self.weights())
         seconds = self.spent + self.saved - self.started   # up to the last checkpoint: training, not the test after it
         speed = self.done * self.recipe.loop.batch * self.group.world / max(seconds, 1e-9)
-        figures = {"top1": accuracy, "seconds": round(seconds, 1), "images_per_second": round(speed, 1)}
-        subject = f"{self.recipe.name} {self.recipe.head.kind}"
+        split = dataset.split(self.recipe.data.train)
+        items = noun(split, self.recipe.objective.kind)
+        figures = {**found, "seconds": round(seconds, 1), f"{items}_per_second": round(speed, 1)}
+        subject = f"{self.recipe.name} {self.recipe.variant}"
         row = results.stamp("train", subject, figures, seed=self.recipe.loop.seed, hardware=self._hardware())
         about = {
             "format": 1,
             "classes": dataset.classes,
             "superclasses": dataset.superclasses,
             "superclass_of": dataset.superclass_of,
-            "dims": self.model.head.nesting.dims,
+            "dims": self.model.nesting.dims,
+            "sides": [noun(side) for side in (split.queries, split.candidates)] if noun(split) == "pairs" else [],
             "row": dataclasses.asdict(row),
         }
         write_json(self.folder / RUN, {**self.facts, **about})
@@ -147,14 +155,15 @@ def describe(recipe: Recipe, dataset: Dataset, group: Group) -> dict[str, Any]:
     split = dataset.split(recipe.data.train)
     for name in recipe.data.test:
         dataset.split(name)   # a misspelt test split must not wait until training is over
-    labelled = {
-        "images": len(split),
+    what, pairs = noun(split), noun(split) == "pairs"
+    known = {
+        what: len(split),
         "classes": len(dataset.classes),
         # The same folder may have moved; other classes or labels are another dataset, even of the same size.
         "names": hashlib.sha256("\0".join(dataset.classes).encode()).hexdigest()[:16],
-        "labels": hashlib.sha256(split.labels.tobytes()).hexdigest()[:16],
+        "labels": hashlib.sha256((split.pairs if pairs else split.labels).tobytes()).hexdigest()[:16],
     }
-    return {"recipe": dataclasses.asdict(recipe), "dataset": labelled, "processes": group.world}
+    return {"recipe": dataclasses.asdict(recipe), "dataset": known, "processes": group.world}
 
 
 def is_complete(folder: Path, facts: dict[str, Any]) -> bool:

@@ -6,16 +6,17 @@ running them. A replay launches them all at once, and the heads of a nesting the
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from collections.abc import Iterator
 
     from matryo.training.distributed import Group
-    from matryo.training.model import NestedModel
+    from matryo.training.objective import NestedModel
     from matryo.training.recipe import Recipe
 
 __all__ = ["Step", "autocast", "make_step"]
@@ -26,11 +27,14 @@ _WARM_UP = 3   # steps before recording: cuDNN picks kernels, compilation and bu
 def make_step(model: NestedModel, optimizer: torch.optim.Optimizer, recipe: Recipe, group: Group) -> Step:
     """The step for this model: compiled, spread over processes and recorded, as far as the recipe asks."""
     if recipe.loop.compile:
-        model.encoder.compile()   # the encoder alone: runs that differ in their heads share the compiled code
+        model.compile_encoder()
     alone = group.device.type == "cuda" and group.world == 1
-    if recipe.loop.graph and alone and recipe.optim.name == "sgd":   # adamw counts its steps in a way of its own
+    if recipe.loop.graph and alone and recipe.optim.name == "sgd":   # the others count their steps
         return _RecordedStep(model, model, optimizer, recipe, group.device)
-    spread = nn.parallel.DistributedDataParallel(model) if group.world > 1 else model
+    # Models of other libraries bring parameters that their embedding does not use (a pooler, say).
+    spread: nn.Module = model
+    if group.world > 1:
+        spread = nn.parallel.DistributedDataParallel(model, find_unused_parameters=recipe.pretrained)
     return Step(model, spread, optimizer, recipe, group.device)
 
 
@@ -53,21 +57,48 @@ class Step:
         self.model, self.spread, self.optimizer = model, spread, optimizer
         self.recipe, self.device = recipe, device
 
-    def __call__(self, images: Tensor, target: Tensor, rate: float) -> tuple[Tensor, Tensor]:
+    def __call__(self, inputs: Any, target: Tensor, rate: float) -> tuple[Tensor, Tensor]:
         """Take the step."""
         for part in self.optimizer.param_groups:
-            part["lr"] = rate
-        return self._step(images, target)
+            part["lr"] = rate * part["share"]
+        return self._step(inputs, target)
 
-    def _step(self, images: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    def _step(self, inputs: Any, target: Tensor) -> tuple[Tensor, Tensor]:
         self.optimizer.zero_grad(set_to_none=True)
-        with autocast(self.recipe, self.device):
-            z, losses = self.spread(images, target)
-        self.model.head.weigh(losses).backward()
+        parts = self.recipe.loop.parts
+        z, losses = self._backward(inputs, target) if parts == 1 else self._in_parts(inputs, target, parts)
         if self.recipe.optim.clip:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.optim.clip)
         self.optimizer.step()
+        return z, losses
+
+    def _backward(self, inputs: Any, target: Tensor, share: float = 1.0) -> tuple[Tensor, Tensor]:
+        with autocast(self.recipe, self.device):
+            z, losses = self.spread(inputs, target)
+        weighed = self.model.weigh(losses)
+        (weighed if share == 1 else weighed * share).backward()
         return z.detach(), losses.detach()
+
+    def _in_parts(self, inputs: Any, target: Tensor, parts: int) -> tuple[Tensor, Tensor]:
+        """The same gradient from one part of the batch after the other; processes meet at the last."""
+        found = []
+        for number, (some, wanted) in enumerate(zip(_chunks(inputs, parts), target.chunk(parts), strict=True)):
+            alone = number < parts - 1 and isinstance(self.spread, nn.parallel.DistributedDataParallel)
+            with self.spread.no_sync() if alone else contextlib.nullcontext():   # type: ignore[operator]
+                found.append(self._backward(some, wanted, 1 / parts))
+        return torch.cat([z for z, _ in found]), torch.stack([losses for _, losses in found]).mean(0)
+
+
+def _chunks(inputs: Any, parts: int) -> Iterator[Any]:
+    """A tensor, tokens or a tuple of those, cut along its first axis."""
+    if inputs is None:
+        yield from [None] * parts
+    elif isinstance(inputs, Tensor):
+        yield from inputs.chunk(parts)
+    else:
+        make = getattr(inputs, "_make", tuple)
+        for part in zip(*(_chunks(one, parts) for one in inputs), strict=True):
+            yield make(part)
 
 
 class _RecordedStep(Step):
@@ -78,15 +109,18 @@ class _RecordedStep(Step):
         for part in self.optimizer.param_groups:   # a number would be recorded as a constant
             part["lr"] = torch.zeros((), device=self.device)
 
-    def __call__(self, images: Tensor, target: Tensor, rate: float) -> tuple[Tensor, Tensor]:
+    def __call__(self, inputs: Any, target: Tensor, rate: float) -> tuple[Tensor, Tensor]:
         """Take the step: as it is at first, then as a replay. The results are overwritten by the next call."""
+        if not isinstance(inputs, Tensor):   # texts change their shape at every step
+            return super().__call__(inputs, target, rate)
+        images = inputs
         if images.shape != self.shape:   # the first batch, or larger images from this epoch on
             self.shape, self.calls = images.shape, 0
             self.images, self.target = images.clone(), target.clone()
         self.images.copy_(images)
         self.target.copy_(target)
         for part in self.optimizer.param_groups:
-            part["lr"].fill_(rate)
+            part["lr"].fill_(rate * part["share"])
         self.calls += 1
         if self.calls <= _WARM_UP:
             return self._on_own_stream()

@@ -1,8 +1,7 @@
-"""A trained model, loaded from its run folder: images in, vectors out."""
+"""A trained model, loaded from its run folder: images or texts in, vectors out."""
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,27 +10,35 @@ import numpy as np
 import torch
 
 from matryo.data.decode import decode, to_rgb
+from matryo.data.text import TextRows
+from matryo.data.tokens import Tokenizer
 from matryo.errors import InputError, RunError
 from matryo.files import sha256
 from matryo.nesting import truncate
 from matryo.training.batches import test_batches
 from matryo.training.checkpoint import load_weights
+from matryo.training.classify import Classifier, at_width
 from matryo.training.distributed import choose_device
-from matryo.training.model import NestedModel, at_width, build_model
+from matryo.training.model import SHAPES, build_model
 from matryo.training.recipes import recipe_from_dict
 from matryo.training.run import CHECKPOINT, RUN, WEIGHTS, read_run
 from matryo.training.step import autocast
+from matryo.training.texts import TOKENIZER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from matryo.data import ImageSplit
+    from matryo.data import ImageSplit, TextSplit
+    from matryo.heads import NestedLinear
     from matryo.nesting import Nesting
+    from matryo.training.objective import NestedModel
     from matryo.training.recipe import Recipe
 
     Vectors = np.ndarray[Any, np.dtype[np.float32]]
 
 __all__ = ["GivenImages", "TrainedModel", "load"]
+
+_SIDES = ("queries", "candidates")
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,10 @@ class TrainedModel:
     """The SHA-256 of the weights: two models that differ in it differ."""
     width: float = 1.0
     """The share of a slimmable network's channels that it uses."""
+    tokenizer: Tokenizer | None = None
+    """How texts become numbers; None for a model of images."""
+    sides: tuple[str, ...] = ()
+    """What the queries and the candidates of its pairs were: images or texts; empty where it learned from no pairs."""
 
     @property
     def description(self) -> dict[str, Any]:
@@ -53,9 +64,9 @@ class TrainedModel:
         slimmable = self.recipe.head.kind == "slimmable"
         narrow = f" at width {self.width:g}" if self.width != 1 else ""
         return {
-            "name": f"{self.recipe.name} {self.recipe.head.kind}{narrow}",
-            "encoder": self.recipe.encoder.name,
-            "head": self.recipe.head.kind,
+            "name": f"{self.recipe.name} {self.recipe.variant}{narrow}",
+            "encoder": " + ".join(filter(None, (self.recipe.encoder.name, self.recipe.text.encoder))),
+            "head": self.recipe.variant,
             **({"width": self.width} if slimmable else {}),
             "seed": self.recipe.loop.seed,
             "weights": self.weights,
@@ -64,37 +75,73 @@ class TrainedModel:
     @property
     def nesting(self) -> Nesting:
         """The dims this model was trained at."""
-        return self.network.head.nesting
+        return self.network.nesting
 
-    def encode(self, images: Any, dim: int | None = None, *, normalize: bool = True) -> Vectors:
-        """Images → float32 vectors [n, dim], of unit norm unless ``normalize=False``.
+    @property
+    def head(self) -> NestedLinear | None:
+        """Its classifiers, if it has some."""
+        return self.network.head if isinstance(self.network, Classifier) else None
+
+    def encode(
+        self, items: Any, dim: int | None = None, *, normalize: bool = True, side: str | None = None
+    ) -> Vectors:
+        """Images or texts → float32 vectors [n, dim], of unit norm unless ``normalize=False``.
 
         Args:
-            images: a uint8 array [n, height, width, 3], or a list of such images, file paths or Pillow images,
-                of any sizes.
+            items: a list of texts, for a model that reads texts; or a uint8 array [n, height, width, 3], or a list of
+                such images, file paths or Pillow images, of any sizes.
             dim: any prefix length up to the model's own, which is the default.
+            side: ``queries`` or ``candidates`` says which side of its pairs they are. A model of images and texts
+                takes a ``str`` for a text, unless that side was images: then it is the path of one.
         """
-        given = GivenImages(images)
+        given = self._given(items, side)
         if not len(given):
             return np.zeros((0, dim or self.nesting.dim), np.float32)
         # No worker processes: they would run the caller's script once more, and be sent all its images.
         vectors = np.concatenate([part for part, _ in self.embed(given, workers=0)])
         return truncate(vectors, self.nesting.dim if dim is None else dim, normalize)
 
+    def _given(self, items: Any, side: str | None) -> ImageSplit | TextSplit:
+        """What a caller passed, as a split without labels."""
+        if side is not None and (side not in _SIDES or not self.sides):
+            raise InputError(
+                "a side is queries or candidates, of a model trained on pairs",
+                got=f"{side!r}, a model trained on {'pairs' if self.sides else 'no pairs'}",
+                cure="leave side out" if not self.sides else "choose one of both",
+            )
+        if isinstance(items, str):
+            items = [items]
+        told = isinstance(items, list | tuple) and bool(items) and all(isinstance(item, str) for item in items)
+        images = side is not None and self.sides[_SIDES.index(side)] == "images"
+        if self.tokenizer is None or images or (not told and self.reads_images):
+            return GivenImages(items)
+        if isinstance(items, list | tuple) and not items:
+            return TextRows([])
+        if not told:
+            got = type(items[0]).__name__ if isinstance(items, list | tuple) else type(items).__name__
+            raise InputError("this model reads texts", got=got, cure="pass a list of str")
+        return TextRows(items)
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether images are among what it was trained on."""
+        return self.tokenizer is None or "images" in self.sides
+
     def embed(
-        self, split: ImageSplit, *, start: int = 0, batch: int = 512, workers: int | None = None
+        self, split: ImageSplit | TextSplit, *, start: int = 0, batch: int = 512, workers: int | None = None
     ) -> Iterator[tuple[Vectors, Any]]:
-        """(vectors, labels) of a split in order, un-normalised, batch by batch from image ``start`` on.
+        """(vectors, labels) of a split in order, un-normalised, batch by batch from item ``start`` on.
 
         ``workers`` processes decode large splits; None takes the recipe's number.
         """
         self.network.eval()
         with torch.inference_mode():
-            for images, labels in test_batches(
-                split, self.recipe, self.device, start=start, batch=batch, workers=workers
+            for inputs, labels in test_batches(
+                split, self.recipe, self.device, start=start, batch=batch, workers=workers, tokenizer=self.tokenizer
             ):
                 with autocast(self.recipe, self.device):
-                    z = self.network.embed(images, flip=self.recipe.data.test_flip)
+                    flip = self.recipe.data.test_flip and isinstance(inputs, torch.Tensor)
+                    z = self.network.embed(inputs, flip=flip)
                 yield z.cpu().numpy(), labels.numpy()
 
 
@@ -115,15 +162,17 @@ def load(run: str | Path, *, device: str = "auto", width: float = 1.0) -> Traine
         )
     facts = read_run(path)
     recipe = recipe_from_dict(facts["recipe"])
-    # The weights come from the run, never from a hub.
-    bare = dataclasses.replace(recipe, encoder=dataclasses.replace(recipe.encoder, pretrained=False))
-    network = build_model(bare, len(facts["classes"]))
+    tokenizer = Tokenizer.open(path / TOKENIZER) if (path / TOKENIZER).is_file() else None
+    vocabulary = 0 if tokenizer is None else tokenizer.vocabulary
+    # The weights come from the run, never from a hub or from where training found them.
+    network = build_model(recipe, len(facts["classes"]), vocabulary=vocabulary, shapes=path / SHAPES)
     network.load_state_dict(load_weights(path / WEIGHTS))
     network = at_width(network, width)
     where = choose_device(device)
     network.to(where, memory_format=torch.channels_last).eval()   # type: ignore[call-overload]
     weights = sha256(path / WEIGHTS)
-    return TrainedModel(network, recipe, tuple(facts["classes"]), where, weights, width)
+    sides = tuple(facts.get("sides", ()))   # which runs older than pairs do not have
+    return TrainedModel(network, recipe, tuple(facts["classes"]), where, weights, width, tokenizer, sides)
 
 
 class GivenImages:

@@ -5,6 +5,7 @@ from matryo.report.figures.cascade import cascade
 from matryo.report.figures.classes import classes
 from matryo.report.figures.few_shot import few_shot
 from matryo.report.figures.gallery import disagreement, gradcam
+from matryo.report.figures.pairs import pairs
 from matryo.report.figures.per_model import probe, zero_shot
 from matryo.report.figures.retrieval import retrieval
 from matryo.report.figures.robustness import robustness
@@ -18,6 +19,7 @@ __all__ = ["FIGURES"]
 FIGURES = (
     accuracy,
     retrieval,
+    pairs,
     cascade,
     few_shot,
     robustness,

@@ -38,10 +38,10 @@ def similarity(material: Material) -> Section | None:
     return Section(
         key="similarity",
         title="Similarity span",
-        finding=f"A pair of one class is more alike than a random one {percent(low.y)} of the time at {dims(low.dim)} "
-        f"dims and {percent(full.y)} at {dims(full.dim)}",
-        meaning="Cosines of pairs of one class and of random pairs, by dim: the less they overlap, the surer a "
-        "threshold on the cosine.",
+        finding=f"A pair that belongs together is more alike than a random one {percent(low.y)} of the time at "
+        f"{dims(low.dim)} dims and {percent(full.y)} at {dims(full.dim)}",
+        meaning="Cosines of pairs that belong together (of one class, or listed as such) and of random pairs, by dim: "
+        "the less they overlap, the surer a threshold on the cosine.",
         rows=rows_of(groups),
         plates=tuple(plates),
         table=curve_table(curves),
@@ -71,7 +71,7 @@ def _draw(group: Group[Similarity]) -> Figure:
     for place in range(len(one.dims)):
         base = len(one.dims) - 1 - place   # the smallest dim on top
         tallest = max(positive[place].max(), random[place].max(), 1e-12)
-        for shares, colour, label in ((random, "s8", "random pairs"), (positive, "s1", "pairs of one class")):
+        for shares, colour, label in ((random, "s8", "random pairs"), (positive, "s1", "pairs that belong")):
             height = 0.9 * shares[place] / tallest
             axis.stairs(
                 base + height, edges, baseline=base, fill=True, color=light(colour), alpha=0.45, zorder=3 + 2 * place

@@ -1,0 +1,79 @@
+"""Class names and superclasses as the files beside a dataset give them, and labels found by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from matryo.data.dataset import UNKNOWN
+from matryo.data.meta import read_json, read_lines, strings
+from matryo.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from matryo.data.dataset import Labels
+
+__all__ = ["in_order", "is_number", "labels_by_name", "listed_classes", "superclasses"]
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Sorted; by value when all are numbers, so that class "10" is not the third."""
+    names = sorted(names)
+    return sorted(names, key=int) if all(map(is_number, names)) else names
+
+
+def is_number(name: str) -> bool:
+    """Whether ``name`` is a whole number, written plainly."""
+    return name.isascii() and name.isdigit()
+
+
+def listed_classes(root: Path) -> tuple[str, ...]:
+    """The classes that ``classes.txt`` (one a line) or ``classes.json`` (a list) names; none without either."""
+    listed = root / "classes.txt"
+    if listed.exists():
+        return tuple(read_lines(listed))
+    return strings(read_json(root / "classes.json", list, default=[]), "classes.json")
+
+
+def labels_by_name(
+    keys: Sequence[str | None], names: Sequence[str], places: Mapping[str, str], *, indices: bool, strict: bool
+) -> Labels:
+    """The index into ``names`` of each key; None is UNKNOWN, and so, unless ``strict``, is a key of no class.
+
+    With ``indices`` a key that is no name but a number is an index itself. ``places`` say where a key was met first.
+    """
+    position: dict[str | None, int] = {name: i for i, name in enumerate(names)}
+    if indices:
+        numbers = {key: int(key) for key in places if key not in position and is_number(key)}
+        position |= {key: number for key, number in numbers.items() if number < len(names)}
+    for key, place in places.items() if strict else ():
+        if key not in position:
+            raise DataError(
+                f"{place}: a label must be one of the {len(names)} classes",
+                got=repr(key),
+                cure="correct it, list it in classes.txt, or leave it empty where the class is unknown",
+            )
+    return np.array([position.get(key, UNKNOWN) for key in keys], np.int64)
+
+
+def superclasses(
+    root: Path, names: Sequence[str], readable: Mapping[str, Any], *, strict: bool
+) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """The superclasses of ``superclasses.json`` and the index of each class's; both empty if there are none."""
+    given = read_json(root / "superclasses.json", dict, default={})
+    parent = {str(readable.get(key, key)): str(value) for key, value in given.items()}
+    orphans = [name for name in names if name not in parent]
+    if not given or (orphans and not strict):   # a foreign list of classes may well go beyond this folder's
+        return (), ()
+    if orphans:
+        raise DataError(
+            "superclasses.json must give every class a superclass",
+            got=f"none for {orphans[0]!r}",
+            cure="add it, or remove the file",
+        )
+    groups = sorted({parent[name] for name in names})
+    position = {group: i for i, group in enumerate(groups)}
+    return tuple(groups), tuple(position[parent[name]] for name in names)

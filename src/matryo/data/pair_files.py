@@ -1,0 +1,68 @@
+"""Pairs of texts in files: a query, what belongs to it, and perhaps hard negatives a row; a file a split.
+
+Files are named as for texts (``train.jsonl``, ``test.tsv``, …). Columns:
+
+- ``query`` (or ``anchor``, ``sentence1``);
+- ``positive`` (or ``sentence2``): what belongs to the query, a text or in JSONL and parquet a list of them;
+- ``negative`` or ``negatives``, perhaps, a text or a list, and ``negative_1``, ``negative_2``, …: what looks right for
+  the query and is wrong;
+- ``score`` (or ``grade``), perhaps: how well the two belong together, 1 where it is not said, 0 if not at all.
+
+Equal texts of a side are one row, so that a query on two lines is one query with two positives. Where rows differ in
+how many negatives they have, those with fewer repeat theirs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from matryo.data.dataset import Dataset
+from matryo.data.pairs import PairBuilder
+from matryo.data.tables import rows_of, split_files
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matryo.data.pairs import Pairs
+    from matryo.data.tables import Row
+
+__all__ = ["pair_folder"]
+
+_QUERY = ("query", "anchor", "sentence1")
+_POSITIVE = ("positive", "sentence2")
+_NEGATIVE = ("negative", "negatives")
+_GRADE = ("score", "grade")
+
+
+def pair_folder(root: Path | str, classes: Sequence[str] | None = None) -> Dataset:
+    """The tables under ``root`` as a dataset of pairs; this module's docstring says what they may hold.
+
+    ``classes`` are taken over, so that any source may be opened for any model; no text has one.
+    """
+    root = Path(root)
+    splits = {split: _read(split, paths) for split, paths in split_files(root).items()}
+    return Dataset(root.resolve().name, tuple(classes or ()), splits)
+
+
+def _read(split: str, paths: Sequence[Path]) -> Pairs:
+    builder = PairBuilder(split)
+    for row in rows_of(paths):
+        query, positives, negatives = row.text(*_QUERY), row.texts(*_POSITIVE), _negatives(row)
+        if not positives:
+            row.text(*_POSITIVE)   # says what is missing
+        grade = row.number(*_GRADE) if row.has(*_GRADE) else 1.0
+        if not 0 <= grade < float("inf"):
+            raise row.refused("a score is a number ≥ 0", grade, "write 0 for what does not belong together")
+        for positive in positives:
+            builder.add(query, positive, negatives, grade, place=row.place)
+    return builder.build()
+
+
+def _negatives(row: Row) -> list[str]:
+    found = row.texts(*_NEGATIVE)
+    number = 1
+    while row.has(f"negative_{number}"):
+        found += row.texts(f"negative_{number}")
+        number += 1
+    return found

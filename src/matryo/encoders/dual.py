@@ -1,0 +1,114 @@
+"""Dual: two encoders that meet in one space, with a projection each and a learned temperature."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from matryo.encoders.projected import Projected
+from matryo.errors import InputError
+
+__all__ = ["Dual", "DualEncoder", "temperature_of"]
+
+
+class DualEncoder(nn.Module):
+    """What every dual encoder is: pairs of inputs to pairs of vectors of ``dim`` dimensions, and a temperature.
+
+    The temperature is learned as CLIP learns it: the logarithm of its inverse, and never below 0.01.
+    """
+
+    dim: int
+
+    def embed_queries(self, inputs: Any) -> Tensor:
+        """Inputs of the first kind → [batch, dim]."""
+        raise NotImplementedError
+
+    def embed_candidates(self, inputs: Any) -> Tensor:
+        """Inputs of the second kind → [batch, dim]."""
+        raise NotImplementedError
+
+    @property
+    def temperature(self) -> Tensor:
+        """What cosines are divided by."""
+        raise NotImplementedError
+
+    def forward(self, inputs: tuple[Any, Any]) -> tuple[Tensor, Tensor]:
+        """(queries, candidates) → their vectors, [batch, dim] each."""
+        return self.embed_queries(inputs[0]), self.embed_candidates(inputs[1])
+
+
+class Dual(DualEncoder):
+    """Two encoders (of images and texts, say) and a linear map of each to ``dim``.
+
+    Args:
+        queries: the encoder of the first of a pair.
+        candidates: the encoder of the second. The same object is a siamese network, whose sides share all weights.
+        dim: dimensions of the common space; 0 takes the encoders as they are, which must then agree.
+        temperature: where it begins.
+
+    >>> from matryo.encoders import Bert, BertConfig, ConvNet, Tokens
+    >>> dual = Dual(ConvNet(dim=24), Bert(BertConfig.named("bert-tiny", vocab_size=100)), dim=16)
+    >>> images, texts = torch.randn(2, 3, 32, 32), Tokens(torch.randint(100, (2, 7)))
+    >>> [tuple(z.shape) for z in dual((images, texts))]
+    [(2, 16), (2, 16)]
+    >>> dual.temperature.item()   # doctest: +ELLIPSIS
+    0.07...
+    """
+
+    def __init__(
+        self, queries: nn.Module, candidates: nn.Module, dim: int = 0, *, temperature: float = 0.07
+    ) -> None:
+        super().__init__()
+        if not 0 < temperature < math.inf:
+            raise InputError("the temperature must be positive", got=temperature, cure="use 0.07")
+        if not dim and queries.dim != candidates.dim:
+            raise InputError(
+                "two encoders of different dims need a common one",
+                got=f"{queries.dim} and {candidates.dim}",
+                cure="name the dim of the embedding",
+            )
+        self.dim = dim or int(queries.dim)   # type: ignore[arg-type]
+        self.queries = Projected(queries, dim, bias=False) if dim else queries
+        same = queries is candidates
+        self.candidates = self.queries if same else Projected(candidates, dim, bias=False) if dim else candidates
+        self.logit_scale = nn.Parameter(torch.tensor(-math.log(temperature)))
+
+    def embed_queries(self, inputs: Any) -> Tensor:
+        """Inputs of the first kind → [batch, dim]."""
+        z: Tensor = self.queries(inputs)
+        return z
+
+    def embed_candidates(self, inputs: Any) -> Tensor:
+        """Inputs of the second kind → [batch, dim]."""
+        z: Tensor = self.candidates(inputs)
+        return z
+
+    @property
+    def temperature(self) -> Tensor:
+        """What cosines are divided by."""
+        return temperature_of(self.logit_scale)
+
+
+def temperature_of(logit_scale: Tensor) -> Tensor:
+    """exp(-logit_scale), but not below 0.01: smaller ones make training unstable."""
+    floored: Tensor = Floor.apply((-logit_scale).exp())   # type: ignore[no-untyped-call]
+    return floored
+
+
+class Floor(torch.autograd.Function):
+    """At least 0.01; below it, only a gradient that leads back passes, where that of a clamp would be stuck."""
+
+    LEAST = 0.01
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        ctx.save_for_backward(value)
+        return value.clamp(min=Floor.LEAST)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (value,) = ctx.saved_tensors
+        return torch.where((value >= Floor.LEAST) | (grad < 0), grad, 0.0)

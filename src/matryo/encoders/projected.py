@@ -1,0 +1,24 @@
+"""Projected: an encoder followed by a linear map to another number of dimensions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+__all__ = ["Projected"]
+
+
+class Projected(nn.Module):
+    """An encoder followed by a linear map to ``dim`` dimensions."""
+
+    def __init__(self, encoder: nn.Module, dim: int, *, bias: bool = True) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.projection = nn.Linear(encoder.dim, dim, bias=bias)   # type: ignore[arg-type]
+        self.dim = dim
+
+    def forward(self, x: Any) -> Tensor:
+        """[batch, …] → [batch, dim]."""
+        projected: Tensor = self.projection(self.encoder(x))
+        return projected

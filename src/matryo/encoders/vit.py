@@ -1,0 +1,180 @@
+"""Vision transformers without their classifier; parameter names are timm's, so public weights load."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from matryo.errors import InputError
+
+__all__ = ["VITS", "ViT", "vit"]
+
+# Width, layers and heads.
+_SIZES = {"ti": (192, 12, 3), "s": (384, 12, 6), "b": (768, 12, 12), "l": (1024, 24, 16)}
+VITS = tuple(f"vit-{size}{patch}" for size in _SIZES for patch in (4, 8, 16, 32))
+_EPS = 1e-6
+_POOLINGS = ("cls", "mean")
+
+
+def vit(name: str, *, size: int = 224, pooling: str = "cls", dropout: float = 0.0, drop_path: float = 0.0) -> ViT:
+    """The vision transformer called ``name``: ``vit-b16`` is ViT-B with patches of 16 px, for images of ``size`` px.
+
+    >>> vit("vit-ti4", size=32).dim
+    192
+    """
+    found = re.fullmatch(r"vit-([a-z]+)(\d+)", name)
+    if found is None or found[1] not in _SIZES:
+        raise InputError("unknown vision transformer", got=repr(name), cure=f"choose one of {', '.join(VITS)}")
+    width, depth, heads = _SIZES[found[1]]
+    patch = int(found[2])
+    return ViT(width, depth, heads, patch=patch, size=size, pooling=pooling, dropout=dropout, drop_path=drop_path)
+
+
+class ViT(nn.Module):
+    """The vision transformer of Dosovitskiy et al., from image to pooled features.
+
+    Args:
+        dim: the width.
+        depth: how many layers.
+        heads: attention heads a layer.
+        patch: pixels a side of a patch.
+        size: pixels a side of the images it is made for. Others may come: the vectors of positions are then
+            interpolated, as they are for finetuning at a higher resolution.
+        pooling: ``cls`` reads a token of its own; ``mean`` averages the patches and has no such token.
+        dropout: share of the features that training leaves out, behind each linear layer.
+        drop_path: share of the images for which training leaves out a branch (stochastic depth); this for the last
+            layer, none for the first, on a line between.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        depth: int,
+        heads: int,
+        *,
+        patch: int = 16,
+        size: int = 224,
+        pooling: str = "cls",
+        dropout: float = 0.0,
+        drop_path: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if pooling not in _POOLINGS:
+            raise InputError("unknown pooling", got=repr(pooling), cure=f"choose one of {', '.join(_POOLINGS)}")
+        if dim % heads:
+            raise InputError("the width must be a multiple of the heads", got=f"{dim} and {heads}", cure="divide it")
+        if size % patch:
+            raise InputError(f"images must be cut into whole patches of {patch} px", got=f"{size} px", cure="resize")
+        self.dim, self.heads, self.patch, self.pooling, self.grid = dim, heads, patch, pooling, size // patch
+        self.patch_embed = PatchEmbed(dim, patch)
+        own = 1 if pooling == "cls" else 0
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, dim)) if own else None
+        self.pos_embed = nn.Parameter(torch.zeros(1, own + self.grid**2, dim))
+        self.pos_drop = nn.Dropout(dropout)
+        rates = [drop_path * i / max(1, depth - 1) for i in range(depth)]
+        self.blocks = nn.Sequential(*(Block(dim, heads, dropout, rate) for rate in rates))
+        self.norm = nn.LayerNorm(dim, eps=_EPS)
+        self._draw()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[batch, 3, height, width] → [batch, dim]."""
+        rows, columns = x.shape[-2] // self.patch, x.shape[-1] // self.patch
+        if (rows * self.patch, columns * self.patch) != tuple(x.shape[-2:]):
+            rule = f"images must be cut into whole patches of {self.patch} px"
+            raise InputError(rule, got=f"{x.shape[-2]} × {x.shape[-1]} px", cure="resize them")
+        x = self.patch_embed(x)
+        if self.cls_token is not None:
+            x = torch.cat([self.cls_token.to(x.dtype).expand(x.shape[0], -1, -1), x], 1)
+        x = self.norm(self.blocks(self.pos_drop(x + self._positions(rows, columns))))
+        return x[:, 0] if self.cls_token is not None else x.mean(1)
+
+    def _positions(self, rows: int, columns: int) -> Tensor:
+        """The vectors of positions, for a grid of patches of that shape."""
+        if (rows, columns) == (self.grid, self.grid):
+            return self.pos_embed
+        own = self.pos_embed.shape[1] - self.grid**2
+        grid = self.pos_embed[:, own:].float().unflatten(1, (self.grid, self.grid)).permute(0, 3, 1, 2)
+        grid = F.interpolate(grid, (rows, columns), mode="bicubic", antialias=True).flatten(2).transpose(1, 2)
+        return torch.cat([self.pos_embed[:, :own], grid.to(self.pos_embed.dtype)], 1)
+
+    def _draw(self) -> None:
+        nn.init.trunc_normal_(self.pos_embed, std=0.02)
+        if self.cls_token is not None:
+            nn.init.normal_(self.cls_token, std=1e-6)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+                nn.init.zeros_(module.bias)
+
+
+class PatchEmbed(nn.Module):
+    """A linear map of each patch: a convolution whose stride is its kernel."""
+
+    def __init__(self, dim: int, patch: int) -> None:
+        super().__init__()
+        self.proj = nn.Conv2d(3, dim, patch, patch)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[batch, 3, height, width] → [batch, patches, d]."""
+        return self.proj(x).flatten(2).transpose(1, 2)   # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """Attention and a perceptron, each on normalised input and added to it."""
+
+    def __init__(self, dim: int, heads: int, dropout: float, drop_path: float) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(dim, eps=_EPS)
+        self.attn = Attention(dim, heads, dropout)
+        self.norm2 = nn.LayerNorm(dim, eps=_EPS)
+        self.mlp = Mlp(dim, dropout)
+        self.drop_path = drop_path
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[batch, length, d] → [batch, length, d]."""
+        x = x + self._drop(self.attn(self.norm1(x)))
+        return x + self._drop(self.mlp(self.norm2(x)))
+
+    def _drop(self, branch: Tensor) -> Tensor:
+        """Stochastic depth: leave the branch out for some images, so that the others count for more."""
+        if not self.training or not self.drop_path:
+            return branch
+        kept = torch.rand(branch.shape[0], 1, 1, device=branch.device) >= self.drop_path
+        return branch * (kept.to(branch.dtype) / (1 - self.drop_path))
+
+
+class Attention(nn.Module):
+    """Scaled dot-product attention of several heads."""
+
+    def __init__(self, dim: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.proj = nn.Linear(dim, dim)
+        self.proj_drop = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[batch, length, d] → [batch, length, d]."""
+        query, key, value = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
+        seen = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(-2)
+        y: Tensor = self.proj_drop(self.proj(seen))
+        return y
+
+
+class Mlp(nn.Module):
+    """A perceptron four times as wide inside."""
+
+    def __init__(self, dim: int, dropout: float) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(dim, 4 * dim)
+        self.drop1 = nn.Dropout(dropout)
+        self.fc2 = nn.Linear(4 * dim, dim)
+        self.drop2 = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[batch, length, d] → [batch, length, d]."""
+        y: Tensor = self.drop2(self.fc2(self.drop1(F.gelu(self.fc1(x)))))
+        return y

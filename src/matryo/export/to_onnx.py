@@ -1,0 +1,138 @@
+"""To ONNX: one graph from inputs of any number and length to the whole z, for every dim."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from matryo.encoders import Tokens
+from matryo.errors import InputError, MissingExtra
+from matryo.export.parts import matryoshka, some_dim, write_tokenizer
+from matryo.files import write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from matryo.training.objective import NestedModel
+    from matryo.training.trained import TrainedModel
+
+__all__ = ["fits", "task", "usage", "write"]
+
+
+class Images(nn.Module):
+    """The graph of images."""
+
+    def __init__(self, network: NestedModel, *, flip: bool) -> None:
+        super().__init__()
+        self.network, self.flip = network, flip
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        """[batch, 3, height, width] → [batch, d]."""
+        return self.network.embed(pixel_values, flip=self.flip)
+
+
+class Texts(nn.Module):
+    """The graph of texts."""
+
+    def __init__(self, network: NestedModel) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """[batch, length] twice, int64 → [batch, d]."""
+        return self.network.embed(Tokens(input_ids, attention_mask.bool()))
+
+
+def fits(model: TrainedModel) -> bool:   # noqa: ARG001
+    """Every model."""
+    return True
+
+
+def write(model: TrainedModel, folder: Path) -> None:
+    """Write model.onnx (a dual encoder: images.onnx and texts.onnx), the tokenizer, and a config.json of the inputs."""
+    data = model.recipe.data
+    size = data.test_size or data.size_end or data.size
+    network = copy.deepcopy(model.network).to("cpu", torch.float32).eval()
+    images, texts = model.reads_images, model.tokenizer is not None
+    about: dict[str, Any] = {"output": "vectors", **matryoshka(model)}
+    example: tuple[Tensor, ...]
+    if images:
+        example = (torch.zeros(2, 3, size, size),)
+        graph = Images(network, flip=data.test_flip)
+        _write_graph(graph, example, folder / ("images.onnx" if texts else "model.onnx"), model)
+        about["image"] = {"size": size, "crop": data.test_crop, "mean": list(data.mean), "std": list(data.std)}
+    if texts:
+        example = (torch.ones(2, 4, dtype=torch.int64), torch.ones(2, 4, dtype=torch.int64))
+        _write_graph(Texts(network), example, folder / ("texts.onnx" if images else "model.onnx"), model)
+        write_tokenizer(model, folder)
+        about["text"] = {"length": model.recipe.text.length}
+    write_json(folder / "config.json", about)
+
+
+def task(model: TrainedModel) -> str:
+    """What the hub calls it."""
+    return "image-feature-extraction" if model.tokenizer is None else "feature-extraction"
+
+
+def usage(model: TrainedModel, name: str) -> str:
+    """Python that loads and truncates."""
+    if model.tokenizer is None:
+        file, inputs = "model.onnx", '{"pixel_values": images}'
+    else:
+        file = "texts.onnx" if model.reads_images else "model.onnx"
+        inputs = '{"input_ids": ids, "attention_mask": mask}'
+    return (
+        "import numpy as np\nimport onnxruntime\n\n"
+        f'session = onnxruntime.InferenceSession("{name}/{file}")\n'
+        f"(vectors,) = session.run(None, {inputs})\n"
+        f"vectors = vectors[:, :{some_dim(model)}]\n"
+        "vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)"
+    )
+
+
+def _write_graph(graph: nn.Module, example: tuple[Tensor, ...], path: Path, model: TrainedModel) -> None:
+    """Trace ``graph`` on an example, whose batch and length stand for any."""
+    try:
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra("onnxscript", "onnx") from error
+    batch, length = torch.export.Dim("batch"), torch.export.Dim("length", max=max(model.recipe.text.length, 5))
+    texts = isinstance(graph, Texts)
+    names = ("input_ids", "attention_mask") if texts else ("pixel_values",)
+    shape = {0: batch, 1: length} if texts else {0: batch}
+    with torch.no_grad(), _quiet():
+        program = torch.onnx.export(
+            graph,
+            example,
+            input_names=names,
+            output_names=["vectors"],
+            dynamic_shapes=dict.fromkeys(names, shape),
+            dynamo=True,
+            verbose=False,
+        )
+    assert program is not None   # it is None for the old exporter only
+    for one in program.model.graph.inputs:   # the exporter says nothing when it cannot keep them free
+        if one.shape is None or any(isinstance(one.shape[axis], int) for axis in shape):
+            rule, cure = "a graph must take any number of inputs", "use an encoder of matryo's own"
+            raise InputError(rule, got=f"{one.name} of {one.shape}", cure=cure)
+    program.save(str(path), external_data=False)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter warns of its own parts, about which nobody can do anything."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

@@ -1,0 +1,138 @@
+"""What a run measures of its model on held-out splits: one figure or a few, at every dim, small and on the device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from matryo.data.dataset import PairSplit
+from matryo.nesting import truncate
+from matryo.training.batches import test_batches, test_inputs
+from matryo.training.classify import Classifier
+from matryo.training.masked import MaskedModel
+from matryo.training.masking import HELD_OUT, Masks, to_windows
+from matryo.training.objective import hits_by_dim
+from matryo.training.pairs import DistilledModel
+from matryo.training.step import autocast
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    from matryo.data.tokens import Tokenizer
+    from matryo.training.objective import NestedModel
+    from matryo.training.recipe import Recipe
+
+    Figures = dict[str, dict[int, float]]
+
+__all__ = ["head_accuracy", "masked_words", "measure", "recalls"]
+
+_BATCH = 256
+_DEPTHS = (1, 10)
+
+
+def measure(
+    model: NestedModel, split: Any, recipe: Recipe, device: torch.device, tokenizer: Tokenizer | None
+) -> Figures:
+    """The figures of ``model`` on ``split``, each by dim; none where a split does not suit the objective."""
+    model.eval()
+    with torch.no_grad():
+        if isinstance(split, PairSplit):
+            return recalls(model, split, recipe, device, tokenizer)
+        if isinstance(model, Classifier):
+            return {"top1": head_accuracy(model, split, recipe, device, tokenizer)}
+        if isinstance(model, MaskedModel) and tokenizer is not None:
+            return masked_words(model, split, recipe, device, tokenizer)
+        if isinstance(model, DistilledModel) and model.taught_by:
+            return {"distil_loss": _divergence(model, split, recipe, device, tokenizer)}
+        return {}
+
+
+@torch.no_grad()
+def head_accuracy(
+    model: Classifier, split: Any, recipe: Recipe, device: torch.device, tokenizer: Tokenizer | None = None
+) -> dict[int, float]:
+    """Top-1 accuracy of the head at every dim on the items of ``split`` whose class is known."""
+    right = torch.zeros(len(model.nesting), dtype=torch.int64, device=device)
+    model.eval()
+    for inputs, labels in test_batches(split, recipe, device, tokenizer=tokenizer):
+        with autocast(recipe, device):
+            z = model.embed(inputs, flip=recipe.data.test_flip and isinstance(inputs, torch.Tensor))
+        right += (model.head.logits(z).argmax(-1) == labels.to(device)).sum(1)
+    return _by_dim(model, right, max(1, int((split.labels >= 0).sum())))
+
+
+@torch.no_grad()
+def masked_words(
+    model: MaskedModel, split: Any, recipe: Recipe, device: torch.device, tokenizer: Tokenizer
+) -> Figures:
+    """The share of hidden words predicted, and the mean loss; models of one tokenizer are asked for the same words."""
+    windows = torch.from_numpy(to_windows(split, tokenizer, recipe.text.length))
+    masks = Masks(tokenizer, recipe.objective.mask, 0, device)
+    right, loss = torch.zeros(2, len(model.nesting), dtype=torch.float64, device=device).unbind()
+    asked = 0
+    for low in range(0, len(windows), _BATCH):
+        ids = windows[low : low + _BATCH].to(device).long()
+        inputs, target = masks(ids, torch.arange(low, low + len(ids), device=device), HELD_OUT)
+        with autocast(recipe, device):
+            z, losses = model(inputs, target)
+        count = int((target >= 0).sum())
+        right += hits_by_dim(z, model.words, target.flatten(), model.nesting, model.bias)
+        loss += losses.double() * count
+        asked += count
+    return {"masked_top1": _by_dim(model, right, max(1, asked)), "masked_loss": _by_dim(model, loss, max(1, asked))}
+
+
+def _divergence(
+    model: DistilledModel, split: Any, recipe: Recipe, device: torch.device, tokenizer: Tokenizer | None
+) -> dict[int, float]:
+    """The mean loss over batches of the split in order."""
+    total, count = torch.zeros(len(model.nesting), dtype=torch.float64, device=device), 0
+    for inputs, labels in test_batches(split, recipe, device, batch=_BATCH, tokenizer=tokenizer):
+        if len(labels) > 1:
+            with autocast(recipe, device):
+                total += model(inputs, labels)[1].double() * len(labels)
+            count += len(labels)
+    return _by_dim(model, total, max(1, count))
+
+
+def recalls(
+    model: NestedModel, split: PairSplit, recipe: Recipe, device: torch.device, tokenizer: Tokenizer | None
+) -> Figures:
+    """The share of queries that find one of their candidates first, or among the first ten; and the way back."""
+    sides = [torch.cat(list(_embedded(model, side, recipe, device, tokenizer))) for side in
+             (split.queries, split.candidates)]  # fmt: skip
+    pairs = torch.from_numpy(split.pairs).to(device)
+    found: Figures = {}
+    for way, (a, b) in (("", (0, 1)), ("reverse ", (1, 0))):
+        for dim in model.nesting.dims:
+            shares = _hit_rates(truncate(sides[a], dim), truncate(sides[b], dim), pairs[:, [a, b]])
+            for depth, share in zip(_DEPTHS, shares, strict=True):
+                found.setdefault(f"{way}recall@{depth}", {})[dim] = share
+    return found
+
+
+def _hit_rates(queries: Tensor, candidates: Tensor, pairs: Tensor) -> list[float]:
+    """By depth: the share of the queries that have a pair and find one of theirs among so many."""
+    asked = pairs[:, 0].unique()
+    hits = torch.zeros(len(_DEPTHS), dtype=torch.int64, device=queries.device)
+    known = pairs[:, 0] * len(candidates) + pairs[:, 1]
+    for some in asked.split(_BATCH):
+        nearest = (queries[some] @ candidates.T).topk(min(max(_DEPTHS), len(candidates)), 1).indices
+        right = torch.isin(some[:, None] * len(candidates) + nearest, known)
+        hits += torch.stack([right[:, :depth].any(1).sum() for depth in _DEPTHS])
+    return [count / max(1, len(asked)) for count in hits.tolist()]
+
+
+def _embedded(
+    model: NestedModel, split: Any, recipe: Recipe, device: torch.device, tokenizer: Tokenizer | None
+) -> Iterator[Tensor]:
+    for inputs in test_inputs(split, recipe, device, batch=_BATCH, tokenizer=tokenizer):
+        with autocast(recipe, device):
+            yield model.embed(inputs, flip=recipe.data.test_flip and isinstance(inputs, torch.Tensor))
+
+
+def _by_dim(model: NestedModel, sums: Tensor, count: int) -> dict[int, float]:
+    return {dim: total / count for dim, total in zip(model.nesting.dims, sums.tolist(), strict=True)}

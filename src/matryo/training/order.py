@@ -1,0 +1,82 @@
+"""Chance that is a pure function of its keys: the order of an epoch, who gets which part of it, and hashed draws.
+
+No generator has a state that an interruption could lose, and every process computes the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from matryo.errors import DataError
+
+if TYPE_CHECKING:
+    from matryo.training.distributed import Group
+
+    Rows = np.ndarray[Any, np.dtype[np.int64]]
+    Bits = np.ndarray[Any, np.dtype[np.uint64]]
+
+__all__ = ["GOLDEN", "MIX", "Slices", "epoch_order", "mix", "pick"]
+
+GOLDEN, MIX = 0x9E3779B97F4A7C15, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)   # the constants of splitmix64
+
+
+def epoch_order(seed: int, epoch: int, count: int) -> Rows:
+    """The order in which an epoch visits ``count`` items; every process computes the same."""
+    generator = np.random.Generator(np.random.Philox(key=[seed, epoch]))
+    return generator.permutation(count)
+
+
+def mix(x: Bits) -> Bits:
+    """The splitmix64 finaliser: every input bit changes about half of the output bits."""
+    x = x + np.uint64(GOLDEN)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(MIX[0])
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(MIX[1])
+    return x ^ (x >> np.uint64(31))
+
+
+def pick(seed: int, epoch: int, items: Rows, choices: Rows) -> Rows:
+    """A number in [0, choices) for each of ``items``: a hash of seed, epoch and item."""
+    key = mix(np.array([(seed << 32) ^ epoch], np.uint64))
+    return (mix(items.astype(np.uint64) ^ key) % choices.astype(np.uint64)).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Slices:
+    """Which items of a shuffled epoch go to this process at each step."""
+
+    count: int
+    seed: int
+    batch: int
+    group: Group
+
+    @property
+    def together(self) -> int:
+        """Items a step, over all processes."""
+        return self.batch * self.group.world
+
+    @property
+    def steps(self) -> int:
+        """How many full batches an epoch has."""
+        return self.count // self.together
+
+    def epoch(self, epoch: int) -> Rows:
+        """[steps, batch]: the items of this process."""
+        rows: Rows = self.own(epoch_order(self.seed, epoch, self.count))
+        return rows
+
+    def own(self, order: Any) -> Any:
+        """This process's share of what all see in ``order``, [steps, batch, …]."""
+        order = order[: self.steps * self.together]
+        return order.reshape(self.steps, self.group.world, self.batch, *order.shape[1:])[:, self.group.rank]
+
+    def check(self, noun: str) -> None:
+        """Raise unless the items fill one batch."""
+        if self.count < self.together:
+            raise DataError(
+                "the training split must fill one batch",
+                got=f"{self.count} {noun}, a global batch of {self.together}",
+                cure=f"use --loop.batch {max(1, self.count // self.group.world)} or less",
+            )

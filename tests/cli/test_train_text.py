@@ -1,0 +1,72 @@
+"""train, encode and evaluate on texts, pairs and emoji with their names, through the command line."""
+
+import json
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("tokenizers")
+
+from matryo import EmbeddingSet, load
+from matryo.cli import main
+
+FAST = ["--loop.epochs", "1", "--loop.batch", "8", "--loop.device", "cpu", "--loop.compile", "false", "--quiet",
+        "--encoder.name", "bert-tiny", "--text.length", "16", "--text.vocabulary", "64", "--head.dims", "8,128"]
+
+
+def write(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def words(command):
+    return [str(word) for word in command]
+
+
+def test_labelled_texts_from_training_to_a_table(tmp_path, capsys):
+    rows = [{"text": f"{noun} number {i}", "label": noun} for i in range(8) for noun in ("cat", "dog")]
+    for split in ("train", "test"):
+        write(tmp_path / "data" / f"{split}.jsonl", rows)
+    run = tmp_path / "run"
+    assert main(words(["train", "clinc-text", "--data", tmp_path / "data", "--out", run, *FAST])) == 0
+    shown = capsys.readouterr().out
+    assert "texts/s" in shown
+    assert "head top-1 on test  8:" in shown
+    assert main(words(["encode", run, "--data", tmp_path / "data", "--quiet"])) == 0
+    stored = EmbeddingSet.open(run / "embeddings" / "test")
+    assert stored.classes == ("cat", "dog")
+    assert stored.head is not None
+    assert main(words(["evaluate", run, "--quiet"])) == 0
+    assert load(run, device="cpu").encode(["cat"], dim=8).shape == (1, 8)
+
+
+def test_a_corpus_and_its_masked_words(tmp_path, capsys):
+    text = "the cat sat on the mat and looked at the dog that looked at the bird\n"
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.txt").write_text(text * 20, encoding="utf-8")
+    run = tmp_path / "run"
+    assert main(words(["train", "imdb-mlm", "--data", tmp_path, "--out", run, *FAST])) == 0
+    shown = capsys.readouterr().out
+    assert "masked words on test  8:" in shown
+    assert "their loss on test" in shown
+    assert "windows/s" in shown
+    assert main(words(["encode", run, "--data", tmp_path, "--split", "test", "--quiet"])) == 0
+    assert len(EmbeddingSet.open(run / "embeddings" / "test")) == 20
+
+
+def test_pairs_become_two_folders(tmp_path, capsys):
+    rows = [{"query": f"what is {i}", "positive": f"the number {i}"} for i in range(16)]
+    for split in ("train", "test"):
+        write(tmp_path / "data" / f"{split}.jsonl", rows)
+    run = tmp_path / "run"
+    command = ["train", "minilm-pairs", "--data", tmp_path / "data", "--data.test", "test", "--out", run, *FAST]
+    assert main(words(command)) == 0
+    assert "recall@10 on test" in capsys.readouterr().out
+    assert main(words(["encode", run, "--data", tmp_path / "data", "--split", "test", "--quiet"])) == 0
+    shown = capsys.readouterr().out
+    assert "test/queries: 16 vectors of 128 dimensions" in shown
+    assert len((run / "embeddings" / "test" / "relevance.tsv").read_text().splitlines()) == 17
+    assert main(words(["encode", run, "--data", tmp_path / "data", "--split", "test", "--quiet"])) == 0
+    assert "there already" in capsys.readouterr().out
+    assert main(words(["evaluate", run, "--quiet"])) == 0
+    assert "nDCG@10" in capsys.readouterr().out

@@ -1,0 +1,95 @@
+"""An exported folder is whole or absent, replaces nothing unasked, and says what it is."""
+
+import re
+
+import pytest
+from export_models import image_model, text_model
+
+from matryo import export as room
+from matryo.cli.export import FORMATS as TYPED
+from matryo.errors import InputError, MissingExtra
+from matryo.export import FORMATS, export, format_names
+from matryo.results import stamp
+
+
+def front_matter(folder):
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    return dict(re.findall(r"^(\w+): (.+)$", text.split("---")[1], re.MULTILINE)), text
+
+
+@pytest.mark.parametrize(
+    ("to", "make", "task"),
+    [
+        ("sentence-transformers", text_model, "sentence-similarity"),
+        ("transformers", text_model, "feature-extraction"),
+        ("transformers", lambda: text_model(kind="masked"), "fill-mask"),
+        ("timm", image_model, "image-feature-extraction"),
+    ],
+)
+def test_the_card_is_read_by_hubs(to, make, task, tmp_path):
+    facts, text = front_matter(export(make(), to, tmp_path / "my-model"))
+    assert (facts["library_name"], facts["pipeline_tag"]) == (to, task)
+    assert "- matryoshka" in text
+    assert "my-model" in text
+    assert re.search(r"cut to their first 8,? .* dimensions", text)
+    assert str(tmp_path) not in text
+    code = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
+    compile(code, "card", "exec")
+
+
+def test_the_card_has_a_table_of_every_dim(tmp_path):
+    rows = [
+        stamp("train", "texts tied", {"top1": {"test": {"8": 0.25, "128": 0.75}}, "seconds": 3.0}, seed=0),
+        stamp("evaluate", "texts", {"dims": [8, 32], "top1": [0.5, 0.625], "name": "x", "k": [1]}, seed=0),
+        stamp("cost", "texts", {"seconds": 3.0}, seed=0),
+    ]
+    _, text = front_matter(export(text_model(), "transformers", tmp_path / "out", rows=rows))
+    tables = re.findall(r"## (\w+): .*\n\n((?:\|.*\n)+)", text)
+    assert dict(tables) == {
+        "train": "| dim | top1 test |\n|---:|---:|\n| 8 | 0.25 |\n| 128 | 0.75 |\n",
+        "evaluate": "| dim | top1 |\n|---:|---:|\n| 8 | 0.5 |\n| 32 | 0.625 |\n",
+    }
+    assert rows[0].commit in text
+
+
+def test_a_model_of_one_dim_promises_no_other(tmp_path):
+    _, text = front_matter(export(image_model(dims=(64,)), "timm", tmp_path / "out"))
+    assert "trained for no other number" in text
+
+
+def test_nothing_is_replaced_unasked(tmp_path):
+    model, out = image_model(), tmp_path / "deep" / "out"
+    export(model, "timm", out)
+    before = (out / "model.safetensors").read_bytes()
+    other = image_model(dims=(8, 16))
+    with pytest.raises(InputError, match=r"what is there is not replaced .*choose another --out, or pass --overwrite"):
+        export(other, "timm", out)
+    assert (out / "model.safetensors").read_bytes() == before
+    (out / "stray").write_text("gone")
+    export(other, "timm", out, overwrite=True)
+    assert {path.name for path in out.iterdir()} == {"README.md", "config.json", "model.safetensors"}
+    assert [path.name for path in out.parent.iterdir()] == ["out"], "no half folder is left"
+    file = tmp_path / "file"
+    file.write_text("mine")
+    with pytest.raises(InputError, match="what is there is not replaced"):
+        export(model, "timm", file)
+    (tmp_path / "empty").mkdir()
+    export(model, "timm", tmp_path / "empty")
+
+
+def test_a_failure_leaves_nothing(tmp_path, monkeypatch):
+    def fail(*_):
+        raise MissingExtra("something", "extra")
+
+    monkeypatch.setattr(room.to_timm, "write_weights", fail)
+    with pytest.raises(MissingExtra):
+        export(image_model(), "timm", tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_formats_are_named(tmp_path):
+    assert format_names() == tuple(FORMATS) == TYPED
+    with pytest.raises(InputError, match=r"unknown format \(got 'sentence_transformers'\): did you mean sentence-tran"):
+        export(text_model(), "sentence_transformers", tmp_path / "out")
+    with pytest.raises(InputError, match=r"unknown format \(got 'keras'\): choose one of sentence-transformers,"):
+        export(text_model(), "keras", tmp_path / "out")

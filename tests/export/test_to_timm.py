@@ -1,0 +1,89 @@
+"""Folders for timm and open_clip: loaded there, they are the encoders they were."""
+
+import json
+
+import pytest
+import torch
+from export_models import alive, image_model, trained
+from safetensors.torch import load_file
+
+from matryo.encoders import Tokens
+from matryo.errors import InputError
+from matryo.export import export
+from matryo.training.pairs import PairModel
+from matryo.training.recipe import Data, Encoder, Loop, Objective, Recipe
+
+CASES = {
+    "resnet": lambda: image_model("resnet18"),
+    "vit": lambda: image_model("vit-ti8", dims=(8, 192)),
+    "vit without a token": lambda: image_model("vit-ti4", dims=(8, 192), pooling="mean"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_timm_loads_what_is_written(case, tmp_path):
+    timm = pytest.importorskip("timm", exc_type=ImportError)
+    model = CASES[case]()
+    folder = export(model, "timm", tmp_path / "out")
+    theirs, images = timm.create_model(f"local-dir:{folder}", pretrained=True).eval(), torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(images), model.network.encoder(images), atol=1e-4, rtol=1e-4)
+    assert theirs.pretrained_cfg["input_size"] in ((3, 32, 32), [3, 32, 32])
+    assert theirs.pretrained_cfg["mean"] in (model.recipe.data.mean, list(model.recipe.data.mean))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_files_are_what_timm_reads(case, tmp_path):
+    model = CASES[case]()
+    folder = export(model, "timm", tmp_path / "out")
+    config, weights = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
+    assert config["architecture"] == ("resnet18" if case == "resnet" else "vit_base_patch16_224")
+    assert (config["num_classes"], config["matryoshka_dimensions"][0]) == (0, 8)
+    own = model.network.encoder.state_dict()
+    assert weights.keys() == own.keys()
+    assert all(torch.equal(weights[name], value) for name, value in own.items())
+
+
+def test_a_model_of_timm_goes_home(tmp_path):
+    timm = pytest.importorskip("timm", exc_type=ImportError)
+    model = image_model("timm:resnet10t", size=64)
+    folder = export(model, "timm", tmp_path / "out")
+    theirs, images = timm.create_model(f"local-dir:{folder}", pretrained=True).eval(), torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(images), model.network.encoder(images), atol=1e-4, rtol=1e-4)
+    assert json.loads((folder / "config.json").read_text())["is_matryoshka"] is True
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"stem": "small"}, {"blurpool": True}, {"norm": "group"}, {"dim": 64}, {"name": "convnet", "dim": 64}],
+    ids=str,
+)
+def test_what_timm_does_not_have_is_refused(options, tmp_path):
+    with pytest.raises(InputError, match=r"timm has no place for this model .*: export it to onnx"):
+        export(image_model(**options), "timm", tmp_path / "out")
+
+
+def test_a_model_of_open_clip_goes_home(tmp_path):
+    open_clip = pytest.importorskip("open_clip", exc_type=ImportError)
+    config = {
+        "embed_dim": 16,
+        "vision_cfg": {"image_size": 32, "layers": 1, "width": 64, "patch_size": 16},
+        "text_cfg": {"context_length": 12, "vocab_size": 30, "width": 32, "heads": 2, "layers": 1},
+    }
+    known = open_clip.factory._MODEL_CONFIGS
+    known["matryo-test"] = config
+    try:
+        recipe = Recipe(name="clip", data=Data(source="captions"), encoder=Encoder(name="open_clip:matryo-test"),
+                        objective=Objective(kind="pairs"), loop=Loop(precision="fp32"))  # fmt: skip
+        model = trained(recipe, sides=("images", "texts"))
+        assert isinstance(model.network, PairModel)
+    finally:
+        del known["matryo-test"]
+    folder = export(alive(model), "open_clip", tmp_path / "out")
+    theirs = open_clip.create_model(f"local-dir:{folder}").eval()
+    images, ids = torch.randn(2, 3, 32, 32), torch.randint(1, 30, (2, 12))
+    with torch.no_grad():
+        a, b = model.network.encoder((images, Tokens(ids)))
+        torch.testing.assert_close(theirs.encode_image(images), a)
+        torch.testing.assert_close(theirs.encode_text(ids), b)

@@ -1,0 +1,64 @@
+"""A step in parts has the gradient of the whole, whatever the inputs are."""
+
+import pytest
+import torch
+
+from matryo.encoders import Tokens
+from matryo.training.distributed import Group
+from matryo.training.masking import IGNORED, MaskedText
+from matryo.training.model import build_model
+from matryo.training.optim import make_optimizer
+from matryo.training.recipe import Recipe
+from matryo.training.recipes import override
+from matryo.training.step import _chunks, make_step
+
+SMALL = {
+    "encoder.name": "bert-tiny", "encoder.dropout": "0", "text.length": "16", "head.dims": "8,128", "loop.batch": "8",
+    "loop.precision": "fp32", "optim.lr": "0.1", "optim.momentum": "0",
+}  # fmt: skip
+
+
+def inputs(kind):
+    source = torch.Generator().manual_seed(0)
+    ids = torch.randint(30, (8, 12), generator=source)
+    if kind == "classify":
+        return Tokens(ids, torch.arange(12) < torch.arange(5, 13)[:, None]), torch.arange(8) % 3
+    target = torch.randint(30, (8, 2), generator=source)
+    return MaskedText(Tokens(ids), torch.tensor([[1, 5]]).expand(8, -1)), target
+
+
+@pytest.mark.parametrize("kind", ["classify", "masked"])
+def test_parts_give_the_step_of_the_whole(kind):
+    found = []
+    for parts in (1, 4):
+        recipe = override(Recipe(), {**SMALL, "objective.kind": kind, "head.kind": "tied", "loop.parts": str(parts)})
+        model = build_model(recipe, 3, vocabulary=30)
+        step = make_step(model, make_optimizer(model, recipe), recipe, Group(0, 1, torch.device("cpu")))
+        z, losses = step(*inputs(kind), 0.1)
+        found.append((z, losses, dict(model.named_parameters())))
+    (z, losses, weights), (z_parts, losses_parts, in_parts) = found
+    torch.testing.assert_close(z_parts, z, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(losses_parts, losses, atol=1e-5, rtol=1e-5)
+    for name, value in weights.items():
+        torch.testing.assert_close(in_parts[name], value, atol=1e-5, rtol=1e-4)
+
+
+def test_inputs_are_cut_along_their_first_axis_and_stay_what_they_are():
+    text, _ = inputs("masked")
+    parts = list(_chunks((text, torch.arange(8), None), 4))
+    assert len(parts) == 4
+    masked, numbers, nothing = parts[1]
+    assert type(masked) is MaskedText
+    assert torch.equal(masked.tokens.ids, text.tokens.ids[2:4])
+    assert masked.tokens.mask is None
+    assert numbers.tolist() == [2, 3]
+    assert nothing is None
+    assert IGNORED < 0
+
+
+def test_a_groups_share_multiplies_the_rate():
+    recipe = override(Recipe(), {**SMALL, "optim.encoder_share": "0.5"})
+    model = build_model(recipe, 3, vocabulary=30)
+    optimizer = make_optimizer(model, recipe)
+    make_step(model, optimizer, recipe, Group(0, 1, torch.device("cpu")))(*inputs("classify"), 0.2)
+    assert sorted({group["lr"] for group in optimizer.param_groups}) == [0.1, 0.2]

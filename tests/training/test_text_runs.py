@@ -1,0 +1,221 @@
+"""Whole runs on texts, pairs and images with captions: they learn, survive an interruption bit for bit, and load."""
+
+import json
+import shutil
+import signal
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("tokenizers")
+
+import texts_made as made
+from texts_made import figures, recipe
+
+from matryo import EmbeddingSet, truncate
+from matryo.encoders import build_encoder
+from matryo.errors import InputError, RecipeError
+from matryo.training import encode_pairs, encode_split, load, loop, train
+from matryo.training.checkpoint import load_weights
+
+RUNS = {
+    "texts": (made.labelled, {}),
+    "masked": (made.corpus, {"objective__kind": "masked", "head__kind": "tied"}),
+    "pairs": (lambda: made.pairs(negatives=1), {"objective__kind": "pairs", "objective__learn_temperature": "yes"}),
+    "captions": (made.captions, {"objective__kind": "pairs", "encoder__name": "convnet", "encoder__dim": 128,
+                                 "text__encoder": "bert-tiny", "encoder__pooling": "mean"}),
+}  # fmt: skip
+
+
+class Interrupted(loop.Log):
+    """Ctrl-C at the fifth step, which is in the middle of an epoch or in the second."""
+
+    def line(self, step, kind, **found):
+        super().line(step, kind, **found)
+        if step == 5 and kind == "train":
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """One finished run of each kind."""
+    root = tmp_path_factory.mktemp("runs")
+    return {name: train(recipe(loop__epochs=3, **changes), data(), root / name, progress=False)
+            for name, (data, changes) in RUNS.items()}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_interrupted_it_ends_with_the_same_bits(runs, tmp_path, monkeypatch, name):
+    data, changes = RUNS[name]
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "Log", Interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe(loop__epochs=3, **changes), data(), tmp_path / "run", progress=False)
+    torch.manual_seed(99)   # whatever happens between, dropout goes on as it would have
+    train(recipe(loop__epochs=3, **changes), data(), tmp_path / "run", progress=False)
+    wanted, got = (load_weights(run / "model.safetensors") for run in (runs[name], tmp_path / "run"))
+    assert wanted.keys() == got.keys()
+    assert all(torch.equal(wanted[key], got[key]) for key in wanted)
+
+
+def test_training_leaves_the_callers_chance_alone(tmp_path):
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    train(recipe(loop__epochs=1), made.labelled(), tmp_path / "run", progress=False)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_they_learn(tmp_path):
+    run = train(recipe(loop__epochs=6), made.labelled(), tmp_path / "texts", progress=False)
+    assert min(figures(run)["top1"]["test"].values()) > 0.8
+    run = train(recipe(objective__kind="pairs", loop__epochs=5), made.pairs(), tmp_path / "pairs", progress=False)
+    assert min(figures(run)["recall@10"]["test"].values()) == 1.0
+    assert figures(run)["recall@1"]["test"]["128"] >= 0.8
+
+
+def test_a_run_says_what_it_counted(runs):
+    found = {name: figures(run) for name, run in runs.items()}
+    speeds = {name: [key for key in one if key.endswith("_per_second")] for name, one in found.items()}
+    assert speeds == {"texts": ["texts_per_second"], "masked": ["windows_per_second"], "pairs": ["pairs_per_second"],
+                      "captions": ["pairs_per_second"]}  # fmt: skip
+    assert set(found["masked"]) >= {"masked_top1", "masked_loss"}
+    assert set(found["pairs"]) >= {"recall@1", "recall@10", "reverse recall@1", "reverse recall@10"}
+    rows = {name: json.loads((run / "run.json").read_text())["row"]["subject"] for name, run in runs.items()}
+    assert rows["masked"] == "small tied"
+    assert rows["pairs"] == "small nested"
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_loaded_model_encodes_at_any_dim(runs, name):
+    model = load(runs[name], device="cpu")
+    texts = ["cat purr", "the dog barks in the night"]
+    whole = model.encode(texts)
+    assert whole.shape == (2, 128)
+    np.testing.assert_allclose(np.linalg.norm(whole, axis=1), 1, rtol=1e-5)
+    np.testing.assert_allclose(model.encode(texts, dim=20), truncate(whole, 20), atol=1e-6)
+    # A text alone has no padding, and the same vector.
+    np.testing.assert_allclose(model.encode(texts[0]), whole[:1], atol=2e-2)   # in bfloat16
+    assert model.encode([]).shape == (0, 128)
+
+
+def test_images_and_texts_are_told_apart(runs, tmp_path):
+    model, data = load(runs["captions"], device="cpu"), made.captions()
+    assert model.sides == ("images", "texts")
+    image = data.split("train").queries.image(0)
+    from PIL import Image
+
+    Image.fromarray(image).save(tmp_path / "one.png")
+    wanted = model.encode(image[None])
+    for same in ([image], [tmp_path / "one.png"], [Image.fromarray(image)]):
+        np.testing.assert_array_equal(model.encode(same), wanted)
+    np.testing.assert_array_equal(model.encode([str(tmp_path / "one.png")], side="queries"), wanted)
+    assert not np.allclose(model.encode([str(tmp_path / "one.png")]), wanted)   # a text, unless the side says images
+    with pytest.raises(InputError, match=r"a side is queries or candidates.*'left'"):
+        model.encode(["cat"], side="left")
+    with pytest.raises(InputError, match=r"a side is.*trained on no pairs"):
+        load(runs["texts"], device="cpu").encode(["cat"], side="queries")
+    with pytest.raises(InputError, match=r"this model reads texts.*got ndarray"):
+        load(runs["texts"], device="cpu").encode(image[None])
+    with pytest.raises(InputError, match=r"this model reads texts.*got int"):
+        load(runs["pairs"], device="cpu").encode([1, 2])
+
+
+def test_pairs_are_encoded_as_two_folders_and_their_relevance(runs, tmp_path):
+    model, data = load(runs["pairs"], device="cpu"), made.pairs()
+    queries, candidates = encode_pairs(model, data, "test", tmp_path / "e", progress=False)
+    split = data.split("test")
+    assert (len(queries), len(candidates)) == (10, 10)
+    texts = [split.queries.text(i) for i in range(10)]
+    np.testing.assert_allclose(truncate(np.array(queries.vectors), 128), model.encode(texts), atol=1e-6)
+    lines = (tmp_path / "e" / "relevance.tsv").read_text().splitlines()
+    assert lines[0].split("\t") == ["query-id", "corpus-id", "score"]
+    place = {key: i for i, key in enumerate(EmbeddingSet.open(tmp_path / "e" / "candidates").ids)}
+    asked = {key: i for i, key in enumerate(EmbeddingSet.open(tmp_path / "e" / "queries").ids)}
+    found = [(asked[query], place[candidate], float(score)) for query, candidate, score in map(str.split, lines[1:])]
+    assert found == [(q, c, 1.0) for q, c in split.pairs.tolist()]
+    again = encode_pairs(model, data, "test", tmp_path / "e", progress=False)
+    assert np.array_equal(again[0].vectors, queries.vectors)
+    with pytest.raises(InputError, match=r"two sets of embeddings.*encode_pairs"):
+        encode_split(model, data, "test", tmp_path / "f")
+
+
+def test_texts_are_encoded_with_their_head(runs, tmp_path):
+    model, data = load(runs["texts"], device="cpu"), made.labelled()
+    stored = encode_split(model, data, "test", tmp_path / "e", progress=False)
+    right = (stored.head.logits(np.array(stored.vectors), 128).argmax(1) == stored.labels).mean()
+    assert right == pytest.approx(figures(runs["texts"])["top1"]["test"]["128"])
+    bare = encode_split(load(runs["masked"], device="cpu"), made.corpus(), "test", tmp_path / "m", progress=False)
+    assert bare.head is None
+
+
+# --- starting from given weights ---
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A BERT with its tokenizer, as a Hugging Face folder holds them."""
+    path = tmp_path_factory.mktemp("bert")
+    words = made.tokenizer()
+    torch.manual_seed(0)
+    build_encoder("bert-tiny", vocabulary=words.vocabulary, length=32).save(path)
+    words.save(path)
+    return path
+
+
+def test_a_folder_gives_weights_and_tokenizer_and_is_not_needed_afterwards(folder, tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(folder, source)
+    changes = {"encoder__name": f"bert:{source}", "finetune__unfreeze": "encoder.layer.1", "objective__kind": "pairs"}
+    run = train(recipe(**changes), made.pairs(), tmp_path / "run", progress=False)
+    before, after = load_weights(folder / "model.safetensors"), load_weights(run / "model.safetensors")
+    assert (run / "tokenizer.json").read_text() == (folder / "tokenizer.json").read_text()
+    kept = {name: after[f"encoder.{name}"] for name in before if f"encoder.{name}" in after}   # no pooler
+    changed = {name for name, value in kept.items() if not torch.equal(before[name], value)}
+    assert changed
+    assert all(name.startswith("encoder.layer.1.") for name in changed)
+    vectors = load(run, device="cpu").encode(["cat purr"])
+    shutil.rmtree(source)
+    np.testing.assert_array_equal(load(run, device="cpu").encode(["cat purr"]), vectors)
+
+
+def test_a_run_goes_on_from_another_with_its_tokenizer(runs, tmp_path):
+    run = train(recipe(finetune__start=runs["masked"], text__vocabulary=30), made.labelled(), tmp_path / "run",
+                progress=False)  # fmt: skip
+    assert (run / "tokenizer.json").read_text() == (runs["masked"] / "tokenizer.json").read_text()
+
+
+def test_a_tokenizer_left_by_a_run_that_failed_is_made_anew(tmp_path):
+    with pytest.raises(InputError, match="unknown encoder"):
+        wrong = recipe(encoder__name="bert-tinny", text__vocabulary=60)
+        train(wrong, made.labelled(), tmp_path / "run", progress=False)
+    assert (tmp_path / "run" / "tokenizer.json").exists()
+    train(recipe(loop__epochs=1), made.labelled(), tmp_path / "run", progress=False)
+    assert load(tmp_path / "run", device="cpu").tokenizer.vocabulary > 60
+
+
+def test_a_student_learns_from_a_run_and_from_a_folder(runs, folder, tmp_path):
+    taught = recipe(objective__kind="distil", objective__teacher=runs["texts"], loop__epochs=4, head__dims="16,128")
+    student = train(taught, made.labelled(), tmp_path / "a", progress=False)
+    lines = [json.loads(line) for line in (student / "metrics.jsonl").read_text().splitlines()]
+    training = [line["loss"] for line in lines if line["kind"] == "train"]
+    assert all(training[-1][dim] < 0.7 * training[0][dim] for dim in ("16", "128"))
+    assert "top1" not in lines[0]
+    assert set(figures(student)["distil_loss"]["test"]) == {"16", "128"}
+    both = recipe(objective__kind="pairs", objective__distil=1, objective__teacher=f"bert:{folder}", loop__epochs=1)
+    run = train(both, made.pairs(), tmp_path / "b", progress=False)
+    assert (run / "tokenizer.json").read_text() == (folder / "tokenizer.json").read_text()
+
+
+def test_what_does_not_fit_together_is_named(folder, tmp_path):
+    made.tokenizer(60).save(tmp_path / "other.json")
+    cases = [
+        (made.pairs, {"objective__kind": "distil", "objective__teacher": f"bert:{folder}",
+                      "text__tokenizer": tmp_path / "other.json"}, "must have one tokenizer"),
+        (made.pairs, {"encoder__name": "transformers:nobody/nothing", "objective__kind": "pairs"}, "own tokenizer"),
+        (made.labelled, {"finetune__unfreeze": "encoder.layer.1"}, "unfreeze needs trained weights"),
+        (made.captions, {"objective__kind": "masked", "head__kind": "tied"}, "needs items, not pairs"),
+    ]  # fmt: skip
+    for number, (data, changes, message) in enumerate(cases):
+        with pytest.raises(RecipeError, match=message):
+            train(recipe(**changes), data(), tmp_path / f"run{number}", progress=False)
