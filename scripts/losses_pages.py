@@ -103,8 +103,9 @@ def reasons(here: list[Shape]) -> list[str]:
         )
     if any(growth > 0.2 for growth in grown(here).values()):
         found.append(
-            "With the dims grows the number of products in the backward pass, two for each block and each chunk of "
-            "columns: thousands of narrow ones at 32 dims."
+            "With the dims grows what the backward pass writes and reads: two bytes for each score and dim, written "
+            "once and read twice, while the products stay as many operations. Up to four large dims the sums over "
+            "later dims are formed in registers; beyond, they go through memory once more."
         )
     return [" ".join(found)] if found else []
 

@@ -79,15 +79,11 @@ def test_single_precision(engine, device, hard, symmetric):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision(engine, device, dtype):
-    if engine == "triton" and device == "cpu":
-        pytest.skip("the interpreter multiplies half precision wrongly")
     drawn = draw((8, 24, 64), 33, 5, 2, device, dtype)
     compare(engine, *drawn, symmetric=True, close={"rtol": 3e-2, "atol": 2e-2})
 
 
 def test_autocast_multiplies_in_half_precision_and_gradients_stay_single(engine, device):
-    if engine == "triton" and device == "cpu":
-        pytest.skip("the interpreter multiplies half precision wrongly")
     nesting, given, exact = draw((8, 24), 9, 0, 3, device, torch.float32)
     with torch.autocast(device, dtype=torch.bfloat16):
         mine = call(nested_contrastive, nesting, given, engine=engine)

@@ -80,15 +80,11 @@ def test_single_precision(engine, device, dims, smoothing):
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_half_precision(engine, device, dtype):
-    if engine == "triton" and device == "cpu":
-        pytest.skip("the interpreter multiplies half precision wrongly")
     drawn = draw((8, 24, 64), 33, 101, 4, device, dtype, ignored=True, weighted=True)
     compare(engine, *drawn, label_smoothing=0.1, close={"rtol": 2e-2, "atol": 2e-2})
 
 
 def test_half_precision_is_summed_in_single(engine, device):
-    if engine == "triton" and device == "cpu":
-        pytest.skip("the interpreter multiplies half precision wrongly")
     torch.manual_seed(0)
     z, weight = (torch.randn(n, 256, device=device) for n in (64, 50))
     z, weight = z.bfloat16(), (weight / 16).bfloat16()
@@ -116,8 +112,6 @@ def test_only_some_inputs_need_gradients(engine, device, frozen, precise):
 
 
 def test_autocast_multiplies_in_half_precision_and_gradients_stay_single(engine, device):
-    if engine == "triton" and device == "cpu":
-        pytest.skip("the interpreter multiplies half precision wrongly")
     nesting, target, given, exact, _ = draw((4, 16), 4, 5, 0, device, torch.float32)
     with torch.autocast(device, dtype=torch.bfloat16):
         loss = nested_cross_entropy(given[0], given[1], target, nesting, given[2], engine=engine)
@@ -231,8 +225,6 @@ def test_a_bias_of_another_shape_and_a_negative_class_weight_are_refused():
 
 
 def test_separate_heads_in_half_precision_have_one_dtype_whatever_the_engine(lean, device):
-    if lean == "triton" and device == "cpu":
-        pytest.skip("the interpreter multiplies half precision wrongly")
     head = NestedLinear(Nesting([4, 8]), 5).to(device, torch.bfloat16)
     z, target = torch.randn(3, 8, device=device, dtype=torch.bfloat16), torch.tensor([0, 1, 2], device=device)
     assert head.losses(z, target, engine="plain").dtype == head.losses(z, target, engine=lean).dtype == torch.float32
