@@ -48,9 +48,9 @@ def test_pairs_come_once_in_order_with_their_better_grade() -> None:
     ("text", "error"),
     [
         ("q1\t20\n", r"line 1: \['q1', '20'\]"),
-        ("query-id\tcorpus-id\tscore\nq1\t20\t1\nq1\t20\thigh\n", "line 2"),
+        ("query-id\tcorpus-id\tscore\nq1\t20\t1\nq1\t20\thigh\n", "line 3"),
         ("query-id\tcorpus-id\tscore\nq1 20 1\n", "query-id, corpus-id and score, with tabs between"),
-        ("h\th\th\nq1\t20\tnan\n", "line 1"),
+        ("h\th\th\nq1\t20\tnan\n", "line 2"),
     ],
 )
 def test_lines_that_are_no_judgement_are_named(tmp_path: Path, text: str, error: str) -> None:

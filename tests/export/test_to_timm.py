@@ -30,6 +30,7 @@ def test_timm_loads_what_is_written(case, tmp_path):
         torch.testing.assert_close(theirs(images), model.network.encoder(images), atol=1e-4, rtol=1e-4)
     assert theirs.pretrained_cfg["input_size"] in ((3, 32, 32), [3, 32, 32])
     assert theirs.pretrained_cfg["mean"] in (model.recipe.data.mean, list(model.recipe.data.mean))
+    assert theirs.pretrained_cfg["interpolation"] == "bilinear"
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -51,7 +52,12 @@ def test_a_model_of_timm_goes_home(tmp_path):
     theirs, images = timm.create_model(f"local-dir:{folder}", pretrained=True).eval(), torch.randn(2, 3, 64, 64)
     with torch.no_grad():
         torch.testing.assert_close(theirs(images), model.network.encoder(images), atol=1e-4, rtol=1e-4)
-    assert json.loads((folder / "config.json").read_text())["is_matryoshka"] is True
+    config = json.loads((folder / "config.json").read_text())
+    assert config["is_matryoshka"] is True
+    # Images must be read as they were in this training, not as the published weights were trained.
+    seen = config["pretrained_cfg"]
+    assert (seen["input_size"], seen["mean"]) == ([3, 64, 64], list(model.recipe.data.mean))
+    assert (seen["interpolation"], seen["crop_pct"]) == ("bilinear", 1.0)
 
 
 @pytest.mark.parametrize(
@@ -81,6 +87,8 @@ def test_a_model_of_open_clip_goes_home(tmp_path):
     finally:
         del known["matryo-test"]
     folder = export(alive(model), "open_clip", tmp_path / "out")
+    seen = json.loads((folder / "open_clip_config.json").read_text())["preprocess_cfg"]
+    assert (seen["mean"], seen["interpolation"]) == (list(recipe.data.mean), "bilinear")
     theirs = open_clip.create_model(f"local-dir:{folder}").eval()
     images, ids = torch.randn(2, 3, 32, 32), torch.randint(1, 30, (2, 12))
     with torch.no_grad():

@@ -12,7 +12,7 @@ if not torch.cuda.is_available():
     if HAS_TRITON:
         from triton.runtime import interpreter
 
-        def multiplied(_, a, b, sums, *precision):
+        def multiplied(_, a, b, sums, *_precision):
             """The interpreter multiplies the bits of half precision as if they were integers, and sums in it."""
             product = as_single(a) @ as_single(b)
             return interpreter.TensorHandle(sums.data + product.astype(sums.data.dtype), sums.dtype.scalar)

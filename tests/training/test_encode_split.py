@@ -1,6 +1,7 @@
 """Encoding: a folder is left alone only when it holds these very embeddings, and no script is started twice."""
 
 import pkgutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from torch.utils.data import DataLoader
 from matryo import training
 from matryo.data import array_dataset
 from matryo.errors import EmbeddingsError, InputError
+from matryo.training import batches
 from matryo.training.encode import encode_split
 from matryo.training.model import build_model
 from matryo.training.recipe import Recipe
@@ -48,6 +50,23 @@ def test_what_is_there_is_kept_only_if_it_is_the_same(model, dataset, tmp_path):
             encode_split(model, source, split, tmp_path / "e", progress=False, **options)
     other = encode_split(model, dataset, "other", tmp_path / "e", overwrite=True, progress=False)
     assert not np.array_equal(other.vectors, first.vectors)
+
+
+def test_vectors_are_exact_however_the_model_was_trained_unless_asked_otherwise(dataset, tmp_path):
+    recipe = override(Recipe(), {"data.size": "16", "encoder.dim": "16", "loop.precision": "bf16"})
+    network = build_model(recipe, classes=3).eval()
+    exact = TrainedModel(network, recipe, ("a", "b", "c"), torch.device("cpu"), "0" * 64)
+    quick = replace(exact, precision="bf16")
+    split = dataset.split("one")
+    with torch.no_grad():
+        parts = [network.embed(inputs) for inputs in batches.test_inputs(split, recipe, exact.device)]
+        wanted = torch.cat(parts).numpy()
+    found = encode_split(exact, dataset, "one", tmp_path / "e", progress=False)
+    np.testing.assert_array_equal(np.asarray(found.vectors), wanted)
+    rough = np.concatenate([part for part, _ in quick.embed(split)])
+    assert 0 < np.abs(rough - wanted).max() < 0.05 * np.abs(wanted).max()
+    with pytest.raises(EmbeddingsError, match="holds other embeddings"):
+        encode_split(quick, dataset, "one", tmp_path / "e", progress=False)
 
 
 def test_encode_gives_the_vectors_of_the_split_at_any_dim(model, dataset):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import signal
 import subprocess
@@ -15,8 +16,10 @@ import torch
 
 from matryo.data import array_dataset
 from matryo.errors import DataError, NestingError, RunError, TrainingError
-from matryo.training import load, load_recipe, train
+from matryo.training import load, load_recipe, loop, train
 from matryo.training.checkpoint import load_weights
+from matryo.training.measure import measure
+from matryo.training.model import build_model
 from matryo.training.recipe import Recipe
 from matryo.training.recipes import override
 
@@ -183,6 +186,42 @@ def test_another_recipe_or_dataset_in_the_folder_is_an_error_and_loses_nothing(t
 def test_a_loss_that_is_not_finite_stops_with_a_cure(tmp_path):
     with pytest.raises(TrainingError, match=r"must stay finite.*another --out with a lower --optim.lr"):
         train(recipe(optim__lr=1e30, loop__precision="fp32"), dataset(), tmp_path / "run", progress=False)
+
+
+def test_one_lost_gradient_is_left_out_and_counted_many_stop_the_run(tmp_path, monkeypatch):
+    calls = iter(range(100))
+
+    def fragile(*args, **options):
+        model = build_model(*args, **options)
+        model.head.weight.register_hook(lambda gradient: gradient * (math.inf if next(calls) == 4 else 1))
+        return model
+
+    monkeypatch.setattr(loop, "build_model", fragile)
+    careful = {"optim__clip": 1, "encoder__norm": "group", "loop__precision": "fp32"}
+    run = train(recipe(**careful), dataset(), tmp_path / "run", progress=False)
+    assert [line.get("left_out", 0) for line in metrics(run)] == [0, 0, 0, 0, 1] + [0] * 13
+    assert all(value.isfinite().all() for value in load_weights(run / "model.safetensors").values())
+    monkeypatch.undo()
+    with pytest.raises(TrainingError, match=r"must stay finite.*no finite gradient in 10 steps"):
+        train(recipe(**careful, optim__lr=1e30), dataset(), tmp_path / "lost", progress=False)
+
+
+def test_attention_of_cudnn_has_no_part_in_training_and_is_given_back(tmp_path, monkeypatch):
+    seen = []
+
+    def watched(*args, **options):
+        seen.append(torch.backends.cuda.cudnn_sdp_enabled())
+        return measure(*args, **options)
+
+    monkeypatch.setattr(loop, "measure", watched)
+    for before in (True, False):
+        torch.backends.cuda.enable_cudnn_sdp(before)
+        try:
+            train(recipe(loop__epochs=1), dataset(), tmp_path / str(before), progress=False)
+            assert torch.backends.cuda.cudnn_sdp_enabled() is before
+        finally:
+            torch.backends.cuda.enable_cudnn_sdp(True)
+    assert seen == [False, False]
 
 
 def test_mistakes_are_told_before_any_work(tmp_path):

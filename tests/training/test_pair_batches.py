@@ -98,6 +98,21 @@ def test_rows_become_the_texts_of_the_pairs():
     assert len(candidates.ids) == 8
 
 
+def test_what_was_judged_not_to_belong_together_is_no_positive():
+    split, words = pairs(negatives=1).split("train"), tokenizer()
+    split.grades[::4] = 0
+    batches = open_batches(split, recipe(objective__kind="pairs"), ALONE, progress=False, tokenizer=words)
+    rows = zip(split.pairs, split.negatives, split.grades, strict=True)
+    text = split.candidates.text
+    fitting = {split.queries.text(q): (text(c), text(n)) for (q, c), (n,), grade in rows if grade}
+    seen = []
+    for (queries, candidates), _ in batches.epoch(0):
+        asked, found = ([words.decode(row.tolist()) for row in side.ids] for side in (queries, candidates))
+        assert all(fitting[one] == (found[i], found[8 + i]) for i, one in enumerate(asked))
+        seen += asked
+    assert sorted(seen) == sorted(fitting)
+
+
 @pytest.mark.parametrize("resident", ["yes", "no"])
 def test_images_come_beside_their_captions_on_one_process_or_two(resident):
     split, words = captions().split("train"), tokenizer()

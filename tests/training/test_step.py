@@ -62,3 +62,37 @@ def test_a_groups_share_multiplies_the_rate():
     optimizer = make_optimizer(model, recipe)
     make_step(model, optimizer, recipe, Group(0, 1, torch.device("cpu")))(*inputs("classify"), 0.2)
     assert sorted({group["lr"] for group in optimizer.param_groups}) == [0.1, 0.2]
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw", "adafactor"])
+@pytest.mark.parametrize("wrong", [float("inf"), float("nan")])
+def test_a_step_without_a_finite_gradient_is_as_if_it_had_never_been(name, wrong):
+    changes = {"optim.clip": "1", "optim.name": name, "optim.momentum": "0.9", "optim.lr": "0.01"}
+    recipe = override(Recipe(), {**SMALL, **changes})
+    found = []
+    for lost in (False, True):
+        model = build_model(recipe, 3, vocabulary=30)
+        optimizer = make_optimizer(model, recipe)
+        step = make_step(model, optimizer, recipe, Group(0, 1, torch.device("cpu")))
+        step(*inputs("classify"), 0.01)
+        if lost:
+            hook = next(model.parameters()).register_hook(lambda gradient: gradient * wrong)
+            step(*inputs("classify"), 0.01)
+            hook.remove()
+            assert step.left_out() == (1, 1)
+        step(*inputs("classify"), 0.01)
+        assert step.left_out() == (0, 0)
+        found.append((dict(model.named_parameters()), optimizer.state_dict()["state"]))
+    (weights, state), (weights_after, state_after) = found
+    assert all(torch.equal(weights_after[key], value) for key, value in weights.items())
+    for index, parts in state.items():
+        assert all(torch.equal(state_after[index][key], value) for key, value in parts.items()), index
+
+
+def test_no_step_is_left_out_without_clipping_or_with_statistics_that_would_be_lost():
+    cases = [({}, False), ({"optim.clip": "1"}, True), ({"encoder.name": "resnet18", "optim.clip": "1"}, False)]
+    for changes, expected in cases:
+        recipe = override(Recipe(), {**SMALL, "head.dims": "8,16", **changes})
+        model = build_model(recipe, 3, vocabulary=30)
+        step = make_step(model, make_optimizer(model, recipe), recipe, Group(0, 1, torch.device("cpu")))
+        assert step.may_leave_out is expected

@@ -14,8 +14,9 @@ import texts_made as made
 from texts_made import figures, recipe
 
 from matryo import EmbeddingSet, truncate
+from matryo.data import text_dataset
 from matryo.encoders import build_encoder
-from matryo.errors import InputError, RecipeError
+from matryo.errors import InputError, RecipeError, RunError
 from matryo.training import encode_pairs, encode_split, load, loop, train
 from matryo.training.checkpoint import load_weights
 
@@ -95,8 +96,11 @@ def test_a_loaded_model_encodes_at_any_dim(runs, name):
     np.testing.assert_allclose(np.linalg.norm(whole, axis=1), 1, rtol=1e-5)
     np.testing.assert_allclose(model.encode(texts, dim=20), truncate(whole, 20), atol=1e-6)
     # A text alone has no padding, and the same vector.
-    np.testing.assert_allclose(model.encode(texts[0]), whole[:1], atol=2e-2)   # in bfloat16
+    np.testing.assert_allclose(model.encode(texts[0]), whole[:1], atol=1e-5)
     assert model.encode([]).shape == (0, 128)
+    np.testing.assert_allclose(load(runs[name], device="cpu", precision="bf16").encode(texts), whole, atol=2e-2)
+    with pytest.raises(InputError, match=r"unknown precision.*'fp16'.*choose one of fp32, bf16"):
+        load(runs[name], device="cpu", precision="fp16")
 
 
 def test_images_and_texts_are_told_apart(runs, tmp_path):
@@ -219,3 +223,10 @@ def test_what_does_not_fit_together_is_named(folder, tmp_path):
     for number, (data, changes, message) in enumerate(cases):
         with pytest.raises(RecipeError, match=message):
             train(recipe(**changes), data(), tmp_path / f"run{number}", progress=False)
+
+
+def test_another_corpus_of_as_many_texts_is_another_run(runs):
+    _, changes = RUNS["masked"]
+    other = text_dataset({name: [text[::-1] for text in split] for name, split in made.corpus().splits.items()})
+    with pytest.raises(RunError, match=r"holds another run .*dataset texts"):
+        train(recipe(loop__epochs=3, **changes), other, runs["masked"], progress=False)

@@ -34,7 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="where the folders go (default: RUN/embeddings; RUN/width-W/embeddings)"
     )
-    parser.add_argument("--dtype", choices=["float32", "float16"], default="float32", help="precision on disk")
+    parser.add_argument("--dtype", choices=["float32", "float16"], default="float32", help="of the numbers on disk")
+    parser.add_argument(
+        "--precision", choices=["fp32", "bf16"], default="fp32", help="of the computation: bf16 is quicker on a GPU"
+    )
     parser.add_argument("--width", type=float, default=1.0, metavar="W", help="the width of a slimmable network [1.0]")
     parser.add_argument("--device", default="auto", metavar="DEVICE", help="auto, cpu, cuda or cuda:N")
     parser.add_argument("--overwrite", action="store_true", help="encode again what is already there")
@@ -45,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
     """Encode every asked-for split."""
     from matryo.training import encode_pairs, encode_split, load
 
-    model = load(args.run_folder, device=args.device, width=args.width)
+    model = load(args.run_folder, device=args.device, width=args.width, precision=args.precision)
     splits = args.split or [model.recipe.data.train, *model.recipe.data.test]
     dataset = _open(model, args.source or model.recipe.data.source, args.data, splits)
     home = args.run_folder / (f"width-{args.width:g}" if args.width != 1 else "")

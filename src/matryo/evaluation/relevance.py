@@ -69,9 +69,9 @@ class Relevance:
         except (OSError, UnicodeDecodeError) as error:
             raise InputError("relevance must be in a file", got=f"{path}: {error}", cure="check the path") from error
         lines = [line.split("\t") for line in text.splitlines()]
-        if lines and not _is_number(lines[0][-1]):
-            del lines[0]
-        for number, line in enumerate(lines, start=1):
+        header = bool(lines) and not _is_number(lines[0][-1])
+        del lines[:header]
+        for number, line in enumerate(lines, start=1 + header):
             if len(line) != 3 or not _is_number(line[2]):
                 raise InputError(
                     f"each line must have {_LAYOUT}", got=f"{path}, line {number}: {line}", cure="write it so"

@@ -25,6 +25,9 @@ def write(model: TrainedModel, folder: Path) -> None:
     encoder = model.network.encoder
     assert isinstance(encoder, OpenClip)   # as `fits` has seen
     encoder.save(folder)
+    data, config = model.recipe.data, folder / "open_clip_config.json"
+    seen = {"mean": list(data.mean), "std": list(data.std), "interpolation": "bilinear"}
+    add_to_json(config, {"preprocess_cfg": {**encoder.settings["preprocess_cfg"], **seen}})
     add_to_json(folder / "config.json", matryoshka(model))
 
 

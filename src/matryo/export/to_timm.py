@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from matryo.encoders import ResNet, TimmEncoder, ViT
@@ -37,11 +38,14 @@ def write(model: TrainedModel, folder: Path) -> None:
         "mean": list(data.mean),
         "std": list(data.std),
         "crop_pct": data.test_crop,
-        "interpolation": "bicubic",
+        "interpolation": "bilinear",   # as images are read here
     }
     if isinstance(encoder, TimmEncoder):
         encoder.save(folder)
-        add_to_json(folder / "config.json", matryoshka(model))
+        config = folder / "config.json"
+        published = json.loads(config.read_text(encoding="utf-8"))["pretrained_cfg"]   # how images were read before
+        kept = {key: value for key, value in published.items() if not key.startswith("test_")}
+        add_to_json(config, {**matryoshka(model), "pretrained_cfg": {**kept, **seen}})
         return
     about = _vit(encoder) if isinstance(encoder, ViT) else {"architecture": model.recipe.encoder.name}
     facts = {"num_classes": 0, "num_features": encoder.dim, "pretrained_cfg": {**seen, "num_classes": 0}}

@@ -104,7 +104,12 @@ def _encode(
         dim=model.nesting.dim,
         dtype=dtype,
         # Rounding depends on the batch and the device, and a continued file must equal an uninterrupted one.
-        fingerprint={"count": len(items), "batch": batch, "device": model.device.type},
+        fingerprint={
+            "count": len(items),
+            "batch": batch,
+            "device": model.device.type,
+            "precision": model.precision,
+        },
         head=head_arrays(model.head) if model.head is not None and dataset.classes == model.classes else None,
         overwrite=overwrite,
         nesting=model.nesting,

@@ -21,7 +21,7 @@ from matryo.training.model import build_model, freeze_before, start_from
 from matryo.training.optim import Average, learning_rate, make_optimizer
 from matryo.training.pairs import DistilledModel, PairModel
 from matryo.training.run import CHECKPOINT, Run, describe, is_complete, writing
-from matryo.training.step import make_step
+from matryo.training.step import Step, make_step
 from matryo.training.teacher import open_teacher
 from matryo.training.texts import open_tokenizer
 
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from matryo.training.recipe import Recipe
 
 __all__ = ["train"]
+
+_LOST = 10   # steps in a row without a finite gradient after which no more are left out
 
 
 def train(recipe: Recipe, dataset: Dataset, out: str | Path, *, progress: bool = True) -> Path:
@@ -69,7 +71,10 @@ def _train(
     total = recipe.loop.steps or recipe.loop.epochs * batches.steps
     log = Log(out, done=run.done, total=total, enabled=group.first, progress=progress)
 
-    with contextlib.closing(log), _fast_convolutions(), _own_chance(group), _interruptible() as interrupted:
+    with (
+        contextlib.closing(log), _fast_convolutions(), _sound_attention(), _own_chance(group),
+        _interruptible() as interrupted,
+    ):  # fmt: skip
         for epoch in range(run.done // batches.steps, math.ceil(total / batches.steps)):
             model.train()
             for layer in frozen:
@@ -84,9 +89,10 @@ def _train(
                 run.done += 1
                 log.step()
                 if run.done % recipe.loop.log_every == 0 or run.done == total:
-                    _report(run, log, z, losses, target, rate, noun(split, recipe.objective.kind))
+                    _report(run, log, step, z, losses, target, rate, noun(split, recipe.objective.kind))
                 if run.is_due() or interrupted.is_set():
-                    _check_finite(run, losses.tolist())   # a checkpoint of a lost run would only go on losing
+                    if not step.may_leave_out:
+                        _check_finite(run, losses.tolist())   # a checkpoint of a lost run would only go on losing
                     run.save()
                 if interrupted.is_set():
                     raise KeyboardInterrupt
@@ -132,25 +138,49 @@ def _fast_convolutions() -> Any:
     return torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=True)
 
 
-def _report(run: Run, log: Log, z: Tensor, losses: Tensor, target: Tensor, rate: float, items: str) -> None:
+@contextlib.contextmanager
+def _sound_attention() -> Iterator[None]:
+    """Without cuDNN's attention, which torch prefers on an H100 or H200: its gradients may be NaN.
+
+    They were found so in torch 2.11 to 2.13 where the keys do not fill a tile of 128, say for 64 patches or tokens
+    (github.com/pytorch/pytorch/issues/196678). Other kernels take its place.
+    """
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
+
+
+def _report(
+    run: Run, log: Log, step: Step, z: Tensor, losses: Tensor, target: Tensor, rate: float, items: str
+) -> None:
     """Log the loss and accuracy of this batch at every dim, and stop if the loss is lost."""
     with torch.no_grad():
         right = run.model.hits(z, target)
         figures = run.group.mean(torch.stack([losses.float(), right] if len(right) else [losses.float()])).tolist()
     dims = run.model.nesting.dims
-    _check_finite(run, figures[0])
+    since, in_a_row = step.left_out()
+    if not in_a_row or in_a_row >= _LOST:
+        _check_finite(run, figures[0], in_a_row)
+    left_out = {"left_out": since} if since else {}
+    if not all(map(math.isfinite, figures[0])):   # of a step that moved nothing: there is no more to say of it
+        log.line(run.done, "train", lr=rate, **left_out)
+        return
     by_dim = {name: dict(zip(dims, row, strict=True)) for name, row in zip(("loss", "top1"), figures, strict=False)}
     loss, top1 = by_dim["loss"], by_dim.get("top1", {})
-    log.line(run.done, "train", **by_dim, lr=rate, **{f"{items}_per_second": round(run.speed, 1)})
+    log.line(run.done, "train", **by_dim, lr=rate, **left_out, **{f"{items}_per_second": round(run.speed, 1)})
     ends = {f"top1@{dim}": f"{top1[dim]:.1%}" for dim in dict.fromkeys((dims[0], dims[-1])) if top1}
     log.show(loss=f"{sum(loss.values()) / len(loss):.3f}", **ends, **{items: f"{run.speed:,.0f}/s"})
 
 
-def _check_finite(run: Run, losses: list[float]) -> None:
-    if not all(map(math.isfinite, losses)):
+def _check_finite(run: Run, losses: list[float], in_a_row: int = 0) -> None:
+    if in_a_row or not all(map(math.isfinite, losses)):
+        lost = f", no finite gradient in {in_a_row} steps" if in_a_row else ""
         raise TrainingError(
             "the loss must stay finite",
-            got=f"{losses} at step {run.done}",
+            got=f"{losses} at step {run.done}{lost}",
             cure="start again in another --out with a lower --optim.lr, --optim.clip 1 or --loop.precision fp32",
         )
 

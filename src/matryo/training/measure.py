@@ -104,7 +104,7 @@ def recalls(
     """The share of queries that find one of their candidates first, or among the first ten; and the way back."""
     sides = [torch.cat(list(_embedded(model, side, recipe, device, tokenizer))) for side in
              (split.queries, split.candidates)]  # fmt: skip
-    pairs = torch.from_numpy(split.pairs).to(device)
+    pairs = torch.from_numpy(split.pairs[split.grades > 0]).to(device)
     found: Figures = {}
     for way, (a, b) in (("", (0, 1)), ("reverse ", (1, 0))):
         for dim in model.nesting.dims:

@@ -36,9 +36,10 @@ class PairBatches:
     def __init__(
         self, split: PairSplit, queries: Inputs, candidates: Inputs, recipe: Recipe, group: Group
     ) -> None:
-        self.positives = Positives(split.pairs, one_split=split.queries is split.candidates)
-        self.pairs = split.pairs
-        self.negatives = split.negatives if recipe.objective.negatives else split.negatives[:, :0]
+        kept = split.grades > 0   # others were judged, and do not belong together
+        self.pairs = split.pairs[kept]
+        self.positives = Positives(self.pairs, one_split=split.queries is split.candidates)
+        self.negatives = split.negatives[kept] if recipe.objective.negatives else split.negatives[kept, :0]
         self.queries, self.candidates = queries, candidates
         self.slices = Slices(len(self.positives), recipe.loop.seed, recipe.loop.batch, group)
         self.slices.check("queries with a positive")

@@ -156,7 +156,9 @@ class Optim:
         Literal["most", "matrices"], "what decays: most is all but the norms; matrices spares biases and embeddings too"
     ] = "most"
     encoder_share: Annotated[float, "the encoder's learning rate, as a share of what is new on top of it"] = 1.0
-    clip: Annotated[float, "largest gradient norm; 0 does not clip"] = 0.0
+    clip: Annotated[
+        float, "largest gradient norm; a step whose norm is not finite is left out (without batch norm); 0: no clipping"
+    ] = 0.0
     label_smoothing: Annotated[float, "probability mass spread over all classes"] = 0.0
     ema: Annotated[float, "decay of an average of the weights, which is then the model; 0 keeps none"] = 0.0
 

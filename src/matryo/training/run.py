@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from matryo import results
+from matryo.data import TextSplit
 from matryo.errors import RunError
 from matryo.files import lock, replacing, storage, write_json
 from matryo.training.batches import noun
@@ -163,7 +164,15 @@ def describe(recipe: Recipe, dataset: Dataset, group: Group) -> dict[str, Any]:
         "names": hashlib.sha256("\0".join(dataset.classes).encode()).hexdigest()[:16],
         "labels": hashlib.sha256((split.pairs if pairs else split.labels).tobytes()).hexdigest()[:16],
     }
+    sides = [side for side in ((split.queries, split.candidates) if pairs else (split,)) if isinstance(side, TextSplit)]
+    if sides:   # texts may have no labels to tell them apart
+        known["texts"] = hashlib.sha256("\0".join(map(_some, sides)).encode()).hexdigest()[:16]
     return {"recipe": dataclasses.asdict(recipe), "dataset": known, "processes": group.world}
+
+
+def _some(texts: TextSplit) -> str:
+    """A few hundred of the texts: all of a large corpus would take longer to read than a run to start."""
+    return "\0".join(texts.text(row) for row in range(0, len(texts), max(1, len(texts) // 256)))
 
 
 def is_complete(folder: Path, facts: dict[str, Any]) -> bool:

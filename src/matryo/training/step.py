@@ -56,6 +56,10 @@ class Step:
     ) -> None:
         self.model, self.spread, self.optimizer = model, spread, optimizer
         self.recipe, self.device = recipe, device
+        # The running statistics of a batch norm would be lost all the same, so there a lost step must stop the run.
+        careful = not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+        self.may_leave_out = bool(recipe.optim.clip) and careful
+        self.lost = torch.zeros(2, device=device)   # steps left out: since someone asked, and in a row up to now
 
     def __call__(self, inputs: Any, target: Tensor, rate: float) -> tuple[Tensor, Tensor]:
         """Take the step."""
@@ -67,10 +71,33 @@ class Step:
         self.optimizer.zero_grad(set_to_none=True)
         parts = self.recipe.loop.parts
         z, losses = self._backward(inputs, target) if parts == 1 else self._in_parts(inputs, target, parts)
+        sound = True
         if self.recipe.optim.clip:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.optim.clip)
-        self.optimizer.step()
+            norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.optim.clip)
+            sound = not self.may_leave_out or self._is_sound(norm)
+        if sound:
+            self.optimizer.step()
         return z, losses
+
+    def left_out(self) -> tuple[int, int]:
+        """How many steps had a gradient that was not finite and moved nothing: since last asked, and in a row."""
+        since, in_a_row = self.lost.int().tolist()
+        self.lost[0] = 0
+        return since, in_a_row
+
+    def _is_sound(self, norm: Tensor) -> bool:
+        """Count the step if its gradient is not finite: one such step would make every weight NaN.
+
+        Fused optimisers find out on the device whether to leave it out, so nobody waits, and say here it is sound.
+        """
+        bad = norm.isfinite().logical_not().float()
+        self.lost.add_(bad)
+        self.lost[1:].mul_(bad)
+        if self.recipe.optim.name == "adafactor":
+            return not bool(bad)
+        # As torch's GradScaler says it. The first step of SGD has to fill its buffers, whatever with.
+        self.optimizer.found_inf = bad if self.optimizer.state else None   # type: ignore[attr-defined]
+        return True
 
     def _backward(self, inputs: Any, target: Tensor, share: float = 1.0) -> tuple[Tensor, Tensor]:
         with autocast(self.recipe, self.device):

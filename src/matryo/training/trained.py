@@ -22,7 +22,6 @@ from matryo.training.distributed import choose_device
 from matryo.training.model import SHAPES, build_model
 from matryo.training.recipes import recipe_from_dict
 from matryo.training.run import CHECKPOINT, RUN, WEIGHTS, read_run
-from matryo.training.step import autocast
 from matryo.training.texts import TOKENIZER
 
 if TYPE_CHECKING:
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GivenImages", "TrainedModel", "load"]
 
+PRECISIONS = ("fp32", "bf16")
 _SIDES = ("queries", "candidates")
 
 
@@ -57,6 +57,8 @@ class TrainedModel:
     """How texts become numbers; None for a model of images."""
     sides: tuple[str, ...] = ()
     """What the queries and the candidates of its pairs were: images or texts; empty where it learned from no pairs."""
+    precision: str = "fp32"
+    """What it computes in: fp32, which gives the vectors that every export gives, or bf16, quicker on a GPU."""
 
     @property
     def description(self) -> dict[str, Any]:
@@ -70,6 +72,7 @@ class TrainedModel:
             **({"width": self.width} if slimmable else {}),
             "seed": self.recipe.loop.seed,
             "weights": self.weights,
+            **({"precision": self.precision} if self.precision != "fp32" else {}),
         }
 
     @property
@@ -139,19 +142,24 @@ class TrainedModel:
             for inputs, labels in test_batches(
                 split, self.recipe, self.device, start=start, batch=batch, workers=workers, tokenizer=self.tokenizer
             ):
-                with autocast(self.recipe, self.device):
+                with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
                     flip = self.recipe.data.test_flip and isinstance(inputs, torch.Tensor)
                     z = self.network.embed(inputs, flip=flip)
                 yield z.cpu().numpy(), labels.numpy()
 
 
-def load(run: str | Path, *, device: str = "auto", width: float = 1.0) -> TrainedModel:
+def load(run: str | Path, *, device: str = "auto", width: float = 1.0, precision: str = "fp32") -> TrainedModel:
     """The model of a complete run folder; a slimmable one at one of its widths.
+
+    ``precision`` is what it encodes in, whatever it was trained in: ``bf16`` is quicker on a GPU, but its vectors
+    differ from those in ``fp32`` in the third digit.
 
     >>> model = load("runs/demo")                    # doctest: +SKIP
     >>> model.encode(["cat.png"], dim=64).shape      # doctest: +SKIP
     (1, 64)
     """
+    if precision not in PRECISIONS:
+        raise InputError("unknown precision", got=repr(precision), cure=f"choose one of {', '.join(PRECISIONS)}")
     path = Path(run)
     if not (path / RUN).is_file():
         begun = (path / CHECKPOINT).exists()
@@ -172,7 +180,7 @@ def load(run: str | Path, *, device: str = "auto", width: float = 1.0) -> Traine
     network.to(where, memory_format=torch.channels_last).eval()   # type: ignore[call-overload]
     weights = sha256(path / WEIGHTS)
     sides = tuple(facts.get("sides", ()))   # which runs older than pairs do not have
-    return TrainedModel(network, recipe, tuple(facts["classes"]), where, weights, width, tokenizer, sides)
+    return TrainedModel(network, recipe, tuple(facts["classes"]), where, weights, width, tokenizer, sides, precision)
 
 
 class GivenImages:
