@@ -80,7 +80,7 @@ def _metavar(kind: Any) -> str:
 
 def _shown(default: Any) -> str:
     if isinstance(default, tuple):
-        return ",".join(map(str, default)) or "none"
+        return ",".join(map(str, default)) or "empty"
     if isinstance(default, bool):
         return str(default).lower()
-    return str(default).replace("%", "%%") or "none"
+    return str(default).replace("%", "%%") or "empty"
