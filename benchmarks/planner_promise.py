@@ -1,28 +1,33 @@
 """Whether a planner keeps its promise: over many draws of queries, how often the recall held for all the others.
 
     python benchmarks/planner_promise.py runs/tiny-imagenet-rn18 --rows docs/results/planner.jsonl
+    python benchmarks/planner_promise.py runs/tiny-imagenet-rn18 --index
 
-The planner sees a draw of queries and promises a recall; the others, which it never saw, say what the recall is. Each
-first stage is run once for all queries, and draws share what it found.
+The planner sees a draw of queries and promises a recall; the others, which it never saw, say what the recall is. Bare
+blocks are planned for by bytes: each first stage is run once for all queries, and draws share what it found. With
+``--index`` it is an index with a sketch and partitions that is planned for, as users do, by latency as it is measured
+in each draw anew.
 """
 
 from __future__ import annotations
 
 import argparse
+import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 import numpy as np
 
-from matryo import EmbeddingSet, truncate
+from matryo import EmbeddingSet, Index, truncate
 from matryo.results import append_rows, stamp
 from matryo.retrieve.blocks import Blocks
 from matryo.retrieve.compiled import best_engine
 from matryo.retrieve.execute import Hits, within
+from matryo.retrieve.frontier import Cost, Point
 from matryo.retrieve.plan import Plan, Stage
-from matryo.retrieve.planner import choose, openings
+from matryo.retrieve.planner import Searcher, choose, openings
 from matryo.retrieve.shortlist import Shortlist
 
 _DEPTH, _BATCH = 4096, 128
@@ -52,6 +57,15 @@ class Promise:
     bytes: float
     """Read a query by the chosen plans, on average."""
     exact_bytes: float
+    searcher: str = "blocks"
+    """Or an index."""
+    cost: Cost = "bytes"
+    """What was to be cheap."""
+    plans: int = 0
+    """How many different ones were chosen."""
+    milliseconds: float | None = None
+    """Of a query by the chosen plans, the median over draws, where that was measured."""
+    exact_milliseconds: float | None = None
 
 
 class Pool:
@@ -126,44 +140,83 @@ def main() -> None:
     parser.add_argument("--k", type=int, default=10)
     parser.add_argument("--seen", type=int, default=500, help="queries that the planner sees")
     parser.add_argument("--draws", type=int, default=100)
-    parser.add_argument("--int8-up-to", type=int, default=128)
+    parser.add_argument("--int8-up-to", type=int, default=128, help="of bare blocks")
+    parser.add_argument("--index", action="store_true", help="plan for an index, by latency")
+    parser.add_argument("--count", type=int, help="of the database, so many vectors drawn at random (default: all)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rows", type=Path, default=Path("docs/results/planner.jsonl"))
     args = parser.parse_args()
     inside = args.folder / "embeddings" if (args.folder / "embeddings").is_dir() else args.folder
     database, asked = (EmbeddingSet.open(inside / split) for split in (args.database, args.queries))
-    blocks = Blocks.of(database.vectors, database.nesting, int8_up_to=args.int8_up_to)
-    pool = Pool(blocks, np.ascontiguousarray(asked.vectors, np.float32))
+    if args.count:
+        chosen = np.random.default_rng(args.seed).permutation(database.count)[: args.count]
+        database = database.select(np.sort(chosen))
+    queries = np.ascontiguousarray(asked.vectors, np.float32)
     subject = " ".join(filter(None, (args.folder.name, database.manifest.dataset, args.queries)))
-    for recall in args.recalls:
-        found = promise(pool, recall, args.k, args.seen, args.draws, args.seed)
-        print(f"recall {recall:g}: kept {found.kept} of {found.draws} times, {found.recall:.4f} on average", flush=True)
-        append_rows(args.rows, [stamp("planner-promise", subject, asdict(found), seed=args.seed)])
+    with tempfile.TemporaryDirectory() as work:
+        trial = indexed(Path(work), database, queries) if args.index else pooled(database, queries, args.int8_up_to)
+        for recall in args.recalls:
+            found = promise(trial, recall, args.k, args.seen, args.draws, args.seed)
+            about = f"kept {found.kept} of {found.draws} times, {found.recall:.4f} on average"
+            print(f"recall {recall:g}: {about}", flush=True)
+            append_rows(args.rows, [stamp("planner-promise", subject, asdict(found), seed=args.seed)])
 
 
-def promise(pool: Pool, recall: float, k: int, seen: int, draws: int, seed: int) -> Promise:
-    """Plan for ``draws`` draws from the pool, and look at what is true of the others."""
-    everyone = np.broadcast_to(np.arange(len(pool.queries))[:, None], pool.queries.shape)
-    true = pool.search(everyone, k).ids
+@dataclass(frozen=True)
+class Searched:
+    """What is planned for, and the queries as it takes them."""
+
+    searcher: Searcher
+    queries: Array
+    name: str
+    cost: Cost
+
+
+def pooled(database: EmbeddingSet, queries: Array, int8_up_to: int) -> Searched:
+    """Bare blocks; a query is its number."""
+    pool = Pool(Blocks.of(database.vectors, database.nesting, int8_up_to=int8_up_to), queries)
+    return Searched(pool, np.broadcast_to(np.arange(len(queries))[:, None], queries.shape), "blocks", "bytes")
+
+
+def indexed(work: Path, database: EmbeddingSet, queries: Array) -> Searched:
+    """An index of all vectors in one segment, with the guides that it has by default."""
+    index = Index.create(work / "index", database.nesting, dtype=str(database.vectors.dtype))
+    index.add(database.vectors)
+    index.build()
+    return Searched(index, queries, "index", "latency")
+
+
+def promise(trial: Searched, recall: float, k: int, seen: int, draws: int, seed: int) -> Promise:
+    """Plan for ``draws`` draws of the queries, and look at what is true of the others."""
+    searcher, everyone = trial.searcher, trial.queries
+    true = searcher.search(everyone, k).ids
     hits: dict[Plan, Array] = {}
-    recalls, costs, exact, most = [], [], 0, 0.0
+    recalls, points, exact = [], [], []
     for turn in range(draws):
         drawn = np.random.default_rng([seed, turn]).choice(len(everyone), seen, replace=False)
-        choice = choose(pool, everyone[drawn], recall=recall, k=k, cost="bytes", seed=turn, progress=False)
+        choice = choose(searcher, everyone[drawn], recall=recall, k=k, cost=trial.cost, seed=turn, progress=False)
         assert choice.plan is not None and choice.point is not None   # no budget forbids
         if choice.plan not in hits:
-            found = pool.search(everyone, k, choice.plan).ids
+            found = searcher.search(everyone, k, choice.plan).ids
             hits[choice.plan] = (found[:, :, None] == true[:, None]).any(axis=1).mean(axis=1)
         recalls.append(float(np.delete(hits[choice.plan], drawn).mean()))
-        costs.append(choice.point.bytes)
-        most = choice.frontier[0].bytes
-        exact += choice.point == choice.frontier[0]
-        print(f"{recall:g}, draw {turn}: truly {recalls[-1]:.4f}, {choice.point.bytes / 1e6:.2f} MB", flush=True)
+        points.append(choice.point)
+        exact.append(choice.frontier[0])
+        print(f"{recall:g}, draw {turn}: truly {recalls[-1]:.4f}, {choice.point.cost(trial.cost):.4g}", flush=True)
     return Promise(
-        target=recall, confidence=0.95, k=k, rows=pool.count, seen=seen, judged=len(everyone) - seen, draws=draws,
-        kept=sum(one >= recall for one in recalls), exact=exact, recall=mean(recalls), least=min(recalls),
-        bytes=mean(costs), exact_bytes=most,
+        target=recall, confidence=0.95, k=k, rows=searcher.count, seen=seen, judged=len(everyone) - seen, draws=draws,
+        kept=sum(one >= recall for one in recalls), recall=mean(recalls), least=min(recalls),
+        exact=sum(one == other for one, other in zip(points, exact, strict=True)),
+        bytes=mean(one.bytes for one in points), exact_bytes=exact[-1].bytes,
+        searcher=trial.name, cost=trial.cost, plans=len(hits),
+        milliseconds=taken(points), exact_milliseconds=taken(exact),
     )  # fmt: skip
+
+
+def taken(points: list[Point]) -> float | None:
+    """The median of the milliseconds that were measured, if any were."""
+    known = [one.latency for one in points if one.latency is not None]
+    return median(known) if known else None
 
 
 if __name__ == "__main__":

@@ -29,7 +29,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=Path, default=ROOT / "docs" / "results" / "retrieval.jsonl")
     args = parser.parse_args()
-    for name, svg in figures(read_rows(args.rows)).items():
+    rows = [row for row in read_rows(args.rows) if row.kind == "retrieval"]   # others have tables alone
+    for name, svg in figures(rows).items():
         args.rows.with_name(name).write_text(svg, encoding="utf-8")
         print(f"written: {args.rows.with_name(name)}")
 

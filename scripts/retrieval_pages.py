@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from retrieval_claim import claims, protocol
+from retrieval_promises import memory_tables, promise_tables, thread_tables
 from retrieval_rows import (
     ALIKE,
     RECALLS,
@@ -35,9 +36,11 @@ NOTES = {
     "retrieval": """The ten nearest by the cosine, one query at a time on one thread: the best setting of each engine
 that finds so much of what exact search at full dim finds. *Slower* is the time of a query as a multiple of matryo's,
 the median over turns of one run in which both were asked, or with ≈ of their means in different runs. *MB* is the
-index's size on disk, *memory* the MB that its process holds. *Batch* is all queries at once, on one thread too.
-At 512 dims, builds that had not been the best of their engine were not measured again; their rows are older, with 1,000
-queries, the same fifty for one setting after the other, so that what one had read lay in the cache for the next.""",
+index's size on disk, *memory* the MB that its process holds. *Batch* is all queries at once, on one thread too. At 512
+dims, builds that had not been the best of their engine were not measured again; their rows are older, with 1,000
+queries, the same fifty for one setting after the other, so that what one had read lay in the cache for the next. While
+the real vectors of 2048 dims were searched, the machine's other core was busy, which slows those most that read much.
+SVS has its codes (LVQ, LeanVec) on processors of Intel alone, so they are not here.""",
     "labels": "Where labels are what counts, other neighbours of the same class are as good, and so may a prefix be.",
     "growth": """What a query costs as the database grows, at recall@10 of at least 0.95; bytes are those of vectors and
 codes that are read, where the engine tells.""",
@@ -49,10 +52,9 @@ does; top-1 is 1-NN accuracy, recall@10 is against exact search at full dim. All
     "single": "Every vector at one dim, for comparison.",
     "gpu": """Milliseconds a query on a GPU (`index.to("cuda")`); *faster* is against exact search at full dim there.
 *torch* is what one would write by hand: one product and one `topk`, nothing scored anew, no order among ties. Vectors
-are random, with a spectrum that decays. A plan saves less than on a CPU, as launches cost more than scores. With many
-queries at once our search is far behind the plain product in float16: there it is not good enough yet.""",
-    "promise": """The planner sees some queries and promises a recall with 95 % confidence; all the others say whether
-it holds for them.""",
+are random, with a spectrum that decays. Exact search chooses by a product in float16, scores what it chose anew, and
+proves that nothing was missed. A plan saves less than on a CPU: launches cost more than scores, and with many queries
+at once the product is cheap and the rows of a shortlist are not.""",
     "generator": """A generator fitted to real embeddings, beside them:
 mAP@10, and how much of the ten nearest at full dim is among the first 10 and 200 at each dim, in percent. Only mAP@10
 was fitted to; each draw has classes and vectors of its own.""",
@@ -223,22 +225,13 @@ def gpu_tables(rows: list[Row]) -> list[str]:
     return parts
 
 
-def promise_tables(rows: list[Row]) -> list[str]:
-    """How often a promised recall held on the queries that the planner did not see."""
-    heads = ["promised recall", "queries seen", "draws", "kept", "only exact search", "recall, mean", "least"]
-    lines = [
-        [f"{one['target']:g}", f"{one['seen']:,}", f"{one['draws']}", f"{one['kept']}", f"{one['exact']}",
-         f"{one['recall']:.4f}", f"{one['least']:.4f}"]
-        for one in (row.figures for row in rows)
-    ]  # fmt: skip
-    return [NOTES["promise"], grid(heads, lines, left=0)]
-
-
 MAKERS: dict[str, Callable[[list[Row]], list[str]]] = {
     "retrieval": frontier_tables,
     "retrieval-table": paper_tables,
     "generator": generator_tables,
     "retrieval-gpu": gpu_tables,
     "planner-promise": promise_tables,
+    "retrieval-memory": memory_tables,
+    "retrieval-threads": thread_tables,
 }
 """What makes the parts of a page from the rows of a kind."""

@@ -4,6 +4,7 @@ import pytest
 from retrieval_claim import claims
 from retrieval_figures import figures, pareto
 from retrieval_pages import frontier_tables, generator_tables, paper_tables
+from retrieval_promises import memory_tables, promise_tables, thread_tables
 from retrieval_rows import best, newest, ratio
 
 from matryo import Plan
@@ -130,3 +131,33 @@ def test_labels_may_be_served_by_a_prefix():
     ]
     part = table_of("\n\n".join(frontier_tables(rows)), "mAP@10 within 0.1 point of exact search, 40.00 %")
     assert "| faiss Flat, truncated | dim 64 | 0.600 | 39.95 | 2,000 | 0.50 |" in part and "dim 16" not in part
+
+
+def test_each_limit_of_memory_has_a_line():
+    plan = {"stages": [{"dim": 16, "keep": 200, "precision": "int8"}, {"dim": 64, "keep": 10}], "probe": 0.1}
+    one = {"limit": 1.0, "advice": "default", "present": 1e9, "held": 2e8, "read": 4096.0, "faults": 12.3, "p50": 1.234,
+           "p95": 5.0, "recall": 0.97}  # fmt: skip
+    figures = {"name": "plan", "plan": plan, "index_bytes": 8e9, "asked": 100}
+    old, new = (stamp("retrieval-memory", "model, 9 × 64", figures | {"limits": limits}, seed=0)
+                for limits in ([one], [one, one | {"limit": None}]))  # fmt: skip
+    page = "\n\n".join(memory_tables([old, new]))
+    assert page.count("1 GiB") == 1 and "| none | 1 GB |" in page and "advice" not in page
+    assert "| 1 GiB | 1 GB | 200 MB | 0.970 | 1.23 | 5.00 | 4.1 kB | 12 |" in page
+    told = "\n\n".join(memory_tables([stamp("m", "s", figures | {"limits": [one | {"advice": "random"}]}, seed=0)]))
+    assert "| 1 GiB | random | 1 GB |" in told
+
+
+def test_threads_are_compared_search_by_search():
+    threads = [{"threads": 1, "qps": 1000.0, "faster": 1.0}, {"threads": 2, "qps": 1950.0, "faster": 1.948}]
+    figures = {"searches": [{"name": "exact", "queries": 500, "plan": None, "threads": threads}]}
+    page = "\n\n".join(thread_tables([stamp("retrieval-threads", "model, 9 × 64", figures, seed=0)]))
+    assert "| exact | 500 | 2 | 1,950 | 1.95 |" in page
+
+
+def test_promises_tell_what_was_cheap():
+    old = {"rows": 1000, "target": 0.95, "seen": 50, "draws": 10, "kept": 9, "exact": 1, "recall": 0.97, "least": 0.94,
+           "bytes": 2e6, "exact_bytes": 2e8}  # fmt: skip
+    new = old | {"searcher": "index", "cost": "latency", "milliseconds": 0.0712, "exact_milliseconds": 6.0}
+    page = "\n\n".join(promise_tables([stamp("planner-promise", "model", one, seed=0) for one in (old, new)]))
+    assert "| blocks, 1,000 | 0.95 | 50 | 10 | 9 | 1 | 0.9700 | 0.9400 | 2 MB | 200 MB |" in page
+    assert "| 0.9400 | 0.071 ms | 6.000 ms |" in page

@@ -1,13 +1,17 @@
 """An exported folder is whole or absent, replaces nothing unasked, and says what it is."""
 
+import json
 import re
 
+import numpy as np
 import pytest
 from export_models import image_model, text_model
 
+from matryo import EmbeddingSet, Nesting
 from matryo import export as room
 from matryo.cli.export import FORMATS as TYPED
 from matryo.errors import InputError, MissingExtra
+from matryo.evaluation import Relevance, evaluate, pairs
 from matryo.export import FORMATS, export, format_names
 from matryo.results import stamp
 
@@ -46,10 +50,50 @@ def test_the_card_has_a_table_of_every_dim(tmp_path):
     _, text = front_matter(export(text_model(), "transformers", tmp_path / "out", rows=rows))
     tables = re.findall(r"## (\w+): .*\n\n((?:\|.*\n)+)", text)
     assert dict(tables) == {
-        "train": "| dim | top1 test |\n|---:|---:|\n| 8 | 0.25 |\n| 128 | 0.75 |\n",
-        "evaluate": "| dim | top1 |\n|---:|---:|\n| 8 | 0.5 |\n| 32 | 0.625 |\n",
+        "train": "| dim | top1 test, % |\n|---:|---:|\n| 8 | 25.0 |\n| 128 | 75.0 |\n",
+        "evaluate": "| dim | top1, % |\n|---:|---:|\n| 8 | 50.0 |\n| 32 | 62.5 |\n",
     }
     assert rows[0].commit in text
+
+
+def tables_of(rows, folder):
+    """Each table of a card as {(dim, column): what its cell says}."""
+    _, text = front_matter(export(text_model(), "transformers", folder, rows=rows))
+    found = {}
+    for kind, table in re.findall(r"## (\w+): .*\n\n((?:\|.*\n)+)", text):
+        head, _, *lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
+        found[kind] = {(line[0], name): cell for line in lines for name, cell in zip(head[1:], line[1:], strict=True)}
+    return found
+
+
+def test_the_card_shows_what_was_evaluated_at_every_dim(tmp_path):
+    """Both dims of one set are measured for real; what the card says is compared with the result itself."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(40) % 4
+    some = EmbeddingSet.of(rng.normal(size=(40, 16)) + 2 * np.eye(4, 16)[labels], labels=labels, nesting=Nesting([8, 16]))
+    known = evaluate(some, some, dims=[4, 8, 16], progress=False)
+    shown = tables_of([stamp("evaluate", "x", known.to_figures(), seed=0)], tmp_path / "out")["evaluate"]
+    assert {dim for dim, _ in shown} == {"4", "8", "16"}
+    for dim in (4, 8, 16):
+        assert shown[str(dim), "top1, %"] == f"{100 * known.at(dim).top1:.1f}"
+        assert shown[str(dim), "map@10, %"] == f"{100 * known.at(dim).map_at[10]:.1f}"
+    assert not {name for _, name in shown if "mflops" in name or "trained" in name or "@100" in name}
+
+
+@pytest.mark.parametrize(("ks", "k"), [((1, 10), 10), ((1, 5), 5)])
+def test_the_card_shows_pairs_in_both_directions(ks, k, tmp_path):
+    rng = np.random.default_rng(1)
+    images = rng.normal(size=(30, 16))
+    a, b = (EmbeddingSet.of(one, nesting=Nesting([8, 16])) for one in (images, images + rng.normal(size=(30, 16))))
+    known = pairs(a, b, Relevance.of([[i, i] for i in range(30)]), ks=ks, sides=("images", "texts"), progress=False)
+    row = stamp("pairs", "x", json.loads(json.dumps(known.to_figures())), seed=0)
+    wanted = {
+        (str(dim), f"{metric}@{k} {words}, %"): f"{100 * value:.1f}"
+        for place, words in enumerate(("images → texts", "texts → images"))
+        for metric in ("hit", "recall", "ndcg", "mrr")
+        for dim, value in zip((8, 16), known.at(metric, k, place), strict=True)
+    }
+    assert tables_of([row], tmp_path / "out")["pairs"] == wanted
 
 
 def test_a_model_of_one_dim_promises_no_other(tmp_path):

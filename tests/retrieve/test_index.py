@@ -1,11 +1,16 @@
 """The index answers as plain loops do, over segments, filters, deletions and plans."""
 
+import shutil
+
 import numpy as np
 import pytest
 
 from matryo.errors import EmbeddingsError, InputError
 from matryo.nesting import Nesting, truncate
-from matryo.retrieve import Index, Plan
+from matryo.retrieve import Blocks, Index, Plan
+from matryo.retrieve.certified import Certified
+from matryo.retrieve.partition import Partition, PartitionSearch
+from matryo.retrieve.sketch import Sketch
 from matryo.retrieve.store import Limits, Store
 
 NESTING = Nesting([4, 8, 16])
@@ -145,3 +150,34 @@ def test_threads_are_at_least_one(small):
     index, _, queries = small
     with pytest.raises(InputError, match=r"threads must be at least 1 \(got 0\)"):
         index.search(queries, threads=0)
+
+
+def test_a_mapped_index_answers_as_one_in_memory(tmp_path):
+    pytest.importorskip("numba")
+    rng = np.random.default_rng(5)
+    vectors, queries = rng.normal(size=(3000, 16)).astype("f4"), rng.normal(size=(20, 16)).astype("f4")
+    with Index.create(tmp_path / "index", NESTING) as index:
+        index.add(vectors)
+        index.compact()   # into a file
+        index.build()
+    blocks = Blocks.of(vectors, NESTING)
+    assert all(one is other for one, other in zip(blocks.picked, blocks.full, strict=True))   # nothing is mapped
+    partition, plan = Partition.of(blocks, dim=16), Plan.of([(16, 60, "int8"), (16, 5)])
+    with Index.open(tmp_path / "index") as index:
+        (segment,) = index.store.snapshot().segments
+        for search, (rows, scores) in (
+            (index.search(queries, 5, exact=True), Certified(blocks, Sketch.of(blocks)).search(queries, 5)),
+            (index.search(queries, 5, plan), PartitionSearch(blocks, partition, plan, 5)(queries)),
+        ):
+            assert search.ids.tolist() == rows.tolist()
+            assert search.scores.tobytes() == scores.tobytes()
+        for again, mapped in zip(segment.blocks.picked, segment.blocks.full, strict=True):
+            assert again.ctypes.data != mapped.ctypes.data and (again == mapped).all()   # a mapping of its own
+
+
+def test_rows_are_picked_from_files_that_a_writer_removed(tmp_path):
+    blocks = Blocks.of(np.ones((3, 16)), NESTING)
+    blocks.write(tmp_path / "here")
+    opened = Blocks.open(tmp_path / "here")
+    shutil.rmtree(tmp_path / "here")
+    assert all((one == 1).all() for one in opened.picked)

@@ -7,6 +7,7 @@ import signal
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 pytest.importorskip("tokenizers")
 
@@ -15,10 +16,11 @@ from texts_made import figures, recipe
 
 from matryo import EmbeddingSet, truncate
 from matryo.data import text_dataset
-from matryo.encoders import build_encoder
+from matryo.encoders import Bert, build_encoder
 from matryo.errors import InputError, RecipeError, RunError
 from matryo.training import encode_pairs, encode_split, load, loop, train
 from matryo.training.checkpoint import load_weights
+from matryo.training.model import start_from
 
 RUNS = {
     "texts": (made.labelled, {}),
@@ -223,6 +225,69 @@ def test_what_does_not_fit_together_is_named(folder, tmp_path):
     for number, (data, changes, message) in enumerate(cases):
         with pytest.raises(RecipeError, match=message):
             train(recipe(**changes), data(), tmp_path / f"run{number}", progress=False)
+
+
+def test_an_encoder_that_cannot_read_the_data_is_named_at_the_start(tmp_path):
+    both, pairs = {"objective__kind": "pairs", "encoder__dim": 128}, {"objective__kind": "pairs"}
+    cases = [
+        (made.labelled, {"encoder__name": "convnet"},
+         r"encoder.name must read texts \(got convnet, which reads images\): .*--encoder.name bert-small"),
+        (made.pairs, {**pairs, "encoder__name": "timm:resnet18"}, r"encoder.name must read texts \(got timm:resnet18"),
+        (made.pictures, {}, r"encoder.name must read images \(got bert-tiny, which .* --encoder.name resnet18"),
+        (made.captions, {**both, "encoder__name": "convnet"},
+         r"images with texts need .*\(got encoder.name convnet and no text.encoder\): use --text.encoder bert-small$"),
+        (made.captions, both, r"an encoder of each .*use --text.encoder bert-tiny --encoder.name resnet18"),
+        (made.captions, {**both, "text__encoder": "bert-tiny"}, r"encoder.name must read images \(got bert-tiny"),
+        (made.captions, {**both, "encoder__name": "convnet", "text__encoder": "vit-s4"},
+         r"text.encoder must read texts \(got vit-s4, which reads images\)"),
+        (made.pairs, {**pairs, "text__encoder": "bert-mini"},
+         r'for images with texts \(got bert-mini, and texts alone\): .*--text.encoder "" --encoder.name bert-mini'),
+        (made.pictures, {"encoder__name": "convnet", "text__encoder": "bert-mini"}, r"and images alone\).*encoder \"\"$"),
+    ]  # fmt: skip
+    for number, (data, changes, message) in enumerate(cases):
+        out = tmp_path / f"run{number}"
+        with pytest.raises(RecipeError, match=message):
+            train(recipe(**changes), data(), out, progress=False)
+        assert not (out / "tokenizer.json").exists(), "nothing was made for a run that cannot begin"
+
+
+def test_classes_that_nobody_knows_are_named_at_the_start(tmp_path):
+    with pytest.raises(RecipeError, match=r"classify needs labels \(got a training split of 40 texts without labels\): "
+                                          r".*--objective.kind masked \(with --head.kind tied\) or pairs"):  # fmt: skip
+        train(recipe(), made.corpus(), tmp_path / "texts", progress=False)
+    with pytest.raises(RecipeError, match=r"split of 24 images without labels.*--objective.kind pairs"):
+        train(recipe(encoder__name="convnet"), made.pictures(known=False), tmp_path / "images", progress=False)
+
+
+def test_a_berts_own_weights_are_a_start(folder, tmp_path):
+    """The folder, its file, and that file as a model with a head has it; the oracle is the folder opened as a BERT."""
+    stored = load_weights(folder / "model.safetensors")
+    save_file({f"bert.{name}": value for name, value in stored.items()}, tmp_path / "headed.safetensors")
+    wanted = Bert.open(folder).state_dict()
+    for place in (folder, folder / "model.safetensors", tmp_path / "headed.safetensors"):
+        encoder = build_encoder("bert-tiny", vocabulary=made.tokenizer().vocabulary, length=32)
+        assert not torch.equal(encoder.words, wanted["embeddings.word_embeddings.weight"])
+        start_from(encoder, place)
+        assert all(torch.equal(value, wanted[name]) for name, value in encoder.state_dict().items())
+    changes = {"finetune__start": folder, "text__length": 32, "finetune__unfreeze": "none", "objective__kind": "pairs"}
+    run = train(recipe(**changes), made.pairs(), tmp_path / "run", progress=False)
+    after = load_weights(run / "model.safetensors")
+    assert all(torch.equal(after[f"encoder.{name}"], value) for name, value in wanted.items())
+
+
+def test_texts_longer_than_an_encoder_are_named_at_the_start(runs, folder, tmp_path):
+    long = {"text__length": 40, "objective__kind": "pairs"}
+    cases = [
+        ({"encoder__name": f"bert:{folder}"}, RecipeError, r"the 32 positions of bert:.*got 40\): use --text.length 32"),
+        ({"objective__distil": 1, "objective__teacher": f"bert:{folder}"}, RecipeError, r"32 positions of the teacher"),
+        ({"objective__distil": 1, "objective__teacher": runs["pairs"]}, RecipeError, r"16 positions of the teacher"),
+        ({"finetune__start": runs["pairs"]}, RunError, r"0 missing and 1 of another shape.*use .*--text.length 16"),
+        ({"finetune__start": folder}, RunError, r"0 missing and 1 of another shape.*use .*--text.length 32"),
+        ({"finetune__start": folder, "encoder__name": "bert-mini"}, RunError, r"missing and .*--encoder.name bert:FOLDER"),
+    ]  # fmt: skip
+    for number, (changes, error, message) in enumerate(cases):
+        with pytest.raises(error, match=message):
+            train(recipe(**long, **changes), made.pairs(), tmp_path / f"run{number}", progress=False)
 
 
 def test_another_corpus_of_as_many_texts_is_another_run(runs):

@@ -53,6 +53,13 @@ def pairs(count=32, negatives=0):
     return pair_dataset({"train": rows[:count], "test": [row[:2] for row in rows[count : count + 10]]})
 
 
+def pictures(count=24, known=True):
+    """Noise, of two classes or of none."""
+    images = np.random.default_rng(0).integers(0, 256, (count, 16, 16, 3), dtype=np.uint8)
+    labels = np.arange(count) % 2 if known else np.full(count, -1)
+    return array_dataset({"train": (images, labels), "test": (images, labels)}, ["a", "b"])
+
+
 def captions(count=24, per_image=2):
     """Coloured squares, each with texts that name it."""
     rng = np.random.default_rng(0)

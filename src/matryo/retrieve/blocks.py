@@ -14,13 +14,14 @@ score is right at every dim. The first blocks may have copies in int8, a quarter
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from matryo.errors import EmbeddingsError, InputError, NestingError
 from matryo.nesting import Nesting, prefix_norms
-from matryo.retrieve.folder import open_arrays, verify_arrays, write_arrays
+from matryo.retrieve.folder import open_arrays, picked, verify_arrays, write_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,6 +102,11 @@ class Blocks:
     def count(self) -> int:
         """How many vectors there are."""
         return len(self.norms)
+
+    @cached_property
+    def picked(self) -> tuple[Array, ...]:
+        """The same as ``full``, for who picks single rows."""
+        return tuple(map(picked, self.full))
 
     @property
     def dtype(self) -> str:

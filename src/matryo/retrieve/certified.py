@@ -80,7 +80,7 @@ class Certified:
         levels = [(_place(level.codes), _place(level.tails), low, level.dim)
                   for low, level in zip((0, *sketch.dims), sketch.levels, strict=False)]  # fmt: skip
         stored = [(_place(block), *columns, count)
-                  for block, columns in zip(blocks.full, blocks.nesting.blocks, strict=True)]  # fmt: skip
+                  for block, columns in zip(blocks.picked, blocks.nesting.blocks, strict=True)]  # fmt: skip
         bounds = [(level.error, level.length) for level in sketch.levels]
         numbers = (np.array(one, np.int64) for one in ((*fixed, _place(sketch.steps)), levels, stored))
         about, table, places = numbers

@@ -34,6 +34,23 @@ _TINY = np.finfo(np.float64).tiny
 
 
 @compiled
+def _turned(axes, vector, low, dim):
+    # The coordinates ``low`` … ``dim``. Rows are sliced, as an index that might be negative hinders the compiler, and
+    # taken four at a time, so that sums are loaded and stored less often.
+    turned, whole = np.zeros(dim - low), len(vector) // 4 * 4
+    for i in range(0, whole, 4):
+        one, two, three, four = vector[i], vector[i + 1], vector[i + 2], vector[i + 3]
+        a, b, c, d = axes[i, low:dim], axes[i + 1, low:dim], axes[i + 2, low:dim], axes[i + 3, low:dim]
+        for j in range(len(turned)):
+            turned[j] += one * a[j] + two * b[j] + three * c[j] + four * d[j]
+    for i in range(whole, len(vector)):
+        last, rest = vector[i], axes[i, low:dim]
+        for j in range(len(turned)):
+            turned[j] += last * rest[j]
+    return turned
+
+
+@compiled
 def look_at(axes, steps, vector, low, dim, error, length, before, factor, high, fine):
     """A query at one level, of which it has the coordinates ``low`` … ``dim``: codes 128 · ``high`` + ``fine``.
 
@@ -42,13 +59,9 @@ def look_at(axes, steps, vector, low, dim, error, length, before, factor, high, 
     rounding of the query may have changed so far.
     """
     known, rounded = before
-    turned = np.zeros(dim - low)
-    square = 0.0
+    turned, square = _turned(axes, vector, low, dim), 0.0
     for i in range(len(vector)):
-        value = vector[i]
-        square += value * value
-        for j in range(dim - low):
-            turned[j] += value * axes[i, low + j]
+        square += vector[i] * vector[i]
     largest, added = 0.0, 0.0
     for j in range(dim - low):
         known += turned[j] * turned[j]

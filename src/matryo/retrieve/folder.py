@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import secrets
 import shutil
 from pathlib import Path
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
-__all__ = ["open_arrays", "verify_arrays", "write_arrays"]
+__all__ = ["open_arrays", "picked", "verify_arrays", "write_arrays"]
 
 
 def write_arrays(
@@ -69,6 +70,25 @@ def open_arrays(folder: str | Path, header: str, format: int) -> tuple[dict[str,
             cure="pip install --upgrade matryo",
         )
     return about, {name.removesuffix(".npy"): _map(place / name, **record) for name, record in files.items()}
+
+
+def picked(array: Array) -> Array:
+    """A mapped array again, for who picks single rows of it; what is not mapped as it is.
+
+    The system reads on from where a file is read, often by megabytes. That is right for a scan and far too much for a
+    row, and where the files are larger than the memory it drives out what will be needed. So rows have a mapping of
+    their own, of which the system is told.
+    """
+    there = array.base
+    if not isinstance(there, np.memmap) or there.filename is None or not hasattr(mmap, "MADV_RANDOM"):
+        return array
+    try:
+        again = np.memmap(there.filename, there.dtype, "r", there.offset, there.shape)
+    except OSError:   # removed since, by a writer; the old mapping still holds it
+        return array
+    held: Any = again.base
+    held.madvise(mmap.MADV_RANDOM)
+    return np.asarray(again)
 
 
 def verify_arrays(folder: str | Path, header: str) -> None:

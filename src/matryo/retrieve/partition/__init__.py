@@ -25,7 +25,7 @@ import numpy as np
 
 from matryo.errors import EmbeddingsError, InputError, MissingExtra
 from matryo.retrieve.blocks import Blocks, checked_norms
-from matryo.retrieve.folder import open_arrays, verify_arrays, write_arrays
+from matryo.retrieve.folder import open_arrays, picked, verify_arrays, write_arrays
 from matryo.retrieve.metric import METRICS, Metric, check_metric
 from matryo.retrieve.partition.build import LANES, NOBODY, Build
 from matryo.retrieve.partition.steps import check_plan, steps_of
@@ -148,7 +148,7 @@ class Partition:
         Raises where they are not of ``blocks``, if these are given.
         """
         about, arrays = open_arrays(folder, HEADER, FORMAT)
-        held: dict[str, Any] = {**about, **arrays}
+        held: dict[str, Any] = {**about, **arrays, "codes": picked(arrays["codes"])}
         made = cls(**held)
         # Compiled loops go where these point to.
         ends = made.lists[:, 0] + -(-made.lists[:, 1] // LANES)
@@ -201,10 +201,10 @@ class PartitionSearch:
         self._stages, self._margins = steps_of(plan, blocks, partition)
         self._everyone = np.empty(0, np.bool_)
         # The machine has addresses only: what lies there is held here.
-        stored = zip(blocks.full, blocks.nesting.blocks, strict=True)
+        stored = zip(blocks.picked, blocks.nesting.blocks, strict=True)
         whole = [(block.ctypes.data, *columns) for block, columns in stored]
         self._tables = np.array(whole, np.int64), np.array(blocks.nesting.dims, np.int64)
-        self._held = blocks.full, blocks.norms, partition
+        self._held = blocks.picked, blocks.norms, partition
         self._machine = self._assembled(blocks, partition, plan)
 
     def __call__(self, queries: Any, allowed: Any = None) -> tuple[Indices, Floats]:

@@ -1,0 +1,83 @@
+"""What an index promises beside speed, as parts of a page: recall, little memory, and use of more threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from retrieval_rows import grid, setting, size, speed
+
+from matryo.results import Row
+
+NOTES = {
+    "promise": """The planner sees some queries and promises a recall with 95 % confidence; all the others say whether
+it holds for them. *Cheap* is what was to be so: bytes read from bare blocks, or milliseconds of an index as each draw
+measured them; *exact* is what exact search costs.""",
+    "memory": """An index whose files are larger than the memory that they may have. They are mapped, and every ten
+queries pages drawn at random are given back to the system until no more than the limit is left; a system in need gives
+back those that were not used for long, which is kinder. *In memory* is the most of the files that was there, *beside*
+what the process held besides; *read* is what a query read from disk, and *waits* how often it had to. One query at a
+time on one thread, after as many that only filled the memory.""",
+    "advice": """`random` tells the system that rows are picked one by one from the vectors and from the codes of
+later stages, `normal` that it may read on, and `default` is what an index does by itself.""",
+    "threads": """Many queries at once through `index.search(…, threads=…)`; *faster* is the median over rounds in which
+the numbers of threads took turns. The answers are the same to the last bit.""",
+}
+
+
+def memory_tables(rows: list[Row]) -> list[str]:
+    """What a query costs where an index has less memory than it is large."""
+    parts = ["## More vectors than memory", NOTES["memory"]]
+    newest = {(row.subject, row.hardware, row.figures["name"], *advices(row)): row for row in rows}
+    told = any(advices(row) != ["default"] for row in newest.values())
+    parts += [NOTES["advice"]] if told else []
+    for (subject, hardware, *_), row in newest.items():
+        f = row.figures
+        lines = [
+            ["none" if one["limit"] is None else f"{one['limit']:g} GiB", *([one["advice"]] if told else []),
+             size(one["present"]), size(one["held"]), f"{one['recall']:.3f}", f"{one['p50']:.2f}", f"{one['p95']:.2f}",
+             size(one["read"]), f"{one['faults']:.0f}"]
+            for one in f["limits"]
+        ]  # fmt: skip
+        parts += [f"**{setting({'build': {}, 'ask': {'plan': f['plan']}})}**"]
+        parts += [f"{subject}; {size(f['index_bytes'])} on disk, {f['asked']:,} queries, on {hardware}."]
+        heads = ["limit", *(["advice"] if told else []), "in memory", "beside", "recall@10", "ms, median", "ms, 95 %"]
+        parts += [grid([*heads, "read", "waits"], lines, left=1 + told)]
+    return parts
+
+
+def advices(row: Row) -> list[str]:
+    """What the system was told, one way or several."""
+    return sorted({one["advice"] for one in row.figures["limits"]})
+
+
+def thread_tables(rows: list[Row]) -> list[str]:
+    """What more threads bring."""
+    parts = ["## Threads", NOTES["threads"]]
+    for row in {(row.subject, row.hardware): row for row in rows}.values():
+        lines = [
+            [one["name"], f"{one['queries']:,}", f"{many['threads']}", speed(many["qps"]), f"{many['faster']:.2f}"]
+            for one in row.figures["searches"] for many in one["threads"]
+        ]  # fmt: skip
+        heads = ["search", "queries", "threads", "queries/s", "faster"]
+        parts += [f"{row.subject}, on {row.hardware}.", grid(heads, lines)]
+    return parts
+
+
+def promise_tables(rows: list[Row]) -> list[str]:
+    """How often a promised recall held on the queries that the planner did not see."""
+    heads = ["searched", "promised recall", "queries seen", "draws", "kept", "only exact search", "recall, mean",
+             "least", "cheap", "exact"]  # fmt: skip
+    lines = [
+        [f"{one.get('searcher', 'blocks')}, {one['rows']:,}", f"{one['target']:g}", f"{one['seen']:,}",
+         f"{one['draws']}", f"{one['kept']}", f"{one['exact']}", f"{one['recall']:.4f}", f"{one['least']:.4f}",
+         *promised_costs(one)]
+        for one in (row.figures for row in rows)
+    ]  # fmt: skip
+    return [NOTES["promise"], grid(heads, lines)]
+
+
+def promised_costs(figures: dict[str, Any]) -> list[str]:
+    """Of a query by the chosen plans, and by exact search."""
+    if figures.get("milliseconds") is None:
+        return [size(figures["bytes"]), size(figures["exact_bytes"])]
+    return [f"{figures['milliseconds']:.3f} ms", f"{figures['exact_milliseconds']:.3f} ms"]
