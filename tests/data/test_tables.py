@@ -120,7 +120,8 @@ def test_commas_come_back_as_they_were(folder, rows):
         ("a.csv", b'text,label\n"x,y\n', ["a.csv, line 2: a line must be CSV", "mend its quotes"]),
         ("a.csv", b'text,label\nx,y\n"a"b,y\n', ["a.csv, line 3: a line must be CSV"]),
         ("a.csv", b"text,label\nx,y,z\n", ["a.csv, line 2: a line has a field", "3 fields"]),
-        ("a.jsonl.gz", gzip.compress(b'{"a": 1}\n' * 99, mtime=0)[:-9], ["a.jsonl.gz is no readable gzip file", "EOFError"]),
+        ("a.jsonl.gz", gzip.compress(b'{"a": 1}\n' * 99, mtime=0)[:-9],
+         ["a.jsonl.gz is no readable gzip file", "EOFError"]),
         ("a.jsonl.gz", b"plain", ["a.jsonl.gz is no readable gzip file", "BadGzipFile", "copy it again"]),
     ],
 )  # fmt: skip
