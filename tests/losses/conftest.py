@@ -1,27 +1,24 @@
 """One fixture runs every engine there is: Triton on a GPU, or interpreted, in float32 only and slowly, on a CPU."""
 
 import importlib.util
-import os
 
 import pytest
 import torch
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"   # read when a kernel is defined, so before any import of one
-    if HAS_TRITON:
-        from triton.runtime import interpreter
+if HAS_TRITON and not torch.cuda.is_available():
+    from triton.runtime import interpreter
 
-        def multiplied(_, a, b, sums, *_precision):
-            """The interpreter multiplies the bits of half precision as if they were integers, and sums in it."""
-            product = as_single(a) @ as_single(b)
-            return interpreter.TensorHandle(sums.data + product.astype(sums.data.dtype), sums.dtype.scalar)
+    def multiplied(_, a, b, sums, *_precision):
+        """The interpreter multiplies the bits of half precision as if they were integers, and sums in it."""
+        product = as_single(a) @ as_single(b)
+        return interpreter.TensorHandle(sums.data + product.astype(sums.data.dtype), sums.dtype.scalar)
 
-        def as_single(one):
-            wide = one.data.dtype.itemsize == 2 and one.data.dtype.kind == "u"   # how it keeps bfloat16
-            return (one.data.astype("u4") << 16).view("f4") if wide else one.data.astype("f4")
+    def as_single(one):
+        wide = one.data.dtype.itemsize == 2 and one.data.dtype.kind == "u"   # how it keeps bfloat16
+        return (one.data.astype("u4") << 16).view("f4") if wide else one.data.astype("f4")
 
-        interpreter.InterpreterBuilder.create_dot = multiplied
+    interpreter.InterpreterBuilder.create_dot = multiplied
 NEEDS_TRITON = pytest.mark.skipif(not HAS_TRITON, reason="needs triton")
 
 

@@ -193,7 +193,7 @@ def test_low_scores_and_masked_columns_have_finite_gradients(lean, device, monke
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(kind) or "plain")
-@pytest.mark.parametrize("dims", [(8, 24, 64), (12, 160, 192, 320), (132, 136, 140, 144, 148)], ids=str)
+@pytest.mark.parametrize("dims", [(8, 24, 64), (12, 160, 192, 320)], ids=str)
 def test_half_precision_is_rounded_only_where_it_is_stored(lean, device, dtype, dims, kind):
     how = {name: kind.get(name, False) for name in ("over_rows", "smooth")}
     scores = make(dims, 70, 133, 2, device, dtype, **{k: v for k, v in kind.items() if k not in how})

@@ -1,4 +1,4 @@
-"""Relevance: which candidates answer which query, and how well; read from the qrels files of TREC and BEIR.
+"""Relevance: which candidates answer which query, and how well; read from qrels files as BEIR has them.
 
 ::
 

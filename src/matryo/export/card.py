@@ -10,13 +10,17 @@ from matryo.export.formats import FORMATS
 from matryo.files import replacing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from matryo.results import Row
     from matryo.training.trained import TrainedModel
 
 __all__ = ["write_card"]
+
+# The metrics of evaluate that are shares of 1, which a card shows in percent; the others (megaflops) it leaves out.
+_SHARE = re.compile(r"(^|[ _])(top\d+|(map|p|knn|recall)@\d+)$")
+_PAIR_METRICS = {"hit": "hit", "recall": "recall", "ndcg": "nDCG", "mrr": "MRR"}
 
 
 def write_card(path: Path, model: TrainedModel, to: str, rows: Sequence[Row], name: str) -> None:
@@ -57,10 +61,31 @@ def _promise(dims: Sequence[int]) -> str:
 
 def _tables(row: Row) -> Iterator[str]:
     """What a row says of each dim, with where it was measured."""
-    figures = row.figures
-    columns: dict[str, Mapping[int, Any]] = {}
+    columns = _columns(row.figures)
+    if not columns:
+        return
+    yield from ("", f"## {row.kind}: {row.subject}", "")
+    yield "| dim | " + " | ".join(columns) + " |"
+    yield "|---:" * (len(columns) + 1) + "|"
+    for dim in sorted({dim for values in columns.values() for dim in values}):
+        shown = (_shown(values.get(dim), name.endswith("%")) for name, values in columns.items())
+        yield f"| {dim} | " + " | ".join(shown) + " |"
+    yield ""
+    yield f"`{_public(row.command)}`, {row.hardware}, matryo {row.versions.get('matryo', '?')} {row.commit}"
+
+
+def _columns(figures: Mapping[str, Any]) -> dict[str, Mapping[int, Any]]:
+    """The figures of every dim by their names, from any of the four shapes that rows have."""
     dims = figures.get("dims")
-    if isinstance(dims, list | tuple):
+    if isinstance(dims, dict):   # of evaluate: dim, metric
+        names = dict.fromkeys(name for one in dims.values() for name, value in one.items() if _is_numbers([value]))
+        ks = {int(name.partition("@")[2]) for name in names if "@" in name}
+        kept = [name for name in names if _SHARE.search(name) and name.partition("@")[2] in ("", str(_depth(ks)))]
+        return {f"{name}, %": {int(dim): one.get(name) for dim, one in dims.items()} for name in kept}
+    if {"dims", "sides", "ks"} <= figures.keys():   # whose other lists may be as long as the dims by chance
+        return _of_pairs(figures)
+    columns: dict[str, Mapping[int, Any]] = {}
+    if isinstance(dims, list | tuple):   # metric, then a list by dim
         for key, values in figures.items():
             if key != "dims" and _is_numbers(values) and len(values) == len(dims):
                 columns[key] = dict(zip(dims, values, strict=True))
@@ -68,15 +93,24 @@ def _tables(row: Row) -> Iterator[str]:
         for split, values in splits.items() if isinstance(splits, dict) else ():
             if isinstance(values, dict) and _is_numbers(list(values.values())):
                 columns[f"{key} {split}"] = {int(dim): value for dim, value in values.items()}
-    if not columns:
-        return
-    yield from ("", f"## {row.kind}: {row.subject}", "")
-    yield "| dim | " + " | ".join(columns) + " |"
-    yield "|---:" * (len(columns) + 1) + "|"
-    for dim in sorted({dim for values in columns.values() for dim in values}):
-        yield f"| {dim} | " + " | ".join(_shown(values.get(dim)) for values in columns.values()) + " |"
-    yield ""
-    yield f"`{_public(row.command)}`, {row.hardware}, matryo {row.versions.get('matryo', '?')} {row.commit}"
+    return columns
+
+
+def _of_pairs(figures: Mapping[str, Any]) -> dict[str, Mapping[int, Any]]:
+    """Metric, direction, dim, k: there and back, at one k."""
+    dims, ks, (one, other) = figures["dims"], list(figures["ks"]), figures["sides"]
+    k = _depth(ks)
+    return {
+        f"{name}@{k} {direction}, %": {dim: at[ks.index(k)] for dim, at in zip(dims, figures[key][place], strict=True)}
+        for place, direction in enumerate((f"{one} → {other}", f"{other} → {one}"))
+        for key, name in _PAIR_METRICS.items()
+        if key in figures
+    }
+
+
+def _depth(ks: Collection[int]) -> int:
+    """The k that a card shows of several: 10, as papers do, or the largest."""
+    return 10 if 10 in ks else max(ks, default=0)
 
 
 def _public(words: str) -> str:
@@ -89,5 +123,5 @@ def _is_numbers(values: Any) -> bool:
     return isinstance(values, kinds) and bool(values) and all(type(value) in (int, float) for value in values)
 
 
-def _shown(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
+def _shown(value: float | None, share: bool) -> str:
+    return "" if value is None else f"{100 * value:.1f}" if share else f"{value:.4g}"

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from matryo.data.dataset import PairSplit, TextSplit
-from matryo.errors import DataError, RecipeError
+from matryo.errors import DataError
+from matryo.training.fits import check_objective, noun
 from matryo.training.images import StreamedImages, centred_images, open_images
 from matryo.training.masking import MaskedBatches
 from matryo.training.order import Slices
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from matryo.training.order import Rows
     from matryo.training.recipe import Recipe
 
-__all__ = ["Batches", "Inputs", "noun", "open_batches", "open_inputs", "test_batches", "test_inputs"]
+__all__ = ["Batches", "Inputs", "open_batches", "open_inputs", "test_batches", "test_inputs"]
 
 
 class Batches(Protocol):
@@ -50,18 +51,11 @@ def open_batches(
     split: Any, recipe: Recipe, group: Group, *, progress: bool, tokenizer: Tokenizer | None = None
 ) -> Batches:
     """The training batches this process sees."""
-    kind, pairs = recipe.objective.kind, isinstance(split, PairSplit)
-    if (kind == "pairs" and not pairs) or (kind in ("classify", "masked") and pairs):
-        raise RecipeError(
-            f"objective.kind {kind} needs " + ("pairs" if kind == "pairs" else "items, not pairs"),
-            got=f"{len(split)} {noun(split)}",
-            cure="choose another --objective.kind or --data.source",
-        )
-    if kind == "masked":
-        if tokenizer is None:
-            raise RecipeError("only texts have words to mask", got=noun(split), cure="use --data.source corpus")
+    check_objective(recipe, split)
+    if recipe.objective.kind == "masked":
+        assert tokenizer is not None
         return MaskedBatches(split, tokenizer, recipe, group)
-    if not pairs:
+    if not isinstance(split, PairSplit):
         return _Labelled(split, recipe, group, tokenizer, progress)
     queries = open_inputs(split.queries, recipe, group.device, tokenizer, progress=progress)
     if split.candidates is split.queries and not isinstance(queries, StreamedImages):   # whose workers serve one reader
@@ -130,10 +124,3 @@ def test_batches(
         count = len(inputs) if isinstance(inputs, torch.Tensor) else len(inputs.ids)
         yield inputs, torch.from_numpy(split.labels[done : done + count])
         done += count
-
-
-def noun(split: Any, objective: str = "") -> str:
-    """What the items of a split are: images, texts or pairs; texts that are masked are cut into windows first."""
-    if objective == "masked":
-        return "windows"
-    return "pairs" if isinstance(split, PairSplit) else "texts" if isinstance(split, TextSplit) else "images"

@@ -15,7 +15,7 @@ from matryo.data.dataset import PairSplit
 from matryo.embeddings import EmbeddingSet, EmbeddingWriter, Head
 from matryo.errors import EmbeddingsError, InputError
 from matryo.files import replacing
-from matryo.training.batches import noun
+from matryo.training.fits import noun
 
 if TYPE_CHECKING:
     from matryo.data import Dataset

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from matryo.errors import RecipeError, TrainingError
-from matryo.training.batches import noun, open_batches
+from matryo.training.batches import open_batches
 from matryo.training.distributed import process_group
+from matryo.training.fits import check_encoder, check_objective, noun
 from matryo.training.log import Log
 from matryo.training.measure import measure
 from matryo.training.model import build_model, freeze_before, start_from
@@ -60,6 +61,8 @@ def _train(
     recipe: Recipe, dataset: Dataset, out: Path, facts: dict[str, Any], group: Group, progress: bool
 ) -> None:
     split = dataset.split(recipe.data.train)
+    check_objective(recipe, split)
+    check_encoder(recipe, split)
     tokenizer = open_tokenizer(recipe, split, out, group, begun=(out / CHECKPOINT).exists())
     model, frozen = _make_model(recipe, len(dataset.classes), tokenizer, group)
     batches = open_batches(split, recipe, group, progress=progress and group.first, tokenizer=tokenizer)
@@ -122,6 +125,12 @@ def _make_model(
     frozen = freeze_before(model.encoder, recipe.finetune.unfreeze)   # after the line that exchanges layers
     for parameter in model.always_trained():
         parameter.requires_grad_(True)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise RecipeError(
+            "something must be left to train",
+            got=f"objective.kind {recipe.objective.kind}, which has no head, and finetune.unfreeze none",
+            cure="name the module of the encoder to train from, or leave finetune.unfreeze empty",
+        )
     model.to(group.device, memory_format=torch.channels_last)   # type: ignore[call-overload]
     if recipe.objective.teacher and isinstance(model, PairModel | DistilledModel):
         model.taught_by = (open_teacher(recipe, tokenizer, group.device),)

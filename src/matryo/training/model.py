@@ -13,15 +13,19 @@ from matryo.errors import RecipeError, RunError
 from matryo.heads import NestedLinear
 from matryo.training.checkpoint import load_weights
 from matryo.training.classify import Classifier
+from matryo.training.fits import check_length
 from matryo.training.masked import MaskedModel
 from matryo.training.pairs import DistilledModel, PairModel
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from matryo.training.objective import NestedModel
     from matryo.training.recipe import Recipe
 
 __all__ = ["build_model", "freeze_before", "save_shapes", "start_from"]
 
+_SAME_ENCODER = "use the encoder settings of the run it came from, or name a BERT's folder: --encoder.name bert:FOLDER"
 SHAPES = "encoder"   # the folder of a run that says what pretrained encoders are, without their weights
 
 
@@ -68,7 +72,7 @@ def _encoder(recipe: Recipe, vocabulary: int, shapes: Path | None) -> nn.Module:
 def _one(recipe: Recipe, name: str, vocabulary: int, shapes: Path | None, part: str, dim: int) -> nn.Module:
     options, data = recipe.encoder, recipe.data
     shape = shapes / part if shapes is not None and (shapes / part).is_dir() else None
-    return build_encoder(
+    encoder = build_encoder(
         name,
         dim=dim,
         stem=options.stem,
@@ -84,6 +88,9 @@ def _one(recipe: Recipe, name: str, vocabulary: int, shapes: Path | None, part: 
         length=recipe.text.length,
         shape=shape,
     )
+    if vocabulary and shapes is None:   # a stored run has shown already that its texts fit
+        check_length(recipe, encoder, name)
+    return encoder
 
 
 def save_shapes(encoder: nn.Module, folder: Path) -> None:
@@ -121,20 +128,31 @@ def freeze_before(encoder: nn.Module, name: str) -> list[nn.Module]:
 
 
 def start_from(encoder: nn.Module, path: Path) -> None:
-    """Load the encoder's weights from an earlier run folder or a safetensors file."""
+    """Load the encoder's weights from an earlier run folder or a safetensors file, which may be a BERT's own."""
     file = path / "model.safetensors" if path.is_dir() else path
     if not file.is_file():
         raise RunError("finetune.start must be a run folder or a .safetensors file", got=path, cure="check the path")
     stored = load_weights(file)
-    inside = {name.removeprefix("encoder."): value for name, value in stored.items() if name.startswith("encoder.")}
     wanted = encoder.state_dict()
-    given = {name: value for name, value in (inside or stored).items() if name in wanted}
+    # A run calls its encoder so, but a BERT its own layers too; behind a head, a BERT is "bert". The best fit is meant.
+    readings = [
+        {name.removeprefix(prefix): value for name, value in stored.items() if name.startswith(prefix)}
+        for prefix in ("encoder.", "", "bert.")
+    ]
+    given = max(({name: values[name] for name in wanted if name in values} for values in readings), key=len)
     wrong = [name for name, value in wanted.items() if name in given and given[name].shape != value.shape]
     missing = [name for name in wanted if name not in given and not name.endswith("num_batches_tracked")]
     if missing or wrong:
         raise RunError(
             "finetune.start must hold every weight of the encoder",
             got=f"{len(missing)} missing and {len(wrong)} of another shape, the first is {[*missing, *wrong][0]}",
-            cure="use the encoder settings of the run it came from",
+            cure=_other_length(given, wrong) if wrong and not missing else _SAME_ENCODER,
         )
     encoder.load_state_dict(given, strict=False)
+
+
+def _other_length(given: Mapping[str, torch.Tensor], wrong: Sequence[str]) -> str:
+    """What to do where weights are of another shape: if only positions are, texts were of another length."""
+    if all(name.endswith("position_embeddings.weight") for name in wrong):
+        return f"use its text.length: --text.length {len(given[wrong[0]])}"
+    return _SAME_ENCODER

@@ -29,7 +29,7 @@ class Data:
             "texts", "corpus", "pairs", "beir", "captions", "caption-shards", "emoji-names", "wordnet",
         ],
         "what --data DIR holds. Images: folder, packed .npz, tar shards; emoji are bundled. Texts: texts (with labels) "
-        "or corpus. Pairs: pairs or beir of texts, captions of images (in a folder or shards); emoji-names are bundled",
+        "or corpus. Pairs: pairs or beir of texts, captions or caption-shards; emoji-names and wordnet are bundled",
     ] = "emoji"  # fmt: skip
     train: Annotated[str, "the split to train on"] = "train"
     test: Annotated[Names, "the splits to measure after training"] = ()

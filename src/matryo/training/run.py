@@ -28,8 +28,8 @@ from matryo import results
 from matryo.data import TextSplit
 from matryo.errors import RunError
 from matryo.files import lock, replacing, storage, write_json
-from matryo.training.batches import noun
 from matryo.training.checkpoint import load_checkpoint, read_facts, save_checkpoint, save_weights
+from matryo.training.fits import noun
 from matryo.training.model import SHAPES, save_shapes
 from matryo.training.recipes import recipe_fields
 

@@ -10,6 +10,7 @@ import torch
 from matryo.data.tokens import Tokenizer
 from matryo.encoders import build_encoder
 from matryo.errors import RecipeError
+from matryo.training.fits import check_length
 from matryo.training.objective import NestedModel
 from matryo.training.pairs import embed_side
 from matryo.training.run import RUN
@@ -45,6 +46,8 @@ def open_teacher(recipe: Recipe, tokenizer: Tokenizer | None, device: torch.devi
     run = Path(name)
     if not (run / RUN).is_file():
         network = build_encoder(name)
+        if tokenizer is not None:
+            check_length(recipe, network, f"the teacher {name}")
         _check_words(recipe, Path(name.partition(":")[2]), tokenizer)
         return Teacher(network, recipe, device)
     model = load(run, device=str(device))
@@ -55,6 +58,8 @@ def open_teacher(recipe: Recipe, tokenizer: Tokenizer | None, device: torch.devi
             got=f"data.mean {ours.mean} and {theirs.mean}",
             cure="give the student the data.mean and data.std of the teacher",
         )
+    if tokenizer is not None:
+        check_length(recipe, model.network, f"the teacher {name}")
     _check_words(recipe, run, tokenizer)
     return Teacher(model.network, recipe, device)
 

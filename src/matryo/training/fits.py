@@ -1,0 +1,104 @@
+"""Whether a recipe's objective and encoders fit its data, found before anything is built or trained."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from matryo.data.dataset import PairSplit, TextSplit
+from matryo.encoders import Bert, encoder_names
+from matryo.encoders.bert import BERTS
+from matryo.encoders.from_open_clip import OpenClip
+from matryo.errors import RecipeError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from matryo.training.recipe import Recipe
+
+__all__ = ["check_encoder", "check_length", "check_objective", "noun"]
+
+
+def noun(split: Any, objective: str = "") -> str:
+    """What the items of a split are: images, texts or pairs; texts that are masked are cut into windows first."""
+    if objective == "masked":
+        return "windows"
+    return "pairs" if isinstance(split, PairSplit) else "texts" if isinstance(split, TextSplit) else "images"
+
+
+def check_objective(recipe: Recipe, split: Any) -> None:
+    """Raise unless ``split`` has what the objective learns from: pairs, words or labels."""
+    kind, what = recipe.objective.kind, noun(split)
+    if (kind == "pairs" and what != "pairs") or (kind in ("classify", "masked") and what == "pairs"):
+        raise RecipeError(
+            f"objective.kind {kind} needs " + ("pairs" if kind == "pairs" else "items, not pairs"),
+            got=f"{len(split)} {what}",
+            cure="choose another --objective.kind or --data.source",
+        )
+    if kind == "masked" and what != "texts":
+        raise RecipeError("only texts have words to mask", got=what, cure="use --data.source corpus")
+    if kind == "classify" and len(split) and (split.labels < 0).all():
+        others = "masked (with --head.kind tied) or pairs" if what == "texts" else "pairs"
+        raise RecipeError(
+            "objective.kind classify needs labels",
+            got=f"a training split of {len(split)} {what} without labels",
+            cure=f"choose a --data.source with labels, or --objective.kind {others}",
+        )
+
+
+def check_encoder(recipe: Recipe, split: Any) -> None:
+    """Raise unless the encoders a recipe names read what ``split`` holds, and all of them have something to read."""
+    sides = (split.queries, split.candidates) if isinstance(split, PairSplit) else (split,)
+    kinds = {noun(side) for side in sides}
+    name, text = recipe.encoder.name, recipe.text.encoder
+    if text and len(kinds) == 1:
+        alone = next(iter(kinds))
+        raise RecipeError(
+            "text.encoder is for images with texts",
+            got=f"{text}, and {alone} alone",
+            cure='leave it empty: --text.encoder ""' + (f" --encoder.name {text}" if alone == "texts" else ""),
+        )
+    if not text and len(kinds) == 2 and not name.startswith("open_clip:"):
+        given = name if _reads(name) == "texts" else "bert-small"
+        raise RecipeError(
+            "images with texts need an encoder of each",
+            got=f"encoder.name {name} and no text.encoder",
+            cure=f"use --text.encoder {given}" + (" --encoder.name resnet18" if given == name else ""),
+        )
+    _check_reads("encoder.name", name, "images" if text else next(iter(kinds)))
+    if text:
+        _check_reads("text.encoder", text, "texts")
+
+
+def _check_reads(field: str, name: str, wanted: str) -> None:
+    reads = _reads(name)
+    if reads and reads != wanted:
+        example = "bert-small" if wanted == "texts" else "resnet18"
+        raise RecipeError(
+            f"{field} must read {wanted}",
+            got=f"{name}, which reads {reads}",
+            cure=f"say for example --{field} {example}",
+        )
+
+
+def _reads(name: str) -> str:
+    """What an encoder of that name reads; empty where the name does not tell, or it is both."""
+    library = name.partition(":")[0] if ":" in name else ""
+    if name in BERTS or library in ("bert", "sentence-transformers"):
+        return "texts"
+    return "images" if library == "timm" or name in encoder_names() else ""
+
+
+def check_length(recipe: Recipe, encoder: nn.Module, name: str) -> None:
+    """Raise where texts may be longer than an encoder can read: the first such text would stop the training."""
+    for module in encoder.modules():
+        most = 0
+        if isinstance(module, Bert):
+            most = module.config.max_position_embeddings
+        elif isinstance(module, OpenClip):
+            most = int(module.model.context_length)
+        if most and recipe.text.length > most:
+            raise RecipeError(
+                f"text.length must not exceed the {most} positions of {name}",
+                got=recipe.text.length,
+                cure=f"use --text.length {most}",
+            )
