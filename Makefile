@@ -6,7 +6,8 @@ VENV   := .venv
 LIGHT  := .venv-light
 CLEAN  := .venv-clean
 PIP    := -m pip --disable-pip-version-check --quiet
-SHARED := -n auto --dist loadfile   # every core takes files of tests, whole ones, as their fixtures are costly
+# Every core takes files of tests, whole ones, as their fixtures are costly; in order, or long tests of few come last.
+SHARED := -n auto --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test lint docs unit light wheel soak clean
 
