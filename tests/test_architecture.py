@@ -47,7 +47,7 @@ COMPILED = {
 # Modules that cannot be read without Triton (and torch), so that nothing may import them before it computes on a GPU.
 TRITON = {
     "retrieve/device_kernels.py",
-    *(f"losses/kernels/fused{name}.py" for name in ("", "_kernels", "_operands", "_pulls", "_small")),
+    *(f"losses/kernels/fused{name}.py" for name in ("", "_kernels", "_launch", "_operands", "_pulls", "_rows", "_small", "_stats")),
 }
 # The one place of the numpy side that may use torch, inside functions: search on a GPU.
 ON_A_GPU = {"retrieve/gpu.py", "retrieve/device.py", "retrieve/device_steps.py"}

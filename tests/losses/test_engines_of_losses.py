@@ -15,11 +15,12 @@ from matryo import Nesting
 from matryo.errors import InputError
 from matryo.losses.kernels import choose, chunked
 from matryo.losses.kernels.scores import Pull, Scores
-from matryo.losses.kernels.single import scores_at, scores_shared
+from matryo.losses.kernels.single import scores_shared
 
 # Triton's interpreter computes what lies beyond the last column, too, and numpy warns of it.
 pytestmark = pytest.mark.filterwarnings("ignore:divide by zero encountered in log2:RuntimeWarning")
 
+NEEDS_TRITON = pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")
 MODULES = {"chunked": "matryo.losses.kernels.chunked", "triton": "matryo.losses.kernels.fused"}
 KINDS = [
     {},
@@ -87,15 +88,19 @@ def oracle_gradients(scores, pulls, product):
     return x, y, pulls.sum((0, 1) if scores.tied else 1), (pulls * product).sum(2), (pulls * product).sum(1)
 
 
-def make_pull(scores, by_row, by_column, seed, *, smooth=False):
+def make_target(scores, seed):
+    draw = torch.Generator().manual_seed(seed + 1)
+    return torch.randint(-1, scores.columns, (scores.rows,), generator=draw).to(scores.x.device)
+
+
+def make_pull(scores, target, by_row, by_column, seed, *, smooth=False):
     draw, (dims, rows), columns = torch.Generator().manual_seed(seed), by_row.shape, scores.columns
     new = lambda *shape: torch.randn(*shape, generator=draw, dtype=torch.float64).to(by_row)  # noqa: E731
     sign = new(dims, 1).sign()   # soft has one sign a dim, that of the gradient by its loss
     soft = new(dims, rows).abs() * sign
     soft[:, ::3] = 0   # rows that are ignored
     return Pull(
-        by_row, soft, new(dims, rows),
-        torch.randint(-1, columns, (rows,), generator=draw).to(by_row.device),
+        by_row, soft, new(dims, rows), target,
         by_column, None if by_column is None else new(dims, columns).abs() * sign,
         new(dims, rows) if smooth else None, new(columns) if smooth else None,
     )  # fmt: skip
@@ -111,7 +116,8 @@ def check(engine, scores, seed=0, *, over_rows=False, smooth=False, by_norm=Fals
     module = importlib.import_module(MODULES[engine])
     product = oracle_products(scores)
     score = product + oracle_bias(scores)
-    by_row, by_column = module.log_sum_exp(scores, over_rows)
+    target = make_target(scores, seed)
+    by_row, own, by_column = module.reductions(scores, target, over_rows)
     close = {"check_dtype": False, **close}
     exact = {"check_dtype": False} if scores.x.dtype == torch.float64 else {**close, "rtol": 2e-4, "atol": 1e-4}
     assert by_row.dtype == torch.promote_types(scores.x.dtype, torch.float32)
@@ -119,7 +125,8 @@ def check(engine, scores, seed=0, *, over_rows=False, smooth=False, by_norm=Fals
     assert (by_column is None) == (not over_rows)
     if over_rows:
         torch.testing.assert_close(by_column, score.logsumexp(1), **exact)
-    pull = make_pull(scores, by_row, by_column, seed, smooth=smooth)
+    torch.testing.assert_close(own, at_target(score, target), **exact)
+    pull = make_pull(scores, target, by_row, by_column, seed, smooth=smooth)
     wanted = oracle_gradients(scores, oracle_pulls(score, pull), product)
     got = module.gradients(scores, pull, bias=True)
     same = close_by_norm if by_norm else partial(torch.testing.assert_close, **close)
@@ -131,7 +138,6 @@ def check(engine, scores, seed=0, *, over_rows=False, smooth=False, by_norm=Fals
             assert mine is None
         else:
             same(mine, theirs)
-    torch.testing.assert_close(scores_at(scores, pull.target), at_target(score, pull.target), **exact)
     if smooth and scores.left is None:
         torch.testing.assert_close(scores_shared(scores, pull.share), score @ pull.share.double(), **exact)
 
@@ -170,7 +176,7 @@ def test_single_precision(lean, device, dims, kind):
     check(lean, scores, rtol=2e-4, atol=2e-5, **how)
 
 
-@pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")
+@NEEDS_TRITON
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(kind) or "plain")
 @pytest.mark.parametrize(("small", "rows", "columns"), [(0, 5, 19), (16, 1, 70), (16, 70, 1)])
 def test_large_dims_go_another_way_than_small_ones(monkeypatch, device, kind, small, rows, columns):
@@ -200,6 +206,23 @@ def test_half_precision_is_rounded_only_where_it_is_stored(lean, device, dtype, 
     check(lean, scores, by_norm=True, **how)
 
 
+@NEEDS_TRITON
+@pytest.mark.parametrize(("dims", "width"), [((7,), 7), ((3, 8, 131), 140), ((16, 32, 300), 300)])
+def test_norms_of_prefixes_and_their_gradients(device, dims, width):
+    rows = importlib.import_module("matryo.losses.kernels.fused_rows")
+    z = torch.randn(19, width, generator=torch.Generator().manual_seed(0)).to(device)
+    z[3], z[5, :8] = 0, 0   # a row, and prefixes of another, without a direction
+    given = torch.randn(len(dims), 19, generator=torch.Generator().manual_seed(1)).to(device)
+    precise = z.double().requires_grad_()
+    norms = torch.stack([precise[:, :dim].norm(dim=1) for dim in dims])
+    wanted = torch.where(norms > 0, 1 / norms.where(norms > 0, 1), 0)
+    (gradient,) = torch.autograd.grad(wanted, precise, given.double())
+    for one in (z, z.T.contiguous().T):   # rows that do not lie together
+        inverse = rows.inverse_norms(one, dims)
+        torch.testing.assert_close(inverse, wanted.float())
+        torch.testing.assert_close(rows.inverse_norms_backward(one, inverse, given, dims), gradient.nan_to_num().float())
+
+
 class _Largest(TorchDispatchMode):
     numbers = 0
 
@@ -216,15 +239,17 @@ def test_chunked_makes_nothing_larger_than_its_inputs_and_a_tile(monkeypatch):
     monkeypatch.setattr(chunked, "_TILE", 8 * 8 * 3)
     scores = make((2, 5, 8), 25, 31, 0, "cpu", torch.float32, bias=True)
     with _Largest() as seen:
-        by_row, by_column = chunked.log_sum_exp(scores, over_rows=True)
-        chunked.gradients(scores, make_pull(scores, by_row, by_column, 0, smooth=True), bias=True)
+        target = make_target(scores, 0)
+        by_row, _, by_column = chunked.reductions(scores, target, over_rows=True)
+        chunked.gradients(scores, make_pull(scores, target, by_row, by_column, 0, smooth=True), bias=True)
     assert seen.numbers == scores.y.numel() < 25 * 31
 
 
 def test_only_what_is_asked_for(lean, device):
     module = importlib.import_module(MODULES[lean])
     scores = make((3, 8), 4, 6, 0, device, torch.float32)
-    pull = make_pull(scores, *module.log_sum_exp(scores), 0)
+    target = make_target(scores, 0)
+    pull = make_pull(scores, target, module.reductions(scores, target)[0], None, 0)
     both = module.gradients(scores, pull)
     one, other = module.gradients(scores, pull, y=False), module.gradients(scores, pull, x=False)
     torch.testing.assert_close((one.x, other.y), (both.x, both.y))
@@ -235,11 +260,13 @@ def test_only_what_is_asked_for(lean, device):
 
 def test_no_rows_and_no_columns():
     scores = make((2, 5), 0, 4, 0, "cpu", torch.float32)
-    by_row, by_column = chunked.log_sum_exp(scores, over_rows=True)
+    none = torch.empty(0, dtype=torch.long)
+    by_row, _, by_column = chunked.reductions(scores, none, over_rows=True)
     assert by_row.shape == (2, 0)
     assert by_column.isneginf().all()
-    assert not chunked.gradients(scores, make_pull(scores, by_row, None, 0)).y.any()
-    by_row, by_column = chunked.log_sum_exp(make((2, 5), 3, 0, 0, "cpu", torch.float32), over_rows=True)
+    assert not chunked.gradients(scores, make_pull(scores, none, by_row, None, 0)).y.any()
+    none = torch.full((3,), -1)
+    by_row, _, by_column = chunked.reductions(make((2, 5), 3, 0, 0, "cpu", torch.float32), none, over_rows=True)
     assert by_row.isneginf().all()
     assert by_column.shape == (2, 0)
 
@@ -257,10 +284,10 @@ def test_an_engine_that_cannot_run_is_named(monkeypatch):
     scores = make((2,), 2, 2, 0, "cpu", torch.float32)
     with pytest.raises(InputError, match=r"one of auto, plain, chunked, triton \(got 'cuda'\): use auto"):
         choose(scores, "cuda")
-    monkeypatch.setattr("matryo.losses.kernels._HAS_TRITON", False)
+    monkeypatch.setattr("matryo.losses.kernels.HAS_TRITON", False)
     with pytest.raises(InputError, match="needs the package triton"):
         choose(scores, "triton")
-    monkeypatch.setattr("matryo.losses.kernels._HAS_TRITON", True)
+    monkeypatch.setattr("matryo.losses.kernels.HAS_TRITON", True)
     with pytest.raises(InputError, match=r"computes on a GPU \(got vectors on cpu\): move them to cuda"):
         choose(scores, "triton")
     monkeypatch.setenv("TRITON_INTERPRET", "1")

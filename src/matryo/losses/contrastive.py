@@ -6,6 +6,7 @@ the norms, the temperature and their gradients are numbers by row and by column 
 
 from __future__ import annotations
 
+import importlib
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from torch import Tensor, distributed
 from matryo.errors import InputError
 from matryo.losses.cross_entropy import cross_entropy_by_dim, prefix_logits, weighed
 from matryo.losses.gather import gather_rows
-from matryo.losses.kernels import choose, wide
+from matryo.losses.kernels import HAS_TRITON, choose, wide
 from matryo.losses.kernels.reduce import reduce
 from matryo.losses.kernels.scores import Scores
 from matryo.losses.vectors import as_autocast, check_vectors
@@ -140,10 +141,8 @@ class _InverseNorms(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, dims: tuple[int, ...]) -> Tensor:
-        sums = z[:, : dims[-1]].to(wide(z.dtype)).square().cumsum(1)
-        squares = torch.stack([sums[:, dim - 1] for dim in dims])
-        some = squares > 0
-        inverse = squares.where(some, 1).rsqrt() * some
+        fused = _fused_rows(z)
+        inverse = _inverse_norms(z, dims) if fused is None else fused.inverse_norms(z, dims)
         ctx.save_for_backward(z, inverse)
         ctx.dims = dims
         return inverse
@@ -152,12 +151,29 @@ class _InverseNorms(torch.autograd.Function):
     def backward(ctx: Any, *given: Any) -> tuple[Tensor, None]:
         """−x · Σ over the dims that reach x of gradient / norm³."""
         z, inverse = ctx.saved_tensors
+        fused = _fused_rows(z)
+        if fused is not None:
+            return fused.inverse_norms_backward(z, inverse, given[0], ctx.dims), None
         pulls = (given[0] * inverse**3).flip(0).cumsum(0).flip(0)
         widths = [high - low for low, high in pairwise((0, *ctx.dims))]
         by_column = torch.cat([one[:, None].expand(-1, width) for one, width in zip(pulls, widths, strict=True)], 1)
         gradient = torch.zeros_like(z) if z.shape[1] > ctx.dims[-1] else torch.empty_like(z)
         gradient[:, : ctx.dims[-1]] = -z[:, : ctx.dims[-1]] * by_column
         return gradient, None
+
+
+def _inverse_norms(z: Tensor, dims: tuple[int, ...]) -> Tensor:
+    sums = z[:, : dims[-1]].to(wide(z.dtype)).square().cumsum(1)
+    squares = torch.stack([sums[:, dim - 1] for dim in dims])
+    some = squares > 0
+    return squares.where(some, 1).rsqrt() * some
+
+
+def _fused_rows(z: Tensor) -> Any:
+    """The module with kernels for them, if they can run; a compiler of torch makes its own."""
+    if not z.is_cuda or z.dtype == torch.float64 or not HAS_TRITON or torch.compiler.is_compiling():
+        return None
+    return importlib.import_module("matryo.losses.kernels.fused_rows")
 
 
 def _check(a: Tensor, b: Tensor, negatives: Tensor | None, nesting: Nesting, temperature: float | Tensor) -> None:

@@ -148,10 +148,13 @@ def cross_entropy_of(
         share = x.new_ones(len(y), dtype=wide(x.dtype)) if class_weight is None else class_weight
     wanted = target.where(target >= 0, len(y)).where(counted, -1)   # a wrong one is found where it is looked up
     parts = reduce(scores, wanted, share=share, engine=engine)
-    count = _count(target, parts.by_row.dtype, ignore_index, class_weight)
-    each = (1 - label_smoothing) * count * (parts.by_row - parts.at_target)
+    each, count = parts.by_row - parts.at_target, counted
+    if class_weight is not None:
+        count = _count(target, parts.by_row.dtype, ignore_index, class_weight)
+        each = count * each
     if share is not None:
-        each = each + label_smoothing / len(y) * (share.sum() * parts.by_row - parts.shared)
+        others = share.sum() * parts.by_row - parts.shared
+        each = (1 - label_smoothing) * each + label_smoothing / len(y) * others
     return each.where(counted, 0).sum(1) / count.sum()
 
 

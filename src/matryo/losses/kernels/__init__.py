@@ -17,13 +17,13 @@ from matryo.errors import InputError
 if TYPE_CHECKING:
     from matryo.losses.kernels.scores import Scores
 
-__all__ = ["ENGINES", "choose", "wide"]
+__all__ = ["ENGINES", "HAS_TRITON", "choose", "wide"]
 
 ENGINES = ("auto", "plain", "chunked", "triton")
 
 # Scores × dims that are kept rather than computed twice. A GPU has much memory, and launches cost it more than scores.
 _FEW = {"cuda": 1 << 27, "cpu": 1 << 22}
-_HAS_TRITON = importlib.util.find_spec("triton") is not None
+HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
@@ -42,11 +42,11 @@ def choose(scores: Scores, engine: str = "auto") -> str:
     if scores.rows * scores.columns * len(scores.nesting) <= _FEW.get(scores.x.device.type, _FEW["cpu"]):
         return "plain"
     fits = scores.x.is_cuda and scores.x.dtype != torch.float64
-    return "triton" if _HAS_TRITON and fits else "chunked"
+    return "triton" if HAS_TRITON and fits else "chunked"
 
 
 def _check_triton(scores: Scores) -> None:
-    if not _HAS_TRITON:
+    if not HAS_TRITON:
         raise InputError(
             "engine triton needs the package triton", got="none installed", cure="pip install triton, or use auto"
         )

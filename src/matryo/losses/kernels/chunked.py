@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from matryo.losses.kernels import wide
-from matryo.losses.kernels.scores import Gradients
+from matryo.losses.kernels.scores import Gradients, slices, spans
+from matryo.losses.kernels.single import scores_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
 
     from matryo.losses.kernels.scores import Pull, Scores
 
-__all__ = ["gradients", "log_sum_exp", "slices", "spans"]
+__all__ = ["gradients", "reductions"]
 
 _TILE = 1 << 22   # scores × dims at a time: 16 MiB in float32
 _ROWS = 1024   # of a tile, at most
 
 
-def log_sum_exp(scores: Scores, over_rows: bool = False) -> tuple[Tensor, Tensor | None]:
+def reductions(scores: Scores, target: Tensor, over_rows: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
     """See :mod:`matryo.losses.kernels.scores`."""
     dims, new, dtype = len(scores.nesting), scores.x.new_full, wide(scores.x.dtype)
     by_row = new((dims, scores.rows), -math.inf, dtype=dtype)
@@ -43,7 +44,7 @@ def log_sum_exp(scores: Scores, over_rows: bool = False) -> tuple[Tensor, Tensor
                 by_row[i, rows] = torch.logaddexp(by_row[i, rows], score.logsumexp(1))
                 if by_column is not None:
                     by_column[i, columns] = torch.logaddexp(by_column[i, columns], score.logsumexp(0))
-    return by_row, by_column
+    return by_row, scores_at(scores, target), by_column
 
 
 def gradients(scores: Scores, pull: Pull, *, x: bool = True, y: bool = True, bias: bool = False) -> Gradients:
@@ -72,20 +73,6 @@ def gradients(scores: Scores, pull: Pull, *, x: bool = True, y: bool = True, bia
         if into_y is not None and part_y is not None:
             into_y[columns] = part_y
     return Gradients(None if into_x is None else into_x.to(scores.x.dtype), into_y, into_bias, into_left, into_right)
-
-
-def spans(scores: Scores) -> list[tuple[slice, slice]]:
-    """The columns of x, and those of y, that each dim multiplies: its block if tied, else all its own."""
-    if scores.tied:
-        return [(slice(low, high), slice(low, high)) for low, high in scores.nesting.blocks]
-    starts = zip(scores.nesting.dims, scores.starts, strict=True)
-    return [(slice(0, dim), slice(start, start + dim)) for dim, start in starts]
-
-
-def slices(count: int, size: int) -> Iterator[slice]:
-    """Of at most ``size``, one after the other; at least 1."""
-    size = max(size, 1)
-    return (slice(low, min(low + size, count)) for low in range(0, count, size))
 
 
 def _tile(scores: Scores) -> tuple[int, int]:

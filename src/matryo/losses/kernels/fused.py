@@ -10,31 +10,34 @@ theirs, and least of the arithmetic.
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from matryo.losses.kernels.fused_kernels import combine_kernel, lse_kernel, pull_kernel
-from matryo.losses.kernels.fused_operands import Stats, Sweep, Tile, descriptor, flags, lying, pieces, readable
+from matryo.losses.kernels.fused_launch import launch
+from matryo.losses.kernels.fused_operands import Sweep, Tile, descriptor, flags, lying, pieces, readable
 from matryo.losses.kernels.fused_products import Into, Products
+from matryo.losses.kernels.fused_rows import scores_at
 from matryo.losses.kernels.fused_small import small_kernel
+from matryo.losses.kernels.fused_stats import Stats
 from matryo.losses.kernels.scores import Gradients, Pull, Scores
-from matryo.nesting import Nesting
 
-__all__ = ["gradients", "log_sum_exp"]
+__all__ = ["gradients", "reductions"]
 
 _PULLS = 0.9, 1 << 26   # bytes of pulls at a time: so many a score, but not less than these
 _SMALL = 128   # dims up to this one are small
+_HELD = 4   # large dims whose pulls are in registers at the same time
 _PROGRAMS = 1024   # enough for every GPU there is
 
 # As measured on an H200, for half precision. Scores with left and right need more registers.
 _LSE = Tile(128, 128, 32, 64, warps=4, stages=3)
+_LSE_PLAIN = Tile(128, 128, 32, 64, warps=4, stages=2, group=32)   # fewer registers, so three programs at a time
 _PULL = {False: Tile(64, 128, 32, 64, warps=4, stages=4), True: Tile(64, 64, 32, 64, warps=4, stages=4)}
 _SMALLS = {   # by the width of the vectors, and whether scores are scaled; rows are those of the tile that stays
     16: {False: Tile(128, 128, 0, 0, warps=4, stages=3), True: Tile(128, 64, 0, 0, warps=4, stages=3)},
-    32: {False: Tile(128, 128, 0, 0, warps=4, stages=3), True: Tile(128, 64, 0, 0, warps=4, stages=3)},
+    32: {False: Tile(64, 128, 0, 0, warps=4, stages=3), True: Tile(128, 64, 0, 0, warps=4, stages=3)},
     64: {False: Tile(64, 128, 0, 0, warps=4, stages=3), True: Tile(64, 128, 0, 0, warps=4, stages=3)},
     128: {False: Tile(64, 128, 0, 0, warps=4, stages=3), True: Tile(64, 64, 0, 0, warps=4, stages=3)},
 }
@@ -42,25 +45,29 @@ _SMALL_Y = {128: Tile(64, 64, 0, 0, warps=4, stages=3)}   # where the gradient o
 _SINGLE = Tile(64, 64, 16, 32, warps=4, stages=2)   # in full precision, which takes twice the room
 
 
-def log_sum_exp(scores: Scores, over_rows: bool = False) -> tuple[Tensor, Tensor | None]:
+def reductions(scores: Scores, target: Tensor, over_rows: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
     """See :mod:`matryo.losses.kernels.scores`."""
-    scores, tile, dims = readable(scores), _tile(scores, _LSE), len(scores.nesting)
+    scores, dims = readable(scores), len(scores.nesting)
+    plain = scores.left is None and scores.bias is None and scores.columns % _LSE.columns == 0
+    tile = _tile(scores, _LSE_PLAIN if plain and not over_rows else _LSE)
     down, across = pieces(scores.rows, tile.rows), pieces(scores.columns, tile.columns)
     by_row = scores.x.new_empty(dims, across, scores.rows, dtype=torch.float32)
     by_column = scores.x.new_empty(dims, down, scores.columns, dtype=torch.float32) if over_rows else None
     with _on(scores.x):
-        lse_kernel[(down * across,)](
-            *Sweep(scores, tile).arguments, scores.left, scores.right, scores.bias, by_row, by_column,
-            MASKED=scores.columns % tile.columns != 0, OVER_ROWS=over_rows, **flags(scores), **tile.constants,
+        launch(
+            lse_kernel, (down * across,), *Sweep(scores, tile).arguments, scores.left, scores.right, scores.bias,
+            by_row, by_column, MASKED=scores.columns % tile.columns != 0, OVER_ROWS=over_rows, **flags(scores),
+            **tile.constants,
         )  # fmt: skip
-        return _combined(by_row), None if by_column is None else _combined(by_column)
+        at_target = scores_at(scores, target)
+        return _combined(by_row), at_target, None if by_column is None else _combined(by_column)
 
 
 def _combined(logs: Tensor) -> Tensor:
     """The log-sum-exp of the tiles' own."""
     dims, parts, count = logs.shape
     out = logs.new_empty(dims, count)
-    combine_kernel[(pieces(count, 128), dims)](logs, out, parts, count, BLOCK=128, num_warps=4)
+    launch(combine_kernel, (pieces(count, 128), dims), logs, out, parts, count, BLOCK=128, num_warps=4)
     return out
 
 
@@ -72,7 +79,7 @@ def gradients(scores: Scores, pull: Pull, *, x: bool = True, y: bool = True, bia
     into = Into(
         new(scores.x.shape, **single) if x else None,
         _unwritten(scores) if y else None,
-        new(scores.columns, scores.nesting.dims[min(small, dims - 1)], **single) if y and small and tied else None,
+        new(scores.columns, scores.nesting.dims[small - 1], **single) if y and small and tied else None,
         new(scores.columns if scores.tied else (dims, scores.columns), **single) if bias else None,
         None if scores.left is None else new(dims, scores.rows, **single),
         None if scores.left is None else new(dims, scores.columns, **single),
@@ -82,9 +89,10 @@ def gradients(scores: Scores, pull: Pull, *, x: bool = True, y: bool = True, bia
         for level in range(small):
             _add_small(scores, stats, level, into)
         if small < dims:
-            _add_large(*_from(scores, stats, into, small))
-        if into.y is not None and into.y_shared is not None:
-            into.y[:, : into.y_shared.shape[1]] = into.y_shared
+            _add_large(scores, stats, into, small)
+        if into.y is not None and into.y_small is not None:
+            first = into.y[:, : into.y_small.shape[1]]
+            first.add_(into.y_small) if small < dims else first.copy_(into.y_small)
     return Gradients(
         None if into.x is None else into.x.to(scores.x.dtype), into.y, into.bias, into.left, into.right
     )
@@ -93,7 +101,8 @@ def gradients(scores: Scores, pull: Pull, *, x: bool = True, y: bool = True, bia
 def _unwritten(scores: Scores) -> Tensor:
     """Room for the gradient of y: zero where no dim reaches, the rest will be written."""
     room, used = torch.empty_like(scores.y), scores.starts[-1] + scores.nesting.dim
-    room[:, used:] = 0
+    if used < room.shape[1]:
+        room[:, used:] = 0
     return room
 
 
@@ -112,64 +121,57 @@ def _add_small(scores: Scores, stats: Stats, level: int, into: Into) -> None:
         mine, others = sides[::-1] if of_y else sides
         down, across = pieces(mine.shape[0], tile.rows), pieces(others.shape[0], tile.columns)
         splits = min(across, max(1, _PROGRAMS // down))
-        gradient = into.y_shared if of_y else into.x
+        gradient = into.y_small if of_y else into.x
         if gradient is None:
             gradient = scores.x.new_zeros(mine.shape[0], dim, dtype=torch.float32)
-        small_kernel[(down, splits)](
-            descriptor(mine, tile.rows, wide), descriptor(others, tile.columns, wide), level, dim, scores.rows,
-            scores.columns, pieces(across, splits), *stats.arguments, gradient, gradient.stride(0), into.bias,
-            into.left, into.right, BM=tile.rows, BN=tile.columns, D=wide, OF_Y=of_y, num_warps=tile.warps,
-            num_stages=tile.stages, MASKED=scores.columns % (tile.rows if of_y else tile.columns) != 0,
-            **flags(scores, stats, bias_sum=of_y and into.bias is not None),
+        launch(
+            small_kernel, (down, splits), descriptor(mine, tile.rows, wide), descriptor(others, tile.columns, wide),
+            level, dim, scores.rows, scores.columns, pieces(across, splits), *stats.arguments, gradient,
+            gradient.stride(0), into.bias, into.left, into.right, BM=tile.rows, BN=tile.columns, D=wide, OF_Y=of_y,
+            MASKED=scores.columns % (tile.rows if of_y else tile.columns) != 0, num_warps=tile.warps,
+            num_stages=tile.stages, **flags(scores), **stats.flags(of_y and into.bias is not None),
         )  # fmt: skip
         if of_y and into.y is not None and not scores.tied:
             into.y[:, start : start + dim] = gradient.to(into.y.dtype)
 
 
-def _add_large(scores: Scores, stats: Stats, into: Into) -> None:
-    """The gradients at all other dims, some columns at a time."""
-    tile, dims = _tile(scores, _PULL[scores.left is not None]), len(scores.nesting)
-    sweep, products = Sweep(scores, tile), Products(scores, into)
+def _add_large(scores: Scores, stats: Stats, into: Into, lowest: int) -> None:
+    """The gradients at the dims from the ``lowest`` on, some columns at a time."""
+    tile, dims = _tile(scores, _PULL[scores.left is not None]), len(scores.nesting) - lowest
     room = max(int(_PULLS[0] * scores.rows * scores.columns), _PULLS[1])
     most = max(1, room // (dims * scores.rows * scores.x.element_size() * tile.columns)) * tile.columns
     width = pieces(pieces(scores.columns, pieces(scores.columns, most)), tile.columns) * tile.columns   # all alike
     pulls = scores.x.new_empty(dims, scores.rows, width)
+    sweeps, products = _sweeps(scores, stats, into, lowest, tile, pulls), Products(scores, into, pulls, lowest)
+    for number, first in enumerate(range(0, scores.columns, width)):
+        tiles = pieces(min(width, scores.columns - first), tile.columns)
+        for operands, (level, count), constants in sweeps:
+            grid = (pieces(scores.rows, tile.rows) * tiles,)
+            launch(pull_kernel, grid, *operands, first, width, tiles, level, count, **constants)
+        products.add(number)
+
+
+def _sweeps(
+    scores: Scores, stats: Stats, into: Into, lowest: int, tile: Tile, pulls: Tensor
+) -> list[tuple[tuple[Any, ...], tuple[int, int], dict[str, Any]]]:
+    """What the pulls of some columns are computed with, the largest dims first: operands, (lowest, dims), constants.
+
+    Dims that share their columns are taken four at a time, as many as registers hold. A sweep for smaller ones goes
+    no further than they reach, which for most nestings is a small part of the way.
+    """
+    dims = len(scores.nesting)
     constants: dict[str, Any] = {
-        "MASKED": scores.columns % tile.columns != 0, "HELD": dims - 1 if scores.tied and dims <= 4 else 0,
-        **flags(scores, stats, bias_sum=into.bias is not None), **tile.constants,
+        "MASKED": scores.columns % tile.columns != 0, **flags(scores), **stats.flags(into.bias is not None),
+        **tile.constants,
     }  # fmt: skip
-    for first in range(0, scores.columns, width):
-        count = min(width, scores.columns - first)
-        tiles = pieces(count, tile.columns)
-        pull_kernel[(pieces(scores.rows, tile.rows) * tiles,)](
-            *sweep.arguments, *stats.arguments, pulls, into.bias, into.left, into.right, first, width, tiles, dims,
-            **constants,
-        )  # fmt: skip
-        products.add(pulls[:, :, :count], first)
-
-
-def _from(scores: Scores, stats: Stats, into: Into, level: int) -> tuple[Scores, Stats, Into]:
-    """The same without the dims before one."""
-    if not level:
-        return scores, stats, into
-
-    def later(tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else tensor[level:]
-
-    start, bias = scores.starts[level], scores.bias if scores.tied else later(scores.bias)
-    fewer = replace(
-        scores, y=scores.y[:, start:], nesting=Nesting(scores.nesting.dims[level:]), bias=bias,
-        left=later(scores.left), right=later(scores.right),
-    )  # fmt: skip
-    less = replace(
-        stats, left=fewer.left, right=fewer.right, bias=bias, sign=stats.sign[level:], top=stats.top[level:],
-        hard=stats.hard[level:], top_right=later(stats.top_right), even=later(stats.even),
-    )  # fmt: skip
-    onto = replace(
-        into, y=None if into.y is None else into.y[:, start:], bias=into.bias if scores.tied else later(into.bias),
-        left=later(into.left), right=later(into.right),
-    )  # fmt: skip
-    return readable(fewer), less, onto
+    sweeps = []
+    for end in range(dims, lowest, -_HELD) if scores.tied else [dims]:
+        begin = max(lowest, end - _HELD) if scores.tied else lowest
+        sweep = Sweep(scores, tile, slice(begin, end))
+        operands = *sweep.arguments, *stats.arguments, pulls[begin - lowest :], into.bias, into.left, into.right
+        kind = {"HELD": end - begin - 1 if scores.tied else 0, "LATER": scores.tied and end < dims}
+        sweeps.append((operands, (begin, end - begin), {**constants, **kind}))
+    return sweeps
 
 
 def _tile(scores: Scores, half: Tile) -> Tile:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from matryo.losses.kernels.fused_pulls import LOG2E, is_hit, less_hard, of_columns, of_rows, pulls_of
+from matryo.losses.kernels.fused_pulls import LOG2E, is_hit, less_hard, of_columns, of_rows, pulls_of, turn_at
 
 __all__ = ["combine_kernel", "lse_kernel", "pull_kernel"]
 
@@ -129,19 +129,20 @@ def _sums_of_columns(tile, BM: tl.constexpr, EXACT: tl.constexpr):
 
 @triton.jit
 def _swept(
-    products, level, m, n, hit, edge, rows, columns, left, right, bias, sign, top, hard, target, top_right, even, share,
-    bias_sum, left_sum, right_sum, BM: tl.constexpr,
+    products, level, m, n, hit, edge, rows, columns, left, right, bias, negative, top, hard, target, top_right, even,
+    share, bias_sum, left_sum, right_sum, BM: tl.constexpr,
     SCALED: tl.constexpr, BIAS: tl.constexpr, RESTART: tl.constexpr, OVER_ROWS: tl.constexpr, EVEN: tl.constexpr,
     BIAS_SUM: tl.constexpr, MASKED: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """What the pulls of a tile at one dim multiply x and y with; their sums are added where they are wanted."""
-    row = of_rows(level, m[:, None], rows, left, top, even, SCALED, EVEN)
+    turn = turn_at(level, negative)
+    row = of_rows(level, turn, m[:, None], rows, left, top, even, SCALED, EVEN)
     column = of_columns(level, n[None, :], columns, right, bias, top_right, share,
                          SCALED, BIAS, RESTART, OVER_ROWS, EVEN)  # fmt: skip
     p = pulls_of(products, row, column, edge, SCALED, BIAS, OVER_ROWS, EVEN, MASKED)
     if hit:
-        p = less_hard(p, level, m[:, None], n[None, :], rows, hard, target)
-    if tl.load(sign + level) < 0:
+        p = less_hard(p, level, turn, m[:, None], n[None, :], rows, hard, target)
+    if turn < 0:
         p = -p
     column_ok = n < columns
     if BIAS_SUM:
@@ -194,23 +195,36 @@ def _load_tile(corner, rows, stride, BM: tl.constexpr, BN: tl.constexpr):
     return tl.load(corner + m * stride + tl.arange(0, BN)[None, :], m < rows, 0.0)
 
 
-@triton.jit(do_not_specialize=[*_STEPS, "dims", "tiles", "hits_stride"])
+@triton.jit(do_not_specialize=[*_STEPS, "lowest", "dims", "tiles", "hits_stride"])
 def pull_kernel(
     x_ragged, y_ragged, x_even, y_even, ends, ragged_steps, even_steps, even_start, rows, columns,
-    left, right, bias, sign, top, hard, target, hits, hits_stride, top_right, even, share,
-    pulls, bias_sum, left_sum, right_sum, first, width, tiles, dims,
+    left, right, bias, negative, top, hard, target, hits, hits_stride, top_right, even, share,
+    pulls, bias_sum, left_sum, right_sum, first, width, tiles, lowest, dims,
     BM: tl.constexpr, BN: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, HIT: tl.constexpr,
     SCALED: tl.constexpr, BIAS: tl.constexpr, RESTART: tl.constexpr, OVER_ROWS: tl.constexpr, EVEN: tl.constexpr,
-    BIAS_SUM: tl.constexpr, MASKED: tl.constexpr, HELD: tl.constexpr, PRECISION: tl.constexpr,
+    BIAS_SUM: tl.constexpr, MASKED: tl.constexpr, HELD: tl.constexpr, LATER: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Write the pulls at every dim, [dims, rows, width], of the columns from ``first`` on, ``tiles`` tiles of them.
+    """Write the pulls at ``dims`` dims, from the ``lowest`` on, [dims, rows, width], of ``tiles`` tiles of columns from
+    ``first`` on.
 
     Where the dims share their columns, what is stored is the sum over a dim and all later ones: what the block that
-    this dim adds is multiplied with. Up to the last dim, the pulls of the earlier ones wait in registers if there are
-    at most three (``HELD``); else they are stored, and gone over again while they are in the cache.
+    this dim adds is multiplied with. Up to the last dim, the pulls of the earlier ones (``HELD``, at most three) wait
+    in registers. With ``LATER``, there is a sum over later dims already, behind those that are written.
     """
     TYPE: tl.constexpr = pulls.dtype.element_ty
     EXACT: tl.constexpr = tl.float32 == TYPE
+    negative, top, hard = negative + lowest, top + lowest * rows, hard + lowest * rows
+    if SCALED:
+        left, left_sum = left + lowest * rows, left_sum + lowest * rows
+        right, right_sum = right + lowest * columns, right_sum + lowest * columns
+    if OVER_ROWS:
+        top_right += lowest * columns
+    if EVEN:
+        even += lowest * rows
+    if RESTART and BIAS:
+        bias += lowest * columns
+    if RESTART and BIAS_SUM:
+        bias_sum += lowest * columns
     i, j = _place(tl.program_id(0), tl.cdiv(rows, BM), tiles, GROUP)
     begin = first + j * BN
     m, n = i * BM + tl.arange(0, BM), begin + tl.arange(0, BN)
@@ -228,17 +242,13 @@ def pull_kernel(
             b = y_ragged.load([begin, step * BR])
             acc = tl.dot(a, b.T, acc, input_precision=PRECISION)
             if (step + 1 == end) & (level < dims - 1):
-                p = _swept(acc, level, m, n, hit, edge, rows, columns, left, right, bias, sign, top, hard, target,
-                           top_right, even, share, bias_sum, left_sum, right_sum, BM, SCALED, BIAS, RESTART, OVER_ROWS,
-                           EVEN, BIAS_SUM, MASKED, EXACT)  # fmt: skip
-                if HELD >= 3:
-                    oldest = older
-                if HELD >= 2:
-                    older = old
-                if HELD:
-                    old = _packed(p, BM, BN, TYPE)
-                else:
+                p = _swept(acc, level, m, n, hit, edge, rows, columns, left, right, bias, negative, top, hard,
+                           target, top_right, even, share, bias_sum, left_sum, right_sum, BM, SCALED, BIAS, RESTART,
+                           OVER_ROWS, EVEN, BIAS_SUM, MASKED, EXACT)  # fmt: skip
+                if RESTART:
                     _store_tile(corner + level * stride, p, rows - i * BM, width, BM, BN)
+                else:
+                    oldest, older, old = older, old, _packed(p, BM, BN, TYPE)
                 level += 1
                 end = tl.load(ends + level)
                 if RESTART:
@@ -248,22 +258,20 @@ def pull_kernel(
         b = y_even.load([begin, even_start + step * BK])
         acc = tl.dot(a, b.T, acc, input_precision=PRECISION)
         if (ragged_steps + step + 1 == end) & (level < dims - 1):
-            p = _swept(acc, level, m, n, hit, edge, rows, columns, left, right, bias, sign, top, hard, target,
-                       top_right, even, share, bias_sum, left_sum, right_sum, BM, SCALED, BIAS, RESTART, OVER_ROWS,
-                       EVEN, BIAS_SUM, MASKED, EXACT)  # fmt: skip
-            if HELD >= 3:
-                oldest = older
-            if HELD >= 2:
-                older = old
-            if HELD:
-                old = _packed(p, BM, BN, TYPE)
-            else:
+            p = _swept(acc, level, m, n, hit, edge, rows, columns, left, right, bias, negative, top, hard,
+                       target, top_right, even, share, bias_sum, left_sum, right_sum, BM, SCALED, BIAS, RESTART,
+                       OVER_ROWS, EVEN, BIAS_SUM, MASKED, EXACT)  # fmt: skip
+            if RESTART:
                 _store_tile(corner + level * stride, p, rows - i * BM, width, BM, BN)
+            else:
+                oldest, older, old = older, old, _packed(p, BM, BN, TYPE)
             level += 1
             end = tl.load(ends + level)
-    total = _swept(acc, dims - 1, m, n, hit, edge, rows, columns, left, right, bias, sign, top, hard, target,
-                   top_right, even, share, bias_sum, left_sum, right_sum, BM, SCALED, BIAS, RESTART, OVER_ROWS,
+    total = _swept(acc, dims - 1, m, n, hit, edge, rows, columns, left, right, bias, negative, top, hard,
+                   target, top_right, even, share, bias_sum, left_sum, right_sum, BM, SCALED, BIAS, RESTART, OVER_ROWS,
                    EVEN, BIAS_SUM, MASKED, EXACT)  # fmt: skip
+    if LATER:
+        total += _load_tile(corner + dims * stride, rows - i * BM, width, BM, BN).to(tl.float32)
     here = corner + (dims - 1) * stride
     _store_tile(here, total, rows - i * BM, width, BM, BN)
     if HELD >= 1:
@@ -275,9 +283,3 @@ def pull_kernel(
     if HELD >= 3:
         total += _unpacked(oldest, BM, BN, TYPE)
         _store_tile(here - 3 * stride, total, rows - i * BM, width, BM, BN)
-    if (not RESTART) and HELD == 0:
-        tl.debug_barrier()   # other threads may have written what is read
-        for _ in tl.range(1, dims, disable_licm=True, num_stages=1):
-            here -= stride
-            total += _load_tile(here, rows - i * BM, width, BM, BN).to(tl.float32)
-            _store_tile(here, total, rows - i * BM, width, BM, BN)

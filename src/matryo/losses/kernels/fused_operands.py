@@ -1,25 +1,25 @@
-"""What the fused kernels are called with: tiles, vectors as the hardware copies them, numbers by row and column.
+"""What the fused kernels are called with: tiles, and vectors as the hardware copies them.
 
 Everything here is computed once for a loss, however often its kernels run.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, fields, replace
-from functools import cached_property, lru_cache
-from itertools import accumulate
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from matryo.losses.kernels.scores import Pull, Scores
+from matryo.losses.kernels.fused_launch import launch
+from matryo.losses.kernels.scores import Scores
 
-__all__ = ["HIT", "Stats", "Sweep", "Tile", "descriptor", "flags", "lying", "pieces", "readable"]
-
-HIT = 64   # rows and columns a side of what is known to hold a target or none; divides every tile
+__all__ = ["Sweep", "Tile", "descriptor", "flags", "lying", "pieces", "readable"]
 
 
 @dataclass(frozen=True)
@@ -43,91 +43,52 @@ class Tile:
         return shape | {"num_warps": self.warps, "num_stages": self.stages}
 
 
-@dataclass(frozen=True, eq=False)
-class Stats:
-    """What rows and columns bring to their pulls: soft · exp(s − l) = sign · 2^(s·log₂e − top), one exponential."""
-
-    left: Tensor | None
-    right: Tensor | None
-    bias: Tensor | None
-    sign: Tensor
-    top: Tensor
-    hard: Tensor
-    target: Tensor
-    hits: Tensor
-    """Which squares of the scores hold a target."""
-    hits_stride: int
-    top_right: Tensor | None
-    even: Tensor | None
-    share: Tensor | None
-
-    @classmethod
-    def of(cls, scores: Scores, pull: Pull) -> Stats:
-        """In the units of the kernels."""
-        low, right = pull.soft.amin(1, keepdim=True), None
-        if pull.by_column is not None and pull.soft_right is not None:
-            low = torch.minimum(low, pull.soft_right.amin(1, keepdim=True))
-            right = _top(pull.by_column, pull.soft_right)
-        sign = torch.where(low < 0, -1.0, 1.0)
-        even = None if pull.even is None else pull.even * sign
-        hits = _hits(pull.target, scores.columns)
-        return cls(
-            scores.left, scores.right, scores.bias, sign, _top(pull.by_row, pull.soft), pull.hard * sign,
-            pull.target.int(), hits, hits.stride(0), right, even, pull.share,
-        )  # fmt: skip
-
-    @cached_property
-    def arguments(self) -> tuple[Tensor | int | None, ...]:
-        """In the order of the kernels' arguments."""
-        return tuple(getattr(self, field.name) for field in fields(self))
-
-
-def _top(logs: Tensor, soft: Tensor) -> Tensor:
-    return logs * math.log2(math.e) - soft.abs().log2()
-
-
-def _hits(target: Tensor, columns: int) -> Tensor:
-    """Which squares of the scores, [rows / 64, columns / 64], hold a target. Tiles may reach one square further."""
-    squares = target.new_zeros(pieces(len(target), HIT) + 1, pieces(columns, HIT) + 2, dtype=torch.int8)
-    rows = torch.arange(len(target), device=target.device) // HIT
-    squares[rows, target // HIT] = 1   # −1, which is none, is the last column: no tile reaches so far
-    return squares
-
-
 class Sweep:
-    """The operands of a sweep over the columns, as the kernels read them."""
+    """The operands of a sweep over the columns, as the kernels read them, for some of the dims."""
 
-    def __init__(self, scores: Scores, tile: Tile) -> None:
-        self.scores, self.tile = scores, tile
-        dims, widths = scores.nesting.dims, [high - low for low, high in scores.nesting.blocks]
-        even = len(dims)   # the first dim of the even part
-        while scores.tied and even and widths[even - 1] % tile.step == 0:
-            even -= 1
-        if even and dims[even - 1] * scores.x.element_size() % 16:   # the hardware's copies would not begin there
-            even = len(dims)
-        self.start = dims[even - 1] if even else 0
-        if scores.tied:
-            ranges = [(low, high, low, high) for low, high in scores.nesting.blocks[:even]]
-        else:
-            ranges = [(0, dim, start, start + dim) for dim, start in zip(dims, scores.starts, strict=True)]
-        steps = [pieces(high - low, tile.ragged) for low, high, _, _ in ranges]
-        self.ragged_steps = sum(steps)
-        steps += [width // tile.step for width in widths[even:]]
-        self.even_steps = sum(steps) - self.ragged_steps
-        self.ends = _ends(tuple(steps), scores.x.device)
-        self.x_ragged = _padded(scores.x, [(low, high) for low, high, _, _ in ranges], tile.ragged)
-        self.y_ragged = _padded(scores.y, [(low, high) for _, _, low, high in ranges], tile.ragged)
-
-    @cached_property
-    def arguments(self) -> tuple[Any, ...]:
-        """What both sweeping kernels begin with."""
-        tile, scores = self.tile, self.scores
-        return (
-            None if self.x_ragged is None else descriptor(self.x_ragged, tile.rows, tile.ragged),
-            None if self.y_ragged is None else descriptor(self.y_ragged, tile.columns, tile.ragged),
-            descriptor(scores.x, tile.rows, tile.step), descriptor(scores.y, tile.columns, tile.step),
-            self.ends, self.ragged_steps, self.even_steps, self.start, scores.rows, scores.columns,
+    def __init__(self, scores: Scores, tile: Tile, levels: slice = slice(None)) -> None:
+        dims, starts, x, y = scores.nesting.dims[levels], scores.starts[levels], scores.x, scores.y
+        plan = _plan(dims, starts if not scores.tied else None, tile.ragged, tile.step, x.element_size())
+        ragged = [_padded(one, ranges, tile.ragged) for one, ranges in ((x, plan.x), (y, plan.y))]
+        sides = list(zip(ragged, (x, y), (tile.rows, tile.columns), strict=True))
+        self.arguments: tuple[Any, ...] = (
+            *(None if one is None else descriptor(one, count, tile.ragged) for one, _, count in sides),
+            *(descriptor(one, count, tile.step) for _, one, count in sides),
+            _ends(plan.steps, x.device), sum(plan.steps[: len(plan.x)]), sum(plan.steps[len(plan.x) :]), plan.start,
+            scores.rows, scores.columns,
         )  # fmt: skip
+        """What both sweeping kernels begin with."""
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How a sweep goes through the columns."""
+
+    x: tuple[tuple[int, int], ...]
+    """What the ragged part takes of x: a range of columns a dim,"""
+    y: tuple[tuple[int, int], ...]
+    """and of y."""
+    steps: tuple[int, ...]
+    """How many steps each dim takes, in the ragged part first."""
+    start: int
+    """Where the even part begins."""
+
+
+@lru_cache(maxsize=256)
+def _plan(dims: tuple[int, ...], starts: tuple[int, ...] | None, ragged: int, step: int, size: int) -> _Plan:
+    """Of these dims, which have columns of their own in y where there are ``starts``; numbers take ``size`` bytes."""
+    blocks, even = list(pairwise((0, *dims))), len(dims)
+    if starts is None:
+        while even and (blocks[even - 1][1] - blocks[even - 1][0]) % step == 0:
+            even -= 1
+        if even and dims[even - 1] * size % 16:   # the hardware's copies would not begin there
+            even = len(dims)
+        x = y = tuple(blocks[:even])
+    else:
+        x = tuple((0, dim) for dim in dims)
+        y = tuple((start, start + dim) for dim, start in zip(dims, starts, strict=True))
+    steps = [pieces(high - low, ragged) for low, high in x] + [(high - low) // step for low, high in blocks[even:]]
+    return _Plan(x, y, tuple(steps), dims[even - 1] if even else 0)
 
 
 @lru_cache(maxsize=256)   # a recorded CUDA graph must find it on the device, not copy it from memory long gone
@@ -136,14 +97,36 @@ def _ends(steps: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.tensor([*accumulate(steps), -1], dtype=torch.int32, device=device)
 
 
-def _padded(tensor: Tensor, ranges: list[tuple[int, int]], step: int) -> Tensor | None:
+def _padded(tensor: Tensor, ranges: tuple[tuple[int, int], ...], step: int) -> Tensor | None:
     """Ranges of columns side by side, each padded with zeros to whole steps."""
     if not ranges:
         return None
-    zeros, parts = tensor.new_zeros(tensor.shape[0], step), []
+    sources = _sources(ranges, step, tensor.device)
+    found = tensor.new_empty(len(tensor), len(sources))
+    grid = pieces(len(tensor), 32), pieces(len(sources), 64)
+    launch(
+        padded_kernel, grid, tensor, tensor.stride(0), sources, found, len(tensor), len(sources),
+        ROWS=32, COLUMNS=64, num_warps=4,
+    )  # fmt: skip
+    return found
+
+
+@lru_cache(maxsize=256)   # as above
+def _sources(ranges: tuple[tuple[int, int], ...], step: int, device: torch.device) -> Tensor:
+    """Which column each one of a padded matrix comes from; −1 for none."""
+    found: list[int] = []
     for low, high in ranges:
-        parts += [tensor[:, low:high], zeros[:, : -(high - low) % step]]
-    return torch.cat(parts, 1)
+        found += [*range(low, high), *[-1] * (-(high - low) % step)]
+    return torch.tensor(found, dtype=torch.int32, device=device)
+
+
+@triton.jit(do_not_specialize=["rows", "columns"])
+def padded_kernel(tensor, stride, sources, found, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Copy columns from where they come from."""
+    m, n = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    source, row = tl.load(sources + n, n < columns, -1)[None, :], m.to(tl.int64)[:, None]
+    part = tl.load(tensor + row * stride + source, (m < rows)[:, None] & (source >= 0), 0.0)
+    tl.store(found + row * columns + n[None, :], part, (m < rows)[:, None] & (n < columns)[None, :])
 
 
 def readable(scores: Scores) -> Scores:
@@ -166,19 +149,15 @@ def descriptor(tensor: Tensor, rows: int, columns: int) -> TensorDescriptor:
     return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [rows, columns])
 
 
-def flags(scores: Scores, stats: Stats | None = None, bias_sum: bool = False) -> dict[str, Any]:
-    """What a kernel is compiled for."""
+def flags(scores: Scores) -> dict[str, Any]:
+    """What all kernels are compiled for."""
     precision = "ieee"
     if scores.x.dtype == torch.float32:   # by tensor cores as torch would, or three times over for full precision
         precision = "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "tf32x3"
-    found: dict[str, Any] = {
+    return {
         "SCALED": scores.left is not None, "BIAS": scores.bias is not None, "RESTART": not scores.tied,
         "PRECISION": precision,
     }  # fmt: skip
-    if stats is not None:
-        found |= {"OVER_ROWS": stats.top_right is not None, "EVEN": stats.even is not None, "BIAS_SUM": bias_sum}
-        found["HIT"] = HIT
-    return found
 
 
 def pieces(length: int, size: int) -> int:

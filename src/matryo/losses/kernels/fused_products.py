@@ -23,37 +23,60 @@ class Into:
     x: Tensor | None
     """In float32."""
     y: Tensor | None
-    """In the dtype of y: each of its numbers is written once,"""
-    y_shared: Tensor | None
-    """but its first columns, which small dims share with a larger one, are added up here, in float32."""
+    """In the dtype of y: each of its numbers is written once, with what all large dims give."""
+    y_small: Tensor | None
+    """What small dims give its first columns, in float32."""
     bias: Tensor | None
     left: Tensor | None
     right: Tensor | None
 
 
 class Products:
-    """The products of the pulls of some columns at a time with x and y, added to the gradients of both."""
+    """The products of pulls with x and y, added to the gradients of both, for some columns at a time.
 
-    def __init__(self, scores: Scores, into: Into) -> None:
-        self.y, self.into = scores.y, into
-        # By run of blocks: the x that the gradient of y takes, and where the gradient of x is added.
-        self.runs = [
-            (run, _part(scores.x, run.x, run), None if into.x is None else _part(into.x, run.x, run))
-            for run in _runs(scores.nesting.dims, scores.starts, scores.tied, into.y_shared is not None)
-        ]
+    Everything is cut into pieces beforehand: on a slow host, cutting takes as long as asking for a product.
+    """
 
-    def add(self, pulls: Tensor, first: int) -> None:
-        """Add what the pulls, [dims, rows, columns], give; their columns are those of the scores from ``first`` on."""
-        some = slice(first, first + pulls.shape[2])
-        y, shared, into_y = self.y[some], self.into.y_shared, None if self.into.y is None else self.into.y[some]
-        for run, x, into_x in self.runs:
-            pull = pulls[run.first] if run.count == 1 else pulls[run.first : run.first + run.count]
-            if into_x is not None:
-                _add_product(into_x, pull, _part(y, run.y, run))
-            if run.first == 0 and shared is not None:
-                _add_product(_part(shared[some], 0, run), pull.mT, x)
-            elif into_y is not None:
-                torch.matmul(pull.mT, x, out=_part(into_y, run.y, run))
+    def __init__(self, scores: Scores, into: Into, pulls: Tensor, lowest: int) -> None:
+        runs = _runs(scores.nesting.dims[lowest:], scores.starts[lowest:], scores.tied)
+        self.parts = [_Part.of(run, scores, into, pulls) for run in runs]
+
+    def add(self, number: int) -> None:
+        """Add what the pulls give, now that they are those of this piece of the columns."""
+        for part in self.parts:
+            part.add(number)
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """The operands of one run of blocks; those that have columns of the scores, in pieces."""
+
+    x: Tensor
+    into_x: Tensor | None
+    y: tuple[Tensor, ...]
+    into_y: tuple[Tensor, ...] | None
+    pulls: tuple[Tensor, Tensor]
+    """All, and those of the last piece, which may be narrower."""
+
+    @classmethod
+    def of(cls, run: _Run, scores: Scores, into: Into, pulls: Tensor) -> _Part:
+        width, pull = pulls.shape[2], pulls[run.first : run.first + run.count]
+        if run.count == 1:
+            pull = pull[0]
+        return cls(
+            _columns(scores.x, run.x, run),
+            None if into.x is None else _columns(into.x, run.x, run),
+            _columns(scores.y, run.y, run).split(width, -2),
+            None if into.y is None else _columns(into.y, run.y, run).split(width, -2),
+            (pull, pull[..., : scores.columns % width or width]),
+        )
+
+    def add(self, number: int) -> None:
+        pull = self.pulls[number == len(self.y) - 1]
+        if self.into_x is not None:
+            _add_product(self.into_x, pull, self.y[number])
+        if self.into_y is not None:
+            (torch.mm if pull.dim() == 2 else torch.bmm)(pull.mT, self.x, out=self.into_y[number])
 
 
 @dataclass(frozen=True)
@@ -71,21 +94,21 @@ class _Run:
 
 
 @lru_cache(maxsize=256)
-def _runs(dims: tuple[int, ...], starts: tuple[int, ...], tied: bool, alone: bool) -> tuple[_Run, ...]:
-    """All blocks, in runs; the first block may have to stay alone."""
+def _runs(dims: tuple[int, ...], starts: tuple[int, ...], tied: bool) -> tuple[_Run, ...]:
+    """All blocks, in runs."""
     runs: list[_Run] = []
     for level, (dim, start) in enumerate(zip(dims, starts, strict=True)):
         begin = dims[level - 1] if tied and level else 0
         last = runs[-1] if runs else None
-        if last is not None and tied and last.width == dim - begin and not (alone and last.first == 0):
+        if last is not None and tied and last.width == dim - begin:
             runs[-1] = _Run(last.first, last.count + 1, last.x, last.y, last.width)
         else:
             runs.append(_Run(level, 1, begin, start + begin, dim - begin))
     return tuple(runs)
 
 
-def _part(matrix: Tensor, start: int, run: _Run) -> Tensor:
-    """The columns of a run: a matrix, or a batch of them."""
+def _columns(matrix: Tensor, start: int, run: _Run) -> Tensor:
+    """Those of a run: a matrix, or a batch of them."""
     part = matrix[:, start : start + run.count * run.width]
     return part if run.count == 1 else part.unflatten(1, (run.count, run.width)).transpose(0, 1)
 

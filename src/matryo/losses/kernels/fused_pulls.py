@@ -5,13 +5,19 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["LOG2E", "is_hit", "less_hard", "of_columns", "of_rows", "pulls_of"]
+__all__ = ["LOG2E", "is_hit", "less_hard", "of_columns", "of_rows", "pulls_of", "turn_at"]
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def of_rows(level, m, rows, left, top, even, SCALED: tl.constexpr, EVEN: tl.constexpr):
+def turn_at(level, negative):
+    """1, or −1 where soft is below 0: pulls are computed as if it were above, and turned at the end."""
+    return 1.0 - 2.0 * tl.load(negative + level).to(tl.float32)
+
+
+@triton.jit
+def of_rows(level, turn, m, rows, left, top, even, SCALED: tl.constexpr, EVEN: tl.constexpr):
     """What every row brings to its pulls: (there?, left, top, even)."""
     ok, at = m < rows, level * rows + m
     here = tl.load(top + at, ok, float("inf"))
@@ -19,7 +25,7 @@ def of_rows(level, m, rows, left, top, even, SCALED: tl.constexpr, EVEN: tl.cons
     if SCALED:
         scale = tl.load(left + at, ok, 0.0)
     if EVEN:
-        take = tl.load(even + at, ok, 0.0)
+        take = tl.load(even + at, ok, 0.0) * turn
     return ok, scale, here, take
 
 
@@ -57,7 +63,7 @@ def pulls_of(
     products, row, column, edge, SCALED: tl.constexpr, BIAS: tl.constexpr, OVER_ROWS: tl.constexpr,
     EVEN: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """The pull of every score of a tile, but for its sign and what targets take.
+    """The pull of every score of a tile, but for its turn and what targets take.
 
     Rows stand and columns lie, or the other way round. Exponents are those of 2, and soft is part of them. Few tiles
     reach beyond the last column, and only those look there: ``edge`` says which.
@@ -81,8 +87,8 @@ def pulls_of(
 
 
 @triton.jit
-def less_hard(p, level, m, n, rows, hard, target):
+def less_hard(p, level, turn, m, n, rows, hard, target):
     """The pulls less what the targets take. Few tiles hold a target, and only those come here."""
     ok = m < rows
     wanted = tl.load(target + m, ok, -1)
-    return tl.where(n == wanted, p - tl.load(hard + level * rows + m, ok, 0.0), p)
+    return tl.where(n == wanted, p - tl.load(hard + level * rows + m, ok, 0.0) * turn, p)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from matryo.losses.kernels.fused_pulls import is_hit, less_hard, of_columns, of_rows, pulls_of
+from matryo.losses.kernels.fused_pulls import is_hit, less_hard, of_columns, of_rows, pulls_of, turn_at
 
 __all__ = ["small_kernel"]
 
@@ -13,7 +13,7 @@ __all__ = ["small_kernel"]
 @triton.jit(do_not_specialize=["level", "dim", "tiles_each", "hits_stride"])
 def small_kernel(
     mine, others, level, dim, rows, columns, tiles_each,
-    left, right, bias, sign, top, hard, target, hits, hits_stride, top_right, even, share,
+    left, right, bias, negative, top, hard, target, hits, hits_stride, top_right, even, share,
     into, into_stride, bias_sum, left_sum, right_sum,
     BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, OF_Y: tl.constexpr, HIT: tl.constexpr,
     SCALED: tl.constexpr, BIAS: tl.constexpr, RESTART: tl.constexpr, OVER_ROWS: tl.constexpr, EVEN: tl.constexpr,
@@ -27,6 +27,7 @@ def small_kernel(
     wide = tl.arange(0, D)
     held = mine.load([tl.program_id(0) * BM, 0])   # beyond ``dim`` there are zeros
     acc = tl.zeros((BM, D), tl.float32)
+    turn = turn_at(level, negative)
     pulled = tl.zeros((BM,), tl.float32)
     first = tl.program_id(1) * tiles_each
     last = min(first + tiles_each, tl.cdiv(rows if OF_Y else columns, BN))
@@ -36,13 +37,13 @@ def small_kernel(
         if OF_Y:
             hit = is_hit(hits, hits_stride, tile * BN, tl.program_id(0) * BM, BN, BM, HIT)
             edge = (tl.program_id(0) + 1) * BM > columns
-            row = of_rows(level, other[None, :], rows, left, top, even, SCALED, EVEN)
+            row = of_rows(level, turn, other[None, :], rows, left, top, even, SCALED, EVEN)
             column = of_columns(level, own[:, None], columns, right, bias, top_right, share,
                                 SCALED, BIAS, RESTART, OVER_ROWS, EVEN)  # fmt: skip
         else:
             hit = is_hit(hits, hits_stride, tl.program_id(0) * BM, tile * BN, BM, BN, HIT)
             edge = (tile + 1) * BN > columns
-            row = of_rows(level, own[:, None], rows, left, top, even, SCALED, EVEN)
+            row = of_rows(level, turn, own[:, None], rows, left, top, even, SCALED, EVEN)
             column = of_columns(level, other[None, :], columns, right, bias, top_right, share,
                                 SCALED, BIAS, RESTART, OVER_ROWS, EVEN)  # fmt: skip
         passing = others.load([tile * BN, 0])
@@ -50,15 +51,14 @@ def small_kernel(
         p = pulls_of(products, row, column, edge, SCALED, BIAS, OVER_ROWS, EVEN, MASKED)
         if hit:
             if OF_Y:
-                p = less_hard(p, level, other[None, :], own[:, None], rows, hard, target)
+                p = less_hard(p, level, turn, other[None, :], own[:, None], rows, hard, target)
             else:
-                p = less_hard(p, level, own[:, None], other[None, :], rows, hard, target)
+                p = less_hard(p, level, turn, own[:, None], other[None, :], rows, hard, target)
         if BIAS_SUM:
             pulled += tl.sum(p, 1)
         if SCALED:
             p *= row[1] if OF_Y else column[1]
         acc = tl.dot(p.to(passing.dtype), passing, acc, input_precision=PRECISION)
-    turn = tl.load(sign + level)
     acc *= turn
     count = columns if OF_Y else rows
     ok = own < count

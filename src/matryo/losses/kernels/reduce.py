@@ -16,7 +16,7 @@ from torch import Tensor
 
 from matryo.losses.kernels import wide
 from matryo.losses.kernels.scores import Pull, Scores
-from matryo.losses.kernels.single import scores_at, scores_shared
+from matryo.losses.kernels.single import scores_shared
 from matryo.nesting import Nesting
 
 __all__ = ["Reduced", "reduce"]
@@ -60,7 +60,8 @@ def reduce(
     if not (scores.rows and scores.columns):   # nothing to hand to a GPU
         engine = "chunked"
     operands = (scores.x, scores.y, scores.bias, scores.left, scores.right, target, share)
-    return Reduced(*torch.ops.matryo.reduce(*operands, dims, scores.tied, over_rows, engine))
+    call: Any = torch.ops.matryo.reduce if torch.compiler.is_compiling() else _Reduce.apply
+    return Reduced(*call(*operands, dims, scores.tied, over_rows, engine))
 
 
 # Defined by hand: torch.library.custom_op looks in every call for outputs that are inputs, and there are none.
@@ -72,16 +73,14 @@ torch.library.define(
 )
 
 
-@torch.library.impl("matryo::reduce", "default")
 def _reduce(*operands: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     scores, target, share, over_rows, engine = _unpack(*operands)
     with _as_it_is(scores.x):
-        by_row, by_column = engine.log_sum_exp(scores, over_rows)
+        by_row, at_target, by_column = engine.reductions(scores, target, over_rows)
         shared = None if share is None else scores_shared(scores, share)
-        return by_row, scores_at(scores, target), _or_nothing(by_column, by_row), _or_nothing(shared, by_row)
+        return by_row, at_target, _or_nothing(by_column, by_row), _or_nothing(shared, by_row)
 
 
-@torch.library.impl("matryo::reduce_backward", "default")
 def _reduce_backward(*operands: Any) -> tuple[Tensor, ...]:
     *first, by_row, by_column, soft, hard, soft_right, even, needed = operands
     scores, target, share, over_rows, engine = _unpack(*first)
@@ -160,17 +159,33 @@ def _differentiate(ctx: Any, by_row: Tensor, at_target: Tensor, by_column: Tenso
     *operands, row_sums, column_sums = ctx.saved_tensors
     needed = list(ctx.needs_input_grad[:5])
     pulls = (row_sums, column_sums, by_row, at_target, by_column, shared)
-    found = torch.ops.matryo.reduce_backward(*operands, *ctx.options, *pulls, needed[:3])
+    as_operator = torch.is_grad_enabled() or torch.compiler.is_compiling()   # who asks for a graph is refused by it
+    call: Any = torch.ops.matryo.reduce_backward if as_operator else _reduce_backward
+    found = call(*operands, *ctx.options, *pulls, needed[:3])
     given = [one if need else None for one, need in zip(found, needed, strict=True)]
     if given[2] is not None:
         given[2] = given[2].to(operands[2].dtype)
     return *given, *(None,) * 6
 
 
+class _Reduce(torch.autograd.Function):
+    """The same without an operator around it, which costs a slow host as much as a launch or two."""
+
+    @staticmethod
+    def forward(ctx: Any, *operands: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        found = _reduce(*operands)
+        _save(ctx, operands, found)
+        return found
+
+    backward = staticmethod(_differentiate)
+
+
 def _refuse(*_: Any) -> None:
     raise RuntimeError("a nested loss has no second derivative (matryo::reduce_backward); engine='plain' has")
 
 
+torch.library.impl("matryo::reduce", "default", _reduce)
+torch.library.impl("matryo::reduce_backward", "default", _reduce_backward)
 torch.library.register_fake("matryo::reduce", _shapes)
 torch.library.register_fake("matryo::reduce_backward", _backward_shapes)
 torch.library.register_autograd("matryo::reduce", _differentiate, setup_context=_save)

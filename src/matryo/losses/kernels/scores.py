@@ -5,8 +5,9 @@ example and a class, a query and a document): their log-sum-exp, and the gradien
 log-sum-exps less single scores. Both are sums over all pairs, so no array of rows × columns has to exist. An
 *engine* is a module with two functions over these types:
 
-    log_sum_exp(scores, over_rows=False) -> (by row [dims, rows], by column [dims, columns] or None)
-    gradients(scores, pull, ...)         -> Gradients
+    reductions(scores, target, over_rows=False) -> (log-sum-exps by row, [dims, rows], the scores of targets,
+                                                    [dims, rows], log-sum-exps by column, [dims, columns], or None)
+    gradients(scores, pull, ...)                -> Gradients
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import Tensor
 
     from matryo.nesting import Nesting
 
-__all__ = ["Gradients", "Pull", "Scores"]
+__all__ = ["Gradients", "Pull", "Scores", "slices", "spans"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,3 +110,17 @@ class Gradients:
     """Σ_v p · (s − bias), [dims, rows]: by the logarithm of left; only where the scores have a left."""
     right: Tensor | None
     """Σ_b p · (s − bias), [dims, columns]."""
+
+
+def spans(scores: Scores) -> list[tuple[slice, slice]]:
+    """The columns of x, and those of y, that each dim multiplies: its block if tied, else all its own."""
+    if scores.tied:
+        return [(slice(low, high), slice(low, high)) for low, high in scores.nesting.blocks]
+    starts = zip(scores.nesting.dims, scores.starts, strict=True)
+    return [(slice(0, dim), slice(start, start + dim)) for dim, start in starts]
+
+
+def slices(count: int, size: int) -> Iterator[slice]:
+    """Of at most ``size``, one after the other; at least 1."""
+    size = max(size, 1)
+    return (slice(low, min(low + size, count)) for low in range(0, count, size))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from matryo.losses.kernels import wide
-from matryo.losses.kernels.chunked import slices, spans
+from matryo.losses.kernels.scores import slices, spans
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,6 +23,8 @@ def scores_at(scores: Scores, target: Tensor) -> Tensor:
     """s[i, b, target[b]], [dims, rows]; 0 where the target is −1."""
     counted, target = target >= 0, target.clamp_min(0)
     found = scores.x.new_empty(len(scores.nesting), scores.rows, dtype=wide(scores.x.dtype))
+    if not scores.columns:
+        return found.zero_()
     for rows in slices(scores.rows, _NUMBERS // scores.y.shape[1]):
         found[:, rows] = _dots(scores, scores.x[rows], scores.y[target[rows]])
     if scores.left is not None and scores.right is not None:
