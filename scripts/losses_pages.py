@@ -104,8 +104,9 @@ def reasons(here: list[Shape]) -> list[str]:
     if any(growth > 0.2 for growth in grown(here).values()):
         found.append(
             "With the dims grows what the backward pass writes and reads: two bytes for each score and dim, written "
-            "once and read twice, while the products stay as many operations. Up to four large dims the sums over "
-            "later dims are formed in registers; beyond, they go through memory once more."
+            "once and read twice, while the products stay as many operations. The sums over later dims "
+            "are formed in registers, four dims at a time: where blocks are of one width, every further four also "
+            "repeat a part of the product."
         )
     return [" ".join(found)] if found else []
 

@@ -1,6 +1,7 @@
 """The map of the design, executable: who may import whom, what `import matryo` loads, and what is public."""
 
 import ast
+import functools
 import importlib
 import importlib.util
 import pkgutil
@@ -47,7 +48,8 @@ COMPILED = {
 # Modules that cannot be read without Triton (and torch), so that nothing may import them before it computes on a GPU.
 TRITON = {
     "retrieve/device_kernels.py",
-    *(f"losses/kernels/fused{name}.py" for name in ("", "_kernels", "_launch", "_operands", "_pulls", "_rows", "_small", "_stats")),
+    "losses/kernels/fused.py",
+    *(f"losses/kernels/fused_{one}.py" for one in ("kernels", "launch", "operands", "pulls", "rows", "small", "stats")),
 }
 # The one place of the numpy side that may use torch, inside functions: search on a GPU.
 ON_A_GPU = {"retrieve/gpu.py", "retrieve/device.py", "retrieve/device_steps.py"}
@@ -59,28 +61,41 @@ def room(path):
     return path.relative_to(SRC).parts[0].removesuffix(".py")
 
 
+@functools.cache
+def parsed(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def found(path):
+    """Every import of a file: its dotted name, whether it is for type checkers only, and whether in a function."""
+    names = []
+
+    def look(node, checked, inside):
+        checked |= isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        inside |= isinstance(node, ast.FunctionDef)
+        if isinstance(node, ast.Import):
+            names.extend((alias.name, checked, inside) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path}: relative imports hide where things come from"
+            names.append((node.module, checked, inside))
+            if node.module == "matryo":
+                modules = (alias.name for alias in node.names if (SRC / f"{alias.name}.py").exists())
+                names.extend((f"matryo.{name}", checked, inside) for name in modules)
+        for inner in ast.iter_child_nodes(node):
+            if not isinstance(inner, ast.expr):
+                look(inner, checked, inside)
+
+    look(parsed(path), False, False)
+    return names
+
+
 def imports(path, *, at_runtime, inside=True):
     """The dotted names a file imports; with ``at_runtime``, without those for type checkers only.
 
     Without ``inside``, those of functions are left out too.
     """
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    skipped = set()
-    for node in ast.walk(tree):
-        if not inside and isinstance(node, ast.FunctionDef):
-            skipped |= {id(inner) for inner in ast.walk(node)}
-        if at_runtime and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            skipped |= {id(inner) for inner in ast.walk(node)}
-    for node in ast.walk(tree):
-        if id(node) in skipped:
-            continue
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            assert node.level == 0, f"{path}: relative imports hide where things come from"
-            yield node.module
-            if node.module == "matryo":
-                yield from (f"matryo.{alias.name}" for alias in node.names if (SRC / f"{alias.name}.py").exists())
+    return [name for name, checked, deep in found(path) if not (at_runtime and checked) and (inside or not deep)]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SRC)))
@@ -115,9 +130,8 @@ def test_what_an_extra_brings_is_imported_where_it_is_used(path):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SRC)))
 def test_a_file_states_its_idea_and_stays_readable(path):
-    text = path.read_text(encoding="utf-8")
-    assert ast.get_docstring(ast.parse(text)), "the first line of a file states its one idea"
-    assert len(text.splitlines()) <= 400, "more than one idea?"
+    assert ast.get_docstring(parsed(path)), "the first line of a file states its one idea"
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400, "more than one idea?"
 
 
 def test_nothing_is_pickled():

@@ -217,10 +217,11 @@ def test_norms_of_prefixes_and_their_gradients(device, dims, width):
     norms = torch.stack([precise[:, :dim].norm(dim=1) for dim in dims])
     wanted = torch.where(norms > 0, 1 / norms.where(norms > 0, 1), 0)
     (gradient,) = torch.autograd.grad(wanted, precise, given.double())
+    gradient = gradient.nan_to_num().float()
     for one in (z, z.T.contiguous().T):   # rows that do not lie together
         inverse = rows.inverse_norms(one, dims)
         torch.testing.assert_close(inverse, wanted.float())
-        torch.testing.assert_close(rows.inverse_norms_backward(one, inverse, given, dims), gradient.nan_to_num().float())
+        torch.testing.assert_close(rows.inverse_norms_backward(one, inverse, given, dims), gradient)
 
 
 class _Largest(TorchDispatchMode):
@@ -243,6 +244,20 @@ def test_chunked_makes_nothing_larger_than_its_inputs_and_a_tile(monkeypatch):
         by_row, _, by_column = chunked.reductions(scores, target, over_rows=True)
         chunked.gradients(scores, make_pull(scores, target, by_row, by_column, 0, smooth=True), bias=True)
     assert seen.numbers == scores.y.numel() < 25 * 31
+
+
+@pytest.mark.parametrize("wrong", [6, -2])
+def test_a_wrong_target_is_an_error(lean, device, wrong):
+    if device == "cuda":
+        pytest.skip("a failed assertion ends a process that uses the GPU")
+    scores = make((3, 8), 4, 6, 0, device, torch.float32)
+    target = torch.tensor([0, 5, wrong, -1])
+    if lean == "triton":
+        with pytest.raises(RuntimeError, match="targets must lie in 0 … 5"):
+            importlib.import_module(MODULES[lean]).reductions(scores, target)
+    elif wrong >= 0:   # −2 is no target there either; losses refuse both before
+        with pytest.raises(IndexError):
+            chunked.reductions(scores, target)
 
 
 def test_only_what_is_asked_for(lean, device):

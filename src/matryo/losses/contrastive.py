@@ -144,16 +144,15 @@ class _InverseNorms(torch.autograd.Function):
         fused = _fused_rows(z)
         inverse = _inverse_norms(z, dims) if fused is None else fused.inverse_norms(z, dims)
         ctx.save_for_backward(z, inverse)
-        ctx.dims = dims
+        ctx.dims, ctx.fused = dims, fused
         return inverse
 
     @staticmethod
     def backward(ctx: Any, *given: Any) -> tuple[Tensor, None]:
         """−x · Σ over the dims that reach x of gradient / norm³."""
         z, inverse = ctx.saved_tensors
-        fused = _fused_rows(z)
-        if fused is not None:
-            return fused.inverse_norms_backward(z, inverse, given[0], ctx.dims), None
+        if ctx.fused is not None:
+            return ctx.fused.inverse_norms_backward(z, inverse, given[0], ctx.dims), None
         pulls = (given[0] * inverse**3).flip(0).cumsum(0).flip(0)
         widths = [high - low for low, high in pairwise((0, *ctx.dims))]
         by_column = torch.cat([one[:, None].expand(-1, width) for one, width in zip(pulls, widths, strict=True)], 1)

@@ -9,7 +9,6 @@ theirs, and least of the arithmetic.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -53,7 +52,7 @@ def reductions(scores: Scores, target: Tensor, over_rows: bool = False) -> tuple
     down, across = pieces(scores.rows, tile.rows), pieces(scores.columns, tile.columns)
     by_row = scores.x.new_empty(dims, across, scores.rows, dtype=torch.float32)
     by_column = scores.x.new_empty(dims, down, scores.columns, dtype=torch.float32) if over_rows else None
-    with _on(scores.x):
+    with torch.cuda.device_of(scores.x):   # Triton launches on the current device
         launch(
             lse_kernel, (down * across,), *Sweep(scores, tile).arguments, scores.left, scores.right, scores.bias,
             by_row, by_column, MASKED=scores.columns % tile.columns != 0, OVER_ROWS=over_rows, **flags(scores),
@@ -84,7 +83,7 @@ def gradients(scores: Scores, pull: Pull, *, x: bool = True, y: bool = True, bia
         None if scores.left is None else new(dims, scores.rows, **single),
         None if scores.left is None else new(dims, scores.columns, **single),
     )
-    with _on(scores.x):
+    with torch.cuda.device_of(scores.x):
         stats = Stats.of(scores, pull)
         for level in range(small):
             _add_small(scores, stats, level, into)
@@ -176,8 +175,3 @@ def _sweeps(
 
 def _tile(scores: Scores, half: Tile) -> Tile:
     return _SINGLE if scores.x.dtype == torch.float32 else half
-
-
-def _on(x: Tensor) -> Any:
-    """Triton launches on the current device."""
-    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()

@@ -232,8 +232,10 @@ def pull_kernel(
     stride = width.to(tl.int64) * rows   # rows may be 1, which Triton makes a constant
     hit, edge = is_hit(hits, hits_stride, i * BM, begin, BM, BN, HIT), begin + BN > columns
     acc = tl.zeros((BM, BN), tl.float32)
-    old = _packed(acc, BM, BN, TYPE)
-    older, oldest = old, old
+    # Each made anew: names of one value, Triton takes for unchanged where one gets the value of another in a loop.
+    old = _packed(tl.zeros((BM, BN), tl.float32), BM, BN, TYPE)
+    older = _packed(tl.zeros((BM, BN), tl.float32), BM, BN, TYPE)
+    oldest = _packed(tl.zeros((BM, BN), tl.float32), BM, BN, TYPE)
     level = 0
     end = tl.load(ends)
     if x_ragged is not None:

@@ -72,9 +72,9 @@ def inverse_norms(z: Tensor, dims: tuple[int, ...]) -> Tensor:
     """[dims, rows] in float32; 0 for a prefix of zeros."""
     found = z.new_empty(len(dims), len(z), dtype=torch.float32)
     if len(z):
-        grid = (-(-len(z) // _ROWS),)
-        launch(norms_kernel, grid, z, *z.stride(), _numbers(dims, z.device), found, len(z), len(dims),
-               ROWS=_ROWS, STEP=_STEP, num_warps=4)  # fmt: skip
+        with torch.cuda.device_of(z):   # Triton launches on the current device
+            launch(norms_kernel, (-(-len(z) // _ROWS),), z, *z.stride(), _numbers(dims, z.device), found, len(z),
+                   len(dims), ROWS=_ROWS, STEP=_STEP, num_warps=4)  # fmt: skip
     return found
 
 
@@ -82,9 +82,10 @@ def inverse_norms_backward(z: Tensor, inverse: Tensor, given: Tensor, dims: tupl
     """The gradient of z: −z · Σ over the dims that reach a column of given / norm³."""
     gradient = z.new_empty(z.shape)
     if len(z):
-        grid = (-(-len(z) // _ROWS),)
-        launch(norms_backward_kernel, grid, z, *z.stride(), _numbers(dims, z.device), inverse, given.contiguous(),
-               gradient, z.shape[1], len(z), len(dims), ROWS=_ROWS, STEP=_STEP, num_warps=4)  # fmt: skip
+        with torch.cuda.device_of(z):
+            launch(norms_backward_kernel, (-(-len(z) // _ROWS),), z, *z.stride(), _numbers(dims, z.device), inverse,
+                   given.contiguous(), gradient, z.shape[1], len(z), len(dims), ROWS=_ROWS, STEP=_STEP,
+                   num_warps=4)  # fmt: skip
     return gradient
 
 

@@ -152,16 +152,14 @@ def _backward_shapes(*operands: Any) -> tuple[Tensor, ...]:
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(*inputs[:7], output[0], output[2])
-    ctx.options = inputs[7:]
+    ctx.options, ctx.backward_operator = inputs[7:], torch.ops.matryo.reduce_backward
 
 
 def _differentiate(ctx: Any, by_row: Tensor, at_target: Tensor, by_column: Tensor, shared: Tensor) -> tuple[Any, ...]:
     *operands, row_sums, column_sums = ctx.saved_tensors
     needed = list(ctx.needs_input_grad[:5])
     pulls = (row_sums, column_sums, by_row, at_target, by_column, shared)
-    as_operator = torch.is_grad_enabled() or torch.compiler.is_compiling()   # who asks for a graph is refused by it
-    call: Any = torch.ops.matryo.reduce_backward if as_operator else _reduce_backward
-    found = call(*operands, *ctx.options, *pulls, needed[:3])
+    found = ctx.backward_operator(*operands, *ctx.options, *pulls, needed[:3])
     given = [one if need else None for one, need in zip(found, needed, strict=True)]
     if given[2] is not None:
         given[2] = given[2].to(operands[2].dtype)
@@ -177,7 +175,11 @@ class _Reduce(torch.autograd.Function):
         _save(ctx, operands, found)
         return found
 
-    backward = staticmethod(_differentiate)
+    @staticmethod
+    def backward(ctx: Any, *given: Any) -> tuple[Any, ...]:
+        if not torch.is_grad_enabled():   # who asks for a graph of it is refused, by the operator
+            ctx.backward_operator = _reduce_backward
+        return _differentiate(ctx, *given)
 
 
 def _refuse(*_: Any) -> None:
