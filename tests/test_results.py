@@ -41,6 +41,20 @@ def test_rows_round_trip_in_order(tmp_path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) == 3
 
 
+def test_processes_that_add_at_the_same_time_lose_no_row(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    code = (
+        "import sys; from pathlib import Path; from matryo.results import append_rows, Row\n"
+        "for n in range(20): append_rows(Path(sys.argv[1]), [Row('k', sys.argv[2], {}, n, '', '', '', {}, '')])"
+    )
+    running = [subprocess.Popen([sys.executable, "-c", code, str(path), name]) for name in "abc"]
+    assert [one.wait() for one in running] == [0, 0, 0]
+    found = read_rows(path)
+    for name in "abc":
+        assert [one.seed for one in found if one.subject == name] == list(range(20))
+    assert len(found) == 60
+
+
 def test_a_row_that_is_no_json_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     append_rows(path, [row()])

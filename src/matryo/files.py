@@ -17,7 +17,7 @@ from matryo.errors import StorageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["lock", "replacing", "sha256", "storage", "swap_in", "sync_folder", "write_json"]
+__all__ = ["alone_with", "lock", "replacing", "sha256", "storage", "swap_in", "sync_folder", "write_json"]
 
 
 @contextlib.contextmanager
@@ -87,6 +87,40 @@ def lock(folder: Path) -> int:
         if stray.is_file():
             stray.unlink()
     return handle
+
+
+@contextlib.contextmanager
+def alone_with(path: Path) -> Iterator[None]:
+    """Keep others who ask for this from reading and replacing the file ``path`` meanwhile; they wait their turn.
+
+    The file is made, empty, if it is not there.
+    """
+    with storage(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    try:
+        import fcntl
+    except ImportError:   # a system without such locks
+        yield
+        return
+    with storage(path):
+        while True:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            if _is_at(handle, path):   # not replaced while this one waited
+                break
+            os.close(handle)
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from matryo import __version__
 from matryo.errors import InputError
-from matryo.files import replacing, storage
+from matryo.files import alone_with, replacing, storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -96,14 +96,18 @@ def stamp(kind: str, subject: str, figures: dict[str, Any], *, seed: int | None,
 
 
 def append_rows(path: Path, rows: list[Row]) -> None:
-    """Add ``rows`` to a JSON-lines file, which is replaced whole so that no reader sees half a row."""
+    """Add ``rows`` to a JSON-lines file, which is replaced whole so that no reader sees half a row.
+
+    Several processes may add to one file.
+    """
     path = Path(path)
-    with storage(path):
-        old = path.read_bytes() if path.exists() else b""
-    with replacing(path) as file:
-        file.write(old)
-        for row in rows:
-            file.write((json.dumps(asdict(row), ensure_ascii=False) + "\n").encode())
+    lines = [(json.dumps(asdict(row), ensure_ascii=False) + "\n").encode() for row in rows]
+    with alone_with(path):
+        with storage(path):
+            old = path.read_bytes()
+        with replacing(path) as file:
+            file.write(old)
+            file.writelines(lines)
 
 
 def read_rows(path: Path) -> list[Row]:
