@@ -30,6 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arguments(parser, recipe="imdb-mlm", rows="mlm.jsonl", models="nested and a fixed one for each dim", seeds=[0])
     parser.add_argument("--steps", type=int, default=2000, help="of each training; 0 is as long as the recipe says")
+    parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="one learned from train before")
     args = parser.parse_args()
     args.set = [f"loop.steps={args.steps}", *args.set]
     settle(args, "mlm.jsonl", QUICK)
@@ -44,7 +45,7 @@ def main() -> None:
         recipe = load_recipe(args.recipe, dict(item.split("=", 1) for item in args.set))
         dataset = open_dataset("corpus", args.data)
         begin = time.monotonic()
-        learned = learn(dataset, recipe, Path(scratch))
+        learned = args.tokenizer or learn(dataset, recipe, Path(scratch))
         print(f"tokenizer: {time.monotonic() - begin:.1f} s", flush=True)
         models = args.models or ["nested", *(f"fixed:{dim}" for dim in dims_of(recipe))]
         for one in members(args, models, dataset, lambda model: fields_of(model, recipe, learned)):

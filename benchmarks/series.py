@@ -31,6 +31,8 @@ class Member:
     changed: dict[str, str]
     """The recipe fields that were changed for the whole series."""
     folder: Path
+    alone: bool = True
+    """Whether nobody else used the device."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, recipe: str, rows: str, models: str, seeds: list[int]) -> None:
@@ -43,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, recipe: str, rows: str, mo
     parser.add_argument("--rows", "--out", type=Path, help=f"append the rows here [docs/results/{rows}]")
     parser.add_argument("--runs", type=Path, metavar="DIR", help="keep the runs here; those there are not run again")
     parser.add_argument("--minutes", type=float, default=60.0, help="begin no training after so many")
+    parser.add_argument("--shared", action="store_true", help="others use the device too: the seconds mean nothing")
     parser.add_argument("--quick", action="store_true", help="tiny models on made-up or few data: does it run?")
 
 
@@ -72,11 +75,11 @@ def members(
                 recipe = load_recipe(args.recipe, {**given, **fields(model), "loop.seed": str(seed)})
                 folder = place / f"seed{seed}" / f"{recipe.name}-{model.replace(':', '-')}"
                 train(recipe, dataset, folder)
-                yield Member(model, seed, recipe, given, folder)
+                yield Member(model, seed, recipe, given, folder, not args.shared)
 
 
 def row_of(one: Member, kind: str, *, quick: bool = False) -> Row:
     """The row of a training as one of its series: under the series' kind, with what tells it from the others."""
     row = run_row(one.folder)
-    about = {"model": one.model, "recipe": one.recipe.name, "changed": one.changed, "quick": quick}
+    about = {"model": one.model, "recipe": one.recipe.name, "changed": one.changed, "alone": one.alone, "quick": quick}
     return dataclasses.replace(row, kind=kind, figures={**row.figures, **about})

@@ -25,7 +25,7 @@ QUICK = ("encoder.name=vit-ti8", "head.dims=12,48,192", "data.test=flat", "loop.
 def main() -> None:
     """Every model with every seed; rows are appended as they come, so that a run that is cut keeps its start."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arguments(parser, recipe="tiny-imagenet-vit", rows="vit.jsonl", models="separate, tied, three fixed", seeds=[0])
+    add_arguments(parser, recipe="tiny-imagenet-vit", rows="vit.jsonl", models="separate, tied, fixed ones", seeds=[0])
     parser.add_argument("--epochs", type=int, default=12, help="of each training")
     args = parser.parse_args()
     args.set = [f"loop.epochs={args.epochs}", *args.set]
@@ -43,10 +43,9 @@ def main() -> None:
 
 
 def models_of(recipe: Recipe) -> list[str]:
-    """Both nested kinds, and fixed ones at the smallest, the middle and the full dim of the nesting."""
+    """Both nested kinds, and a fixed one for each dim."""
     encoder: Any = build_encoder(recipe.encoder.name, dim=recipe.encoder.dim, size=recipe.data.size)
-    dims = recipe.nesting(encoder.dim).dims
-    return ["separate", "tied", *(f"fixed:{dims[place]}" for place in (0, len(dims) // 2, -1))]
+    return ["separate", "tied", *(f"fixed:{dim}" for dim in recipe.nesting(encoder.dim).dims)]
 
 
 def few(dataset: Dataset, count: int = 64) -> Dataset:

@@ -49,8 +49,8 @@ and 80th percentile. *NestedRankingLoss* is matryo's loss in sentence-transforme
 dim alone, for as many steps. All models have one tokenizer and are asked for the same words. Mean ± standard deviation
 over (so many) seeds.""",
     "vit": """Top-1 accuracy in percent: a vision transformer with a head a dim (separate, MRL), with one head for all
-dims (tied, MRL-E), and one trained for each of some dims alone, for as many epochs. Mean ± standard deviation over (so
-many) seeds.""",
+dims (tied, MRL-E), and one trained for each dim alone, for as many epochs. Mean ± standard deviation over (so many)
+seeds.""",
     "pairs": """How well each side finds what belongs to it on the other, in percent. *Hit@k*: something that belongs is
 among the first k, which papers on images and texts call recall@k. *Fixed* is trained at full dim alone, and truncated.
 Mean ± standard deviation over (so many) seeds.""",
@@ -136,7 +136,7 @@ def mlm_tables(rows: list[Row]) -> list[str]:
 
 
 def vit_tables(rows: list[Row]) -> list[str]:
-    """Accuracy of nested vision transformers, and of one for each of some dims."""
+    """Accuracy of nested vision transformers, and of one for each dim."""
     return [NOTES["vit"], *series_tables(rows, "top1", None)]
 
 
@@ -162,8 +162,15 @@ def series_tables(rows: list[Row], figure: str, within: float | None) -> list[st
                 for dim in sorted({dim for values in (*columns.values(), fixed) for dim in values})
             ]  # fmt: skip
             heads = ["dim", *columns, "fixed", *(f"{kind} − fixed" for kind in columns)]
-            parts += [f"Split `{split}`:", grid(heads, lines, left=0), _seconds(here)]
+            parts += [f"Split `{split}`:", grid(heads, lines, left=0), _seconds(here), *_noted(here)]
     return parts
+
+
+def _noted(rows: list[Row]) -> Iterator[str]:
+    """What has to be said of some rows."""
+    for note in dict.fromkeys(row.figures["note"] for row in rows if "note" in row.figures):
+        those = (f"{row.figures['model']} seed {row.seed}" for row in rows if row.figures.get("note") == note)
+        yield f"{', '.join(those)}: {note}."
 
 
 def _kind(row: Row) -> str:
@@ -187,8 +194,12 @@ def _near(columns: dict[str, ByDim], fixed: ByDim, within: float) -> Iterator[tu
 
 
 def _seconds(rows: list[Row]) -> str:
-    """How long the trainings took, those of a kind together."""
-    times = {kind: [row.figures["seconds"] for row in rows if _kind(row) == kind] for kind in map(_kind, rows)}
+    """How long the trainings that had their device alone took, those of a kind together."""
+    alone = [row for row in rows if row.figures.get("alone", True)]
+    if not alone:
+        longest = max(row.figures["seconds"] for row in rows)
+        return f"Several trainings shared the device and took up to {longest:.0f} seconds; alone they take less."
+    times = {kind: [row.figures["seconds"] for row in alone if _kind(row) == kind] for kind in map(_kind, alone)}
     each = (f"{kind} {spread(seconds, 1, 0)}" for kind, seconds in times.items())
     return f"Seconds a training: {', '.join(each)}."
 

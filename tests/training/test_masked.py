@@ -71,6 +71,13 @@ def test_a_fixed_model_uses_only_the_first_columns():
         assert torch.equal(made(inputs, target)[1], before)
 
 
+def test_nested_and_fixed_begin_alike():
+    nested, fixed = model().state_dict(), model(dims=(8,)).state_dict()
+    assert all(torch.equal(value, fixed[name]) for name, value in nested.items())
+    gains = nested["transform.LayerNorm.weight"]
+    assert gains.min() == gains.max() > 1   # no dim is preferred, and words need not be large to be told apart
+
+
 def test_the_words_are_learned_from_both_ends():
     """The embedding of words is input and output at once: one parameter, with the gradient of both."""
     made, (inputs, target) = model(), batch()

@@ -21,17 +21,22 @@ if TYPE_CHECKING:
 
 __all__ = ["MaskedModel", "Transform"]
 
+# What the norm before the words begins with. From 1 the words have to grow until few dims tell them apart, and they are
+# the input too. On film reviews, 3 instead of 1 gave a fixed model of full d 0.4 points after 1,200 steps.
+_GAIN = 4.0
+
 
 class Transform(nn.Module):
     """What BERT has between its last layer and the words: a dense layer, GELU and a norm, at full d.
 
-    Its names and numbers are those of transformers' ``BertPredictionHeadTransform``.
+    Its names and numbers are those of transformers' ``BertPredictionHeadTransform``, but for what its norm begins with.
     """
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.dense = nn.Linear(dim, dim)
         self.LayerNorm = nn.LayerNorm(dim, eps=1e-12)
+        nn.init.constant_(self.LayerNorm.weight, _GAIN)
         nn.init.trunc_normal_(self.dense.weight, std=0.02, a=-0.04, b=0.04)
         nn.init.zeros_(self.dense.bias)
 
