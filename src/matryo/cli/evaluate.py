@@ -4,7 +4,7 @@ FOLDER is a run folder (its embeddings/ are read) or a folder of embeddings fold
 named by --database is searched; all others ask. Several FOLDERs stand side by side at the same dims, and baselines
 beside them: what the same vectors are worth at each dim without training for it. --protocols adds what else the
 embeddings allow: linear probe, few-shot, superclasses, robustness, and more; their figures go to --json and into
-`matryo report`.
+`matryo report`, those of zero-shot also into a table.
 
 Where queries and candidates are pairs (questions and documents, images and captions), FOLDER holds queries/,
 candidates/ and relevance.tsv, as `matryo encode` writes them, and what is measured is how well each side finds the
@@ -41,6 +41,8 @@ __all__ = [
 ]
 
 _USUAL = ["head", "1-NN", "mAP@10"]
+_WITH_TABLE = ("evaluate", "pairs", "zero-shot")
+_WITH_BASELINES = {"evaluate", "pairs"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,9 +75,10 @@ def run(args: argparse.Namespace) -> None:
     from matryo.errors import InputError
     from matryo.results import append_rows
 
-    if args.protocols not in (None, "evaluate", "pairs") and not args.json:
+    asked = {*(args.protocols or "").split(",")}
+    if not asked <= {"", *_WITH_TABLE} and not args.json:
         raise InputError(
-            "the results of other protocols than evaluate and pairs are rows, not a table",
+            f"the results of other protocols than {', '.join(_WITH_TABLE)} are rows, not a table",
             got=f"--protocols {args.protocols} without --json",
             cure="say where they go, --json FILE, or draw them: matryo report",
         )
@@ -97,14 +100,16 @@ def measure_folders(subjects: Sequence[Subject], protocols: str, baselines: str)
     """Every protocol on every model, then the baselines of those that were trained for one dim.
 
     Both are names with commas between, or "all": then what the embeddings do not allow is left out, and told. So is
-    what stands behind a question mark: "evaluate,few-shot?".
+    what stands behind a question mark: "evaluate,few-shot?". Baselines stand beside `evaluate` and `pairs`: without
+    these there are none.
     """
     from matryo.baselines import NAMES
     from matryo.errors import InputError, MissingExtra
     from matryo.evaluation import PROTOCOLS, measure, measure_baseline
 
     found: list[Measured] = []
-    for protocol in _chosen(protocols, tuple(PROTOCOLS)):
+    chosen, wanted = _chosen(protocols, tuple(PROTOCOLS)), _chosen(baselines, NAMES)
+    for protocol in chosen:
         for subject in subjects:
             try:
                 found += [Measured(subject.seed, one) for one in measure(subject, protocol.rstrip("?"))]
@@ -113,7 +118,7 @@ def measure_folders(subjects: Sequence[Subject], protocols: str, baselines: str)
                     raise
                 print(f"left out {protocol[:-1]} of {subject.name}: {error}", file=sys.stderr)
     fixed = [subject for subject in subjects if len(subject.database.nesting) == 1]
-    for name in _chosen(baselines, NAMES):
+    for name in wanted if _WITH_BASELINES & {protocol.rstrip("?") for protocol in chosen} else ():
         for subject in fixed or subjects:
             if name == "truncate?" and subject in fixed:
                 continue   # a fixed model read at small dims is just that
@@ -148,12 +153,15 @@ def _chosen(text: str, known: Sequence[str]) -> list[str]:
 
 
 def _print_tables(results: Sequence[Any], show: str | None) -> None:
-    from matryo.evaluation import Evaluation, Pairs, pairs_table, table
+    from matryo.evaluation import Evaluation, Pairs, ZeroShot, pairs_table, table, zero_shot_table
 
     wanted = None if show is None else [] if show == "all" else show.split(",")
+    parts = []
     if evaluations := [one for one in results if isinstance(one, Evaluation)]:
-        print(table([(one.model, one) for one in evaluations], show=_USUAL if wanted is None else wanted))
+        parts.append(table([(one.model, one) for one in evaluations], show=_USUAL if wanted is None else wanted))
     if pairs := [one for one in results if isinstance(one, Pairs)]:
-        print(pairs_table(pairs, show=wanted))
-
-
+        parts.append(pairs_table(pairs, show=wanted))
+    if told := [one for one in results if isinstance(one, ZeroShot)]:
+        parts.append(zero_shot_table(told))
+    if parts:
+        print("\n\n".join(parts))

@@ -33,6 +33,7 @@ def run(args: argparse.Namespace) -> None:
     from matryo.results import read_rows
 
     out = args.out or args.run_folder / "export" / args.to
+    name = "" if args.out else args.run_folder.resolve().name   # not that of the format, which its folder has
     rows = [row for path in args.rows for row in read_rows(path)]
-    export(args.run_folder, args.to, out, rows=rows, width=args.width, overwrite=args.overwrite)
+    export(args.run_folder, args.to, out, rows=rows, name=name, width=args.width, overwrite=args.overwrite)
     print(f"{out}: written for {args.to}; {out / 'README.md'} shows how to load it")

@@ -96,7 +96,8 @@ def _dataset(folder: Path, data: Path | None) -> Dataset | None:
     """The images that a run was trained on, if they can be opened; a page without pictures is still a page."""
     import json
 
-    from matryo.data import open_dataset
+    from matryo.data import ImageSplit, open_dataset
+    from matryo.data.open import BUNDLED
     from matryo.errors import DataError, MissingExtra
 
     try:
@@ -104,29 +105,36 @@ def _dataset(folder: Path, data: Path | None) -> Dataset | None:
         source, classes = facts["recipe"]["data"]["source"], facts["classes"]
     except (OSError, ValueError, KeyError):
         return None   # embeddings from elsewhere
-    if source != "emoji" and data is None:
+    if source not in BUNDLED and data is None:
         print(f"no pictures of {folder.name}: --data DIR says where they are", file=sys.stderr)
         return None
     try:
-        return open_dataset(source, data, classes=classes)
+        found = open_dataset(source, data, classes=classes)
     except (DataError, MissingExtra) as error:
         print(f"no pictures of {folder.name}: {error}", file=sys.stderr)
         return None
+    return found if any(isinstance(_asking(split, found), ImageSplit) for split in found.splits) else None   # texts
 
 
 def _is_of(one: Disagreement, dataset: Dataset) -> bool:
     """Whether the examples are images of this dataset: their names tell, not that of the folder it lies in."""
     from matryo.data import ImageSplit
 
-    images = dataset.splits.get(one.split)
+    images = _asking(one.split, dataset)
     if not isinstance(images, ImageSplit):
         return False
     return all(row < len(images) and images.name(row) == name for row, name in zip(one.rows, one.ids, strict=True))
 
 
+def _asking(split: str, dataset: Dataset) -> Any:
+    """What asks in a split: of pairs the queries; None where the dataset has no such split."""
+    found = dataset.splits.get(split)
+    return getattr(found, "queries", found)
+
+
 def _pictures(one: Disagreement, dataset: Dataset) -> dict[str, bytes]:
     """The examples' images as PNG, under the keys that the report asks for."""
-    images = dataset.split(one.split)
+    images = _asking(one.split, dataset)
     return {f"{one.dataset}/{one.split}/{row}": png(images.image(row)) for row in one.rows}
 
 
@@ -147,7 +155,7 @@ def _strips(folder: Path, told: Iterable[Disagreement], dataset: Dataset, count:
         return []
     model = load(folder)
     dims = sorted({*model.nesting.dims[:3], model.nesting.dim})
-    images = [dataset.split(split).image(row) for split, row, _ in chosen]
+    images = [_asking(split, dataset).image(row) for split, row, _ in chosen]
     try:
         seen = gradcam(model, images, dims)
     except InputError as error:

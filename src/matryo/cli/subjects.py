@@ -10,12 +10,12 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from matryo.embeddings import EmbeddingSet
     from matryo.evaluation import Subject
@@ -31,7 +31,10 @@ def add_subject_arguments(parser: argparse.ArgumentParser, folders: str = "+", b
         "folders", nargs=folders, type=Path, metavar="FOLDER", help="run folder, or folder of embeddings"
     )
     parser.add_argument("--database", default="train", metavar="SPLIT", help="the split that is searched [train]")
-    parser.add_argument("--queries", action="append", metavar="SPLIT", help="a split that asks; repeat (default: all)")
+    parser.add_argument(
+        "--queries", action="append", metavar="SPLIT",
+        help="a split that asks; repeat (default: all but the one trained on)",
+    )  # fmt: skip
     parser.add_argument("--dims", metavar="M,M,…", help="dims to evaluate (default: the nesting, and between)")
     parser.add_argument("--texts", type=Path, metavar="DIR", help="embeddings of texts about the classes: zero-shot")
     parser.add_argument("--candidates", type=Path, metavar="DIR", help="embeddings that FOLDER, the queries, looks for")
@@ -142,6 +145,7 @@ def _open_pairs(
         if missing := sorted({*(wanted or ())} - places.keys()):
             there = ", ".join(places)
             raise InputError(f"{folder} must hold pairs of these splits", got=", ".join(missing), cure=f"name {there}")
+        wanted = wanted or _not_trained_on(folder, places)
     elif candidates is None or relevance is None:
         raise InputError(
             "queries, candidates and relevance belong together",
@@ -151,24 +155,39 @@ def _open_pairs(
     else:
         places = {"": (folder, candidates, relevance)}
     subjects = []
-    for split, (asking, searched, judged) in places.items():
-        if not wanted or split in wanted or candidates is not None:
-            queries, known = _named(EmbeddingSet.open(asking), split), EmbeddingSet.open(searched)
-            name = folder.name if candidates is None else queries.manifest.title or folder.name
-            related = Relevance.open(judged, queries, known)
-            subjects.append(
-                Subject(name, _seed(queries), known, {split: queries}, relevance=related, sides=_sides(folder))
-            )
+    for split in places if candidates is not None else dict.fromkeys(wanted or places):
+        asking, searched, judged = places[split]
+        queries, known = _named(EmbeddingSet.open(asking), split), EmbeddingSet.open(searched)
+        name = folder.name if candidates is None else queries.manifest.title or folder.name
+        related = Relevance.open(judged, queries, known)
+        subjects.append(Subject(name, _seed(queries), known, {split: queries}, relevance=related, sides=_sides(folder)))
     return subjects
+
+
+def _not_trained_on(folder: Path, splits: Collection[str]) -> list[str]:
+    """All splits in the order of the recipe, but the one trained on, unless it is the only one."""
+    data = _run(folder).get("recipe", {}).get("data", {})
+    trained, tested = data.get("train", "train"), data.get("test", [])
+    found = sorted(splits, key=lambda split: tested.index(split) if split in tested else len(tested))
+    if len(found) > 1 and trained in found:
+        print(f"left out {trained} of {folder.name}: it was trained on (--queries {trained} asks it)", file=sys.stderr)
+        found.remove(trained)
+    return found
 
 
 def _sides(folder: Path) -> tuple[str, str]:
     """What a run was told apart: images and texts; else the roles that both have."""
+    sides = _run(folder).get("sides")
+    return (sides[0], sides[1]) if sides and sides[0] != sides[1] else ("queries", "candidates")
+
+
+def _run(folder: Path) -> dict[str, Any]:
+    """What a run says of itself; nothing, where embeddings are from elsewhere."""
     try:
-        one, other = json.loads((folder / "run.json").read_text(encoding="utf-8"))["sides"]
-    except (OSError, ValueError, KeyError):   # embeddings from elsewhere, or of a run without pairs
-        return "queries", "candidates"
-    return ("queries", "candidates") if one == other else (one, other)
+        facts: dict[str, Any] = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return facts
 
 
 def _seed(embeddings: EmbeddingSet) -> int | None:

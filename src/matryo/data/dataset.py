@@ -86,6 +86,10 @@ class PairSplit(Protocol):
     def negatives(self) -> Labels:
         """[n, h]: rows of ``candidates`` that look right for each pair's query and are not; h may be 0."""
 
+    @property
+    def by_label(self) -> bool:
+        """Whether all items of one label belong together, of which ``pairs`` lists only some."""
+
     def __len__(self) -> int: ...
 
 

@@ -29,7 +29,8 @@ class Pairs:
     ``grades`` [n] tell how well (1 if not given; 0 is a pair that was judged and does not belong together),
     ``negatives`` [n, h] are rows of ``candidates`` that look right for a pair's query and are wrong (h = 0 if not
     given). Both sides may be one and the same split. A pair may be listed twice, with other negatives. A candidate
-    without a pair is no mistake: it is one more that a search must not find.
+    without a pair is no mistake: it is one more that a search must not find. With ``by_label``, all items of one label
+    belong together, of which ``pairs`` lists only some.
     """
 
     def __init__(
@@ -40,9 +41,10 @@ class Pairs:
         grades: ArrayLike | None = None,
         negatives: ArrayLike | None = None,
         *,
+        by_label: bool = False,
         source: str = "pairs",
     ) -> None:
-        self.queries, self.candidates = queries, candidates
+        self.queries, self.candidates, self.by_label = queries, candidates, by_label
         self.pairs: Labels = _indices(pairs, 2, f"{source}: pairs")
         count = len(self.pairs)
         self.grades: Grades = np.ones(count, np.float32) if grades is None else _grades(grades, count, source)
@@ -143,7 +145,8 @@ def pairs_by_label(split: ImageSplit | TextSplit, seed: int, *, per_item: int = 
             got=f"{len(split)} items, none of which share a label",
             cure="use a split with labels",
         )
-    return Pairs(split, split, pairs[np.argsort(pairs[:, 0], kind="stable")], source="pairs by label")
+    pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
+    return Pairs(split, split, pairs, by_label=True, source="pairs by label")
 
 
 class PairBuilder:

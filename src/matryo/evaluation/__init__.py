@@ -19,6 +19,7 @@ from matryo.evaluation.superclass import Superclasses, superclass_accuracy
 from matryo.evaluation.table import table
 from matryo.evaluation.trends import Trends, trends
 from matryo.evaluation.zero_shot import ZeroShot, zero_shot
+from matryo.evaluation.zero_shot_table import zero_shot_table
 
 __all__ = [
     "PAIR_METRICS",
@@ -58,4 +59,5 @@ __all__ = [
     "table",
     "trends",
     "zero_shot",
+    "zero_shot_table",
 ]

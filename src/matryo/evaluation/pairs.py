@@ -109,7 +109,7 @@ def pairs(
     about, of = queries.manifest, relevance.pairs
     named = {name: (_tuples(forth[place]), _tuples(back[place])) for place, name in enumerate(PAIR_METRICS.values())}
     return Pairs(
-        about.title, about.dataset, about.split.removesuffix(" queries"), sides, (queries.count, candidates.count),
+        about.title, about.dataset, about.split, sides, (queries.count, candidates.count),
         (len(np.unique(of[:, 0])), len(np.unique(of[:, 1]))), len(of), nesting.dims, tuple(depths), **named,
     )   # fmt: skip
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["write_card"]
 
-# The metrics of evaluate that are shares of 1, which a card shows in percent; the others (megaflops) it leaves out.
-_SHARE = re.compile(r"(^|[ _])(top\d+|(map|p|knn|recall)@\d+)$")
+# Figures that are shares of 1, which a card shows in percent.
+_SHARE = re.compile(r"(^|[ _])(top\d+|(map|p|knn|recall|hit)@\d+|accuracy|fine|rejected|first_right|auc|oracle)$")
 _PAIR_METRICS = {"hit": "hit", "recall": "recall", "ndcg": "nDCG", "mrr": "MRR"}
 
 
@@ -81,18 +81,18 @@ def _columns(figures: Mapping[str, Any]) -> dict[str, Mapping[int, Any]]:
         names = dict.fromkeys(name for one in dims.values() for name, value in one.items() if _is_numbers([value]))
         ks = {int(name.partition("@")[2]) for name in names if "@" in name}
         kept = [name for name in names if _SHARE.search(name) and name.partition("@")[2] in ("", str(_depth(ks)))]
-        return {f"{name}, %": {int(dim): one.get(name) for dim, one in dims.items()} for name in kept}
+        return {f"{name}, %": {int(dim): one.get(name) for dim, one in dims.items()} for name in kept}   # no megaflops
     if {"dims", "sides", "ks"} <= figures.keys():   # whose other lists may be as long as the dims by chance
         return _of_pairs(figures)
     columns: dict[str, Mapping[int, Any]] = {}
     if isinstance(dims, list | tuple):   # metric, then a list by dim
         for key, values in figures.items():
             if key != "dims" and _is_numbers(values) and len(values) == len(dims):
-                columns[key] = dict(zip(dims, values, strict=True))
+                columns[_titled(key)] = dict(zip(dims, values, strict=True))
     for key, splits in figures.items():   # a training's own: metric, split, dim
         for split, values in splits.items() if isinstance(splits, dict) else ():
             if isinstance(values, dict) and _is_numbers(list(values.values())):
-                columns[f"{key} {split}"] = {int(dim): value for dim, value in values.items()}
+                columns[_titled(key, f" on {split}")] = {int(dim): value for dim, value in values.items()}
     return columns
 
 
@@ -106,6 +106,10 @@ def _of_pairs(figures: Mapping[str, Any]) -> dict[str, Mapping[int, Any]]:
         for key, name in _PAIR_METRICS.items()
         if key in figures
     }
+
+
+def _titled(key: str, where: str = "") -> str:
+    return f"{key}{where}, %" if _SHARE.search(key) else f"{key}{where}"
 
 
 def _depth(ks: Collection[int]) -> int:

@@ -28,6 +28,7 @@ def export(
     out: str | Path,
     *,
     rows: Sequence[Row] = (),
+    name: str = "",
     width: float = 1.0,
     overwrite: bool = False,
 ) -> Path:
@@ -38,6 +39,7 @@ def export(
         to: ``sentence-transformers``, ``transformers``, ``timm``, ``open_clip`` or ``onnx``.
         out: the folder; it appears when it is complete.
         rows: stored results of the model, for the tables of its card. A run folder has one of its own.
+        name: what the card calls it, by default the name of the folder ``out``.
         width: which width of a slimmable network, if ``model`` is its run folder.
         overwrite: replace what is there.
 
@@ -56,7 +58,7 @@ def export(
         begun.mkdir(parents=True)
         try:
             chosen.write(model, begun)
-            write_card(begun / "README.md", model, to, known, out.name)
+            write_card(begun / "README.md", model, to, known, name or out.resolve().name)
             _sync(begun)
             swap_in(begun, out)
         except BaseException:

@@ -57,8 +57,7 @@ def fits(model: TrainedModel) -> bool:   # noqa: ARG001
 
 def write(model: TrainedModel, folder: Path) -> None:
     """Write model.onnx (a dual encoder: images.onnx and texts.onnx), the tokenizer, and a config.json of the inputs."""
-    data = model.recipe.data
-    size = data.test_size or data.size_end or data.size
+    data, size = model.recipe.data, _size(model)
     network = copy.deepcopy(model.network).to("cpu", torch.float32).eval()
     images, texts = model.reads_images, model.tokenizer is not None
     about: dict[str, Any] = {"output": "vectors", **matryoshka(model)}
@@ -66,11 +65,11 @@ def write(model: TrainedModel, folder: Path) -> None:
     if images:
         example = (torch.zeros(2, 3, size, size),)
         graph = Images(network, flip=data.test_flip)
-        _write_graph(graph, example, folder / ("images.onnx" if texts else "model.onnx"), model)
+        _write_graph(graph, example, folder / _file(model, "images"), model)
         about["image"] = {"size": size, "crop": data.test_crop, "mean": list(data.mean), "std": list(data.std)}
     if texts:
         example = (torch.ones(2, 4, dtype=torch.int64), torch.ones(2, 4, dtype=torch.int64))
-        _write_graph(Texts(network), example, folder / ("texts.onnx" if images else "model.onnx"), model)
+        _write_graph(Texts(network), example, folder / _file(model, "texts"), model)
         write_tokenizer(model, folder)
         about["text"] = {"length": model.recipe.text.length}
     write_json(folder / "config.json", about)
@@ -82,19 +81,49 @@ def task(model: TrainedModel) -> str:
 
 
 def usage(model: TrainedModel, name: str) -> str:
-    """Python that loads and truncates."""
-    if model.tokenizer is None:
-        file, inputs = "model.onnx", '{"pixel_values": images}'
-    else:
-        file = "texts.onnx" if model.reads_images else "model.onnx"
-        inputs = '{"input_ids": ids, "attention_mask": mask}'
-    return (
-        "import numpy as np\nimport onnxruntime\n\n"
-        f'session = onnxruntime.InferenceSession("{name}/{file}")\n'
-        f"(vectors,) = session.run(None, {inputs})\n"
-        f"vectors = vectors[:, :{some_dim(model)}]\n"
-        "vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)"
-    )
+    """Python that loads, reads and truncates."""
+    texts, images = model.tokenizer is not None, model.reads_images
+    lines = ["import numpy as np", "import onnxruntime", *(["from tokenizers import Tokenizer"] if texts else []), ""]
+    lines += [
+        "",
+        "def encode(file, inputs):",
+        f'    (vectors,) = onnxruntime.InferenceSession("{name}/" + file).run(None, inputs)',
+        f"    vectors = vectors[:, :{some_dim(model)}]",
+        "    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)",
+        "",
+    ]
+    if texts:
+        lines += [
+            "",
+            f'tokenizer = Tokenizer.from_file("{name}/tokenizer.json")',
+            f"tokenizer.enable_truncation({model.recipe.text.length})",
+            "tokenizer.enable_padding()",
+            'rows = tokenizer.encode_batch(["a text", "another one"])',
+            "ids, mask = np.array([row.ids for row in rows]), np.array([row.attention_mask for row in rows])",
+            f'texts = encode("{_file(model, "texts")}", {{"input_ids": ids, "attention_mask": mask}})',
+        ]
+    if images:
+        size, data = _size(model), model.recipe.data
+        lines += [
+            "",
+            "# Red, green and blue of 0…1, less their mean, by their deviation; here of two black images.",
+            f"pixels = np.zeros((2, 3, {size}, {size}), np.float32)",
+            f"pixels -= np.reshape({list(data.mean)}, (3, 1, 1))",
+            f"pixels /= np.reshape({list(data.std)}, (3, 1, 1))",
+            f'images = encode("{_file(model, "images")}", {{"pixel_values": pixels}})',
+        ]
+    return "\n".join(lines)
+
+
+def _file(model: TrainedModel, side: str) -> str:
+    """The graph of images or of texts: a model of both has two."""
+    return f"{side}.onnx" if model.tokenizer is not None and model.reads_images else "model.onnx"
+
+
+def _size(model: TrainedModel) -> int:
+    """Pixels a side of an image."""
+    data = model.recipe.data
+    return data.test_size or data.size_end or data.size
 
 
 def _write_graph(graph: nn.Module, example: tuple[Tensor, ...], path: Path, model: TrainedModel) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from matryo.data.dataset import PairSplit, TextSplit
+from matryo.data.pairs import pairs_by_label
 from matryo.errors import DataError
 from matryo.training.fits import check_objective, noun
 from matryo.training.images import StreamedImages, centred_images, open_images
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from matryo.training.recipe import Recipe
 
 __all__ = ["Batches", "Inputs", "open_batches", "open_inputs", "test_batches", "test_inputs"]
+
+_PARTNERS = 16   # of its label that an item meets, one an epoch
 
 
 class Batches(Protocol):
@@ -55,6 +58,8 @@ def open_batches(
     if recipe.objective.kind == "masked":
         assert tokenizer is not None
         return MaskedBatches(split, tokenizer, recipe, group)
+    if recipe.objective.kind == "pairs" and not isinstance(split, PairSplit):
+        split = pairs_by_label(split, recipe.loop.seed, per_item=_PARTNERS)
     if not isinstance(split, PairSplit):
         return _Labelled(split, recipe, group, tokenizer, progress)
     queries = open_inputs(split.queries, recipe, group.device, tokenizer, progress=progress)

@@ -66,8 +66,8 @@ def encode_pairs(
     """
     pairs, out = dataset.split(split), Path(out)
     options = (dtype, batch, overwrite, progress)
-    queries = _encode(model, dataset, f"{split} queries", pairs.queries, out / "queries", *options)
-    candidates = _encode(model, dataset, f"{split} candidates", pairs.candidates, out / "candidates", *options)
+    queries = _encode(model, dataset, split, pairs.queries, out / "queries", *options)
+    candidates = _encode(model, dataset, split, pairs.candidates, out / "candidates", *options)
     asked, found = queries.ids, candidates.ids
     lines = ["query-id\tcorpus-id\tscore"]
     for (query, candidate), grade in zip(pairs.pairs.tolist(), pairs.grades.tolist(), strict=True):
@@ -122,8 +122,10 @@ def _encode(
     )
     with writer:
         done = writer.count
-        unit = noun(items).removesuffix("s")
-        bar = tqdm(total=len(items), initial=done, desc=f"encode {split}", unit=unit, delay=2, disable=not progress)
+        what = noun(items)
+        bar = tqdm(
+            total=len(items), initial=done, desc=f"encode {split} {what}", unit=what[:-1], delay=2, disable=not progress
+        )
         with bar:
             for vectors, labels in model.embed(items, start=done, batch=batch):
                 ids = names[writer.count : writer.count + len(vectors)] if unique else None

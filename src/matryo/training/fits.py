@@ -19,19 +19,27 @@ __all__ = ["check_encoder", "check_length", "check_objective", "noun"]
 
 
 def noun(split: Any, objective: str = "") -> str:
-    """What the items of a split are: images, texts or pairs; texts that are masked are cut into windows first."""
+    """What the items of a split are: images, texts or pairs; or what an ``objective`` makes of them, if given."""
     if objective == "masked":
         return "windows"
-    return "pairs" if isinstance(split, PairSplit) else "texts" if isinstance(split, TextSplit) else "images"
+    if objective == "pairs" or isinstance(split, PairSplit):
+        return "pairs"
+    return "texts" if isinstance(split, TextSplit) else "images"
 
 
 def check_objective(recipe: Recipe, split: Any) -> None:
     """Raise unless ``split`` has what the objective learns from: pairs, words or labels."""
     kind, what = recipe.objective.kind, noun(split)
-    if (kind == "pairs" and what != "pairs") or (kind in ("classify", "masked") and what == "pairs"):
+    if kind in ("classify", "masked") and what == "pairs":
         raise RecipeError(
-            f"objective.kind {kind} needs " + ("pairs" if kind == "pairs" else "items, not pairs"),
+            f"objective.kind {kind} needs items, not pairs",
             got=f"{len(split)} {what}",
+            cure="choose another --objective.kind or --data.source",
+        )
+    if kind == "pairs" and what != "pairs" and (split.labels < 0).all():
+        raise RecipeError(
+            "objective.kind pairs needs pairs, or labels to make them by",
+            got=f"{len(split)} {what} without labels",
             cure="choose another --objective.kind or --data.source",
         )
     if kind == "masked" and what != "texts":

@@ -13,7 +13,7 @@ from matryo.training.classify import Classifier
 from matryo.training.masked import MaskedModel
 from matryo.training.masking import HELD_OUT, Masks, to_windows
 from matryo.training.objective import hits_by_dim
-from matryo.training.pairs import DistilledModel
+from matryo.training.pairs import DistilledModel, PairModel
 from matryo.training.step import autocast
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Figures = dict[str, dict[int, float]]
 
-__all__ = ["head_accuracy", "masked_words", "measure", "recalls"]
+__all__ = ["head_accuracy", "hit_rates", "label_hit_rates", "masked_words", "measure"]
 
 _BATCH = 256
 _DEPTHS = (1, 10)
@@ -40,7 +40,9 @@ def measure(
     model.eval()
     with torch.no_grad():
         if isinstance(split, PairSplit):
-            return recalls(model, split, recipe, device, tokenizer)
+            return hit_rates(model, split, recipe, device, tokenizer)
+        if isinstance(model, PairModel):
+            return label_hit_rates(model, split, recipe, device, tokenizer)
         if isinstance(model, Classifier):
             return {"top1": head_accuracy(model, split, recipe, device, tokenizer)}
         if isinstance(model, MaskedModel) and tokenizer is not None:
@@ -98,10 +100,10 @@ def _divergence(
     return _by_dim(model, total, max(1, count))
 
 
-def recalls(
+def hit_rates(
     model: NestedModel, split: PairSplit, recipe: Recipe, device: torch.device, tokenizer: Tokenizer | None
 ) -> Figures:
-    """The share of queries that find one of their candidates first, or among the first ten; and the way back."""
+    """hit@k: the share of queries with one of their candidates among the first k; and the way back."""
     sides = [torch.cat(list(_embedded(model, side, recipe, device, tokenizer))) for side in
              (split.queries, split.candidates)]  # fmt: skip
     pairs = torch.from_numpy(split.pairs[split.grades > 0]).to(device)
@@ -110,20 +112,54 @@ def recalls(
         for dim in model.nesting.dims:
             shares = _hit_rates(truncate(sides[a], dim), truncate(sides[b], dim), pairs[:, [a, b]])
             for depth, share in zip(_DEPTHS, shares, strict=True):
-                found.setdefault(f"{way}recall@{depth}", {})[dim] = share
+                found.setdefault(f"{way}hit@{depth}", {})[dim] = share
+    return found
+
+
+def label_hit_rates(
+    model: NestedModel, split: Any, recipe: Recipe, device: torch.device, tokenizer: Tokenizer | None
+) -> Figures:
+    """hit@k where items of one label belong together: the share of items with another of their label among the first k.
+
+    Each is looked for among all others; those alone in their class are not asked. Without labels there is no figure.
+    """
+    labels = torch.from_numpy(split.labels).to(device)
+    _, place, counts = labels.unique(return_inverse=True, return_counts=True)
+    asked = torch.nonzero((labels >= 0) & (counts[place] > 1)).flatten()
+    if not len(asked):
+        return {}
+    whole = torch.cat(list(_embedded(model, split, recipe, device, tokenizer)))
+    found: Figures = {}
+    for dim in model.nesting.dims:
+        vectors, hits = truncate(whole, dim), _no_hits(device)
+        for some in asked.split(_BATCH):
+            cosines = vectors[some] @ vectors.T
+            cosines[torch.arange(len(some)), some] = -torch.inf   # itself
+            nearest = cosines.topk(min(max(_DEPTHS), len(labels) - 1), 1).indices
+            hits += _hits(labels[nearest] == labels[some, None])
+        for depth, count in zip(_DEPTHS, hits.tolist(), strict=True):
+            found.setdefault(f"hit@{depth}", {})[dim] = count / len(asked)
     return found
 
 
 def _hit_rates(queries: Tensor, candidates: Tensor, pairs: Tensor) -> list[float]:
     """By depth: the share of the queries that have a pair and find one of theirs among so many."""
     asked = pairs[:, 0].unique()
-    hits = torch.zeros(len(_DEPTHS), dtype=torch.int64, device=queries.device)
+    hits = _no_hits(queries.device)
     known = pairs[:, 0] * len(candidates) + pairs[:, 1]
     for some in asked.split(_BATCH):
         nearest = (queries[some] @ candidates.T).topk(min(max(_DEPTHS), len(candidates)), 1).indices
-        right = torch.isin(some[:, None] * len(candidates) + nearest, known)
-        hits += torch.stack([right[:, :depth].any(1).sum() for depth in _DEPTHS])
+        hits += _hits(torch.isin(some[:, None] * len(candidates) + nearest, known))
     return [count / max(1, len(asked)) for count in hits.tolist()]
+
+
+def _no_hits(device: torch.device) -> Tensor:
+    return torch.zeros(len(_DEPTHS), dtype=torch.int64, device=device)
+
+
+def _hits(right: Tensor) -> Tensor:
+    """By depth: how many rows have something right among so many."""
+    return torch.stack([right[:, :depth].any(1).sum() for depth in _DEPTHS])
 
 
 def _embedded(

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
     Rows = np.ndarray[Any, np.dtype[np.int64]]
     Bits = np.ndarray[Any, np.dtype[np.uint64]]
+    Doubles = np.ndarray[Any, np.dtype[np.float64]]
 
-__all__ = ["GOLDEN", "MIX", "Slices", "epoch_order", "mix", "pick"]
+__all__ = ["GOLDEN", "MIX", "Slices", "chances", "epoch_order", "mix", "pick"]
 
 GOLDEN, MIX = 0x9E3779B97F4A7C15, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)   # the constants of splitmix64
 
@@ -39,8 +40,16 @@ def mix(x: Bits) -> Bits:
 
 def pick(seed: int, epoch: int, items: Rows, choices: Rows) -> Rows:
     """A number in [0, choices) for each of ``items``: a hash of seed, epoch and item."""
-    key = mix(np.array([(seed << 32) ^ epoch], np.uint64))
-    return (mix(items.astype(np.uint64) ^ key) % choices.astype(np.uint64)).astype(np.int64)
+    return (_hashed(seed, epoch, items) % choices.astype(np.uint64)).astype(np.int64)
+
+
+def chances(seed: int, epoch: int, items: Rows) -> Doubles:
+    """A number in [0, 1) for each of ``items``: a hash of seed, epoch and item."""
+    return (_hashed(seed, epoch, items) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _hashed(seed: int, epoch: int, items: Rows) -> Bits:
+    return mix(items.astype(np.uint64) ^ mix(np.array([(seed << 32) ^ epoch], np.uint64)))
 
 
 @dataclass(frozen=True)

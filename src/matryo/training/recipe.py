@@ -92,7 +92,8 @@ class Objective:
 
     kind: Annotated[
         Literal["classify", "masked", "pairs", "distil"],
-        "the classes of items; words that were masked; which of two belong together; or a teacher's similarities",
+        "the classes of items; words that were masked; which of two belong together (pairs, or items of one label); or "
+        "a teacher's similarities",
     ] = "classify"
     temperature: Annotated[float, "what cosines are divided by, for pairs and distil"] = 0.05
     learn_temperature: Annotated[bool, "learn it, from there on (pairs)"] = False

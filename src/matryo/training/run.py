@@ -26,7 +26,7 @@ import torch
 
 from matryo import results
 from matryo.data import TextSplit
-from matryo.errors import RunError
+from matryo.errors import DataError, RunError
 from matryo.files import lock, replacing, storage, write_json
 from matryo.training.checkpoint import load_checkpoint, read_facts, save_checkpoint, save_weights
 from matryo.training.fits import noun
@@ -154,8 +154,12 @@ def writing(folder: Path, group: Group) -> Iterator[None]:
 def describe(recipe: Recipe, dataset: Dataset, group: Group) -> dict[str, Any]:
     """What a run is of: it goes on only with the same."""
     split = dataset.split(recipe.data.train)
-    for name in recipe.data.test:
-        dataset.split(name)   # a misspelt test split must not wait until training is over
+    if missing := [name for name in recipe.data.test if name not in dataset.splits]:   # not when training is over
+        raise DataError(
+            f"data.test must name splits of {dataset.name!r}",
+            got=", ".join(missing),
+            cure=f'choose from {", ".join(sorted(dataset.splits))}, or test nothing: --data.test ""',
+        )
     what, pairs = noun(split), noun(split) == "pairs"
     known = {
         what: len(split),

@@ -24,6 +24,7 @@ def pairs(material: Material) -> Section | None:
     if not groups:
         return None
     plates: list[Plate] = []
+    curves: list[Curve] = []
     for place in dict.fromkeys(group.place for group in groups):
         here = [group for group in groups if group.place == place]
         for direction in (0, 1):
@@ -38,10 +39,11 @@ def pairs(material: Material) -> Section | None:
             }
             shown = {title: drawn for title, drawn in panels.items() if drawn}
             if shown:
-                curves = [found for drawn in shown.values() for found, _, _ in drawn]
-                caption = f"{place}: {one.directions[direction]}, {_sizes(one, direction)}.{bars(curves)}"
+                lines = [found for drawn in shown.values() for found, _, _ in drawn]
+                caption = f"{place}: {one.directions[direction]}, {_sizes(one, direction)}.{bars(lines)}"
                 name = stem("pairs", len(plates) + 1, f"{place} {one.sides[direction]}")
                 plates.append(Plate(name, caption, export(chart(shown, height=2.6))))
+                curves += lines
     first = main_pairs(material)
     assert first is not None
     low, full = ends(first)
@@ -56,7 +58,7 @@ def pairs(material: Material) -> Section | None:
         rows=rows_of(groups),
         plates=tuple(plates),
         table=curve_table(every),
-        shown=by_dim(every),
+        shown=by_dim(curves),   # what is drawn; the file has every metric and k
     )
 
 
