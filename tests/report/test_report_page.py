@@ -228,8 +228,21 @@ def test_a_strip_must_be_whole(tmp_path):
 
 
 def test_training_rows_need_their_figures(tmp_path):
-    with pytest.raises(InputError, match=r"kind 'train' must have the figures top1.*'demo': loss.*leave that row out"):
+    with pytest.raises(InputError, match=r"kind 'train' must say how long.*'demo': loss.*leave that row out"):
         build_report([row("train", {"loss": 1.0}, subject="demo")], tmp_path / "out", title="t")
+
+
+@pytest.mark.parametrize(
+    ("share", "unit", "told"),
+    [("hit@1", "pairs", "its hit@1 is 10"), ("masked_top1", "windows", "of hidden words it predicts 10")],
+)
+def test_runs_of_pairs_and_masked_words_are_drawn(tmp_path, share, unit, told):
+    figures = {share: {"test": {"8": 0.1, "32": 0.3}}, "seconds": 12.0, f"{unit}_per_second": 345.0}
+    build_report([row("train", figures, subject="words nested")], tmp_path / "out", title="t")
+    text = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    assert f"A run of words nested takes 12 seconds; {told}" in text
+    assert f"345 {unit}" in text
+    assert "at 8 dims and 30" in text
 
 
 def test_a_page_without_anything_is_still_a_page():
