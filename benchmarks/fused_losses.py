@@ -67,42 +67,43 @@ def cases() -> list[Case]:
     return found
 
 
-def infonce(a: Tensor, b: Tensor, target: Tensor) -> Tensor:
-    """The plain contrastive loss of unit vectors."""
-    return F.cross_entropy((a @ b.T).float() / 0.05, target)
+def loss_at(case: Case, dim: int) -> Loss:
+    """The plain loss at one dim."""
+    if case.kind == "contrastive":
+        return lambda a, b, target: F.cross_entropy((truncate(a, dim) @ truncate(b, dim).T).float() / 0.05, target)
+    return lambda a, b, target: F.cross_entropy(F.linear(a[:, :dim], b[:, :dim]).float(), target)
 
 
 def losses(case: Case) -> dict[str, Loss]:
     """The loss of each variant."""
-    nesting, weights = case.nesting, case.nesting.weights
-    if case.kind == "contrastive":
-        def single(a: Tensor, b: Tensor, target: Tensor) -> Tensor:
-            return infonce(truncate(a, nesting.dim), truncate(b, nesting.dim), target)
+    nesting, parts = case.nesting, [loss_at(case, dim) for dim in case.nesting.dims]
 
-        def loop(a: Tensor, b: Tensor, target: Tensor) -> Tensor:
-            parts = [c * infonce(truncate(a, m), truncate(b, m), target)
-                     for m, c in zip(nesting.dims, weights, strict=True)]  # fmt: skip
-            return torch.stack(parts).sum()
+    def loop(a: Tensor, b: Tensor, target: Tensor) -> Tensor:
+        return torch.stack([c * part(a, b, target) for part, c in zip(parts, nesting.weights, strict=True)]).sum()
 
-        def fused(a: Tensor, b: Tensor, target: Tensor) -> Tensor:  # noqa: ARG001
+    def fused(a: Tensor, b: Tensor, target: Tensor) -> Tensor:
+        if case.kind == "contrastive":
             return nested_contrastive(a, b, nesting, engine="triton")   # row i belongs to row i
-    else:
-        def single(a: Tensor, b: Tensor, target: Tensor) -> Tensor:
-            return F.cross_entropy(F.linear(a, b).float(), target)
+        return nested_cross_entropy(a, b, target, nesting, engine="triton")
 
-        def loop(a: Tensor, b: Tensor, target: Tensor) -> Tensor:
-            parts = [c * F.cross_entropy(F.linear(a[:, :m], b[:, :m]).float(), target)
-                     for m, c in zip(nesting.dims, weights, strict=True)]  # fmt: skip
-            return torch.stack(parts).sum()
-
-        def fused(a: Tensor, b: Tensor, target: Tensor) -> Tensor:
-            return nested_cross_entropy(a, b, target, nesting, engine="triton")
-
-    made: dict[str, Loss] = {"single eager": single, "nested eager": loop, "fused": fused}
-    for name, loss in (("single compiled", single), ("nested compiled", loop)):
+    made: dict[str, Loss] = {"single eager": parts[-1], "nested eager": loop, "fused": fused}
+    for name, loss in (("single compiled", parts[-1]), ("nested compiled", loop)):
         if name in case.variants:
             made[name] = torch.compile(loss, dynamic=False)
     return {name: made[name] for name in VARIANTS if name in case.variants}
+
+
+def gradient_error(case: Case, fused: Loss, a: Tensor, b: Tensor, target: Tensor) -> float:
+    """How far the fused gradients are from those of the loop, by norm: what is quick and wrong is not timed."""
+    wanted = [torch.zeros_like(one, dtype=torch.float32) for one in (a, b)]
+    for dim, c in zip(case.nesting.dims, case.nesting.weights, strict=True):
+        for sums, part in zip(wanted, torch.autograd.grad(loss_at(case, dim)(a, b, target), (a, b)), strict=True):
+            sums.add_(part, alpha=c)
+    got = torch.autograd.grad(fused(a, b, target), (a, b))
+    error = max(float((one - two).norm() / two.norm()) for one, two in zip(got, wanted, strict=True))
+    if not error < 0.02:
+        raise SystemExit(f"{case.name}: the fused gradients are wrong, by {error:.3f} of their norm")
+    return error
 
 
 def measure(case: Case, rounds: int) -> dict[str, Any]:
@@ -112,7 +113,9 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
     b = torch.randn(case.columns, case.nesting.dim, generator=draw, device="cuda") / case.nesting.dim**0.5
     b = b.bfloat16().requires_grad_()
     target = torch.arange(case.batch, device="cuda") % case.columns
-    run = {name: step(loss, a, b, target) for name, loss in losses(case).items()}
+    made = losses(case)
+    error = gradient_error(case, made["fused"], a, b, target)
+    run = {name: step(loss, a, b, target) for name, loss in made.items()}
     figures: dict[str, Any] = {name: {"extra_bytes": extra(one, a, b)} for name, one in run.items()}
     times: dict[str, list[float]] = {name: [] for name in run}
     for _ in range(rounds):
@@ -126,6 +129,7 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
         product = statistics.median(milliseconds(lambda: a @ b[: case.columns // 128 * 128].T) for _ in range(5))
     product *= case.columns / (case.columns // 128 * 128)   # the library is slow at odd numbers of columns
     figures["product"] = product
+    figures["fused"]["gradient_error"] = error
     figures["fused"]["of_limit"] = 4 * product / figures["fused"]["p50"]
     return figures
 

@@ -206,6 +206,11 @@ def test_half_precision_is_rounded_only_where_it_is_stored(lean, device, dtype, 
     check(lean, scores, by_norm=True, **how)
 
 
+@pytest.mark.parametrize("dims", [(64, 192), (8, 160, 192, 320, 384), (130, 192, 256, 320, 384, 512)], ids=str)
+def test_whole_tiles_and_more_large_dims_than_registers_hold(lean, device, dims):
+    check(lean, make(dims, 64, 128, 5, device, torch.bfloat16), by_norm=True)
+
+
 @NEEDS_TRITON
 @pytest.mark.parametrize(("dims", "width"), [((7,), 7), ((3, 8, 131), 140), ((16, 32, 300), 300)])
 def test_norms_of_prefixes_and_their_gradients(device, dims, width):
