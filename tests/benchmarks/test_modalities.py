@@ -67,9 +67,9 @@ def test_texts_about_groups_are_those_of_their_classes():
     assert heard[1][:3] == [texts.text(i) for i in range(3)]
 
 
-def test_a_vision_transformer_is_fixed_at_three_dims():
+def test_a_vision_transformer_is_fixed_at_every_dim():
     recipe = load_recipe("tiny-imagenet-vit", {"encoder.name": "vit-ti4", "head.dims": "12,24,48,96,192"})
-    assert vit.models_of(recipe) == ["separate", "tied", "fixed:12", "fixed:48", "fixed:192"]
+    assert vit.models_of(recipe) == ["separate", "tied", *(f"fixed:{dim}" for dim in (12, 24, 48, 96, 192))]
     assert vit.fields_of("tied") == {"head.kind": "tied"}
     assert vit.fields_of("fixed:12") == {"head.kind": "fixed", "head.dims": "12"}
 

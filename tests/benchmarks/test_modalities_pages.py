@@ -89,6 +89,11 @@ def test_nested_within_half_a_point_of_fixed_or_not():
     assert "| 12 | 30.00 ± 0.00 (2) | 30.40 (1) | -0.40 |" in page
     assert "with steps = 9" in page
     assert "Seconds a training: nested 10 ± 1 (2), fixed 10 ± 0 (2)." in page
+    shared = [dataclasses.replace(row, figures={**row.figures, "alone": False}) for row in rows]
+    assert "Several trainings shared the device and took up to 11 seconds" in "\n".join(mlm_tables(shared))
+    assert "Seconds a training: fixed 10 (1)." in "\n".join(mlm_tables([*shared[:3], rows[3]]))
+    noted = dataclasses.replace(rows[3], figures={**rows[3].figures, "note": "rounded"})
+    assert "fixed:24 seed 0: rounded." in mlm_tables([*rows[:3], noted])
     older = series_row("mlm", "masked_top1", "nested", {12: 0.9}, steps=5)
     assert "\n".join(mlm_tables([older, *rows])) == page   # trained for other steps than the newest
 
@@ -137,5 +142,5 @@ def test_spans_and_zero_shot():
 
 def test_every_kind_has_its_maker():
     assert {*MAKERS} == {"text-finetune", "text-steps", "mlm", "vit", "image-text", "pairs", "similarity", "zero-shot"}
-    row = series_row("image-text", "recall@1", "nested", {8: 0.1})
+    row = series_row("image-text", "hit@1", "nested", {8: 0.1})
     assert "| imdb-mlm | nested | 10 (1) | GPU |" in "\n".join(MAKERS["image-text"]([row]))

@@ -1,13 +1,15 @@
 """`matryo evaluate` and `matryo report` on pairs: one folder, one a split, or three things named by themselves."""
 
 import json
+import re
+import shutil
 
 import numpy as np
 import pytest
 
 from matryo import EmbeddingSet, Nesting
 from matryo.cli import main
-from matryo.evaluation import Relevance, pairs
+from matryo.evaluation import Relevance, pairs, zero_shot
 from matryo.results import read_rows
 
 
@@ -78,6 +80,45 @@ def test_a_run_holds_pairs_of_several_splits(tmp_path, capsys):
     assert "must hold pairs of these splits (got train): name dev, test" in capsys.readouterr().err
 
 
+def test_what_a_run_was_trained_on_is_measured_only_if_asked_for(tmp_path, capsys):
+    run = tmp_path / "run"
+    for split in ("both", "test", "titles", "train"):
+        write(run / "embeddings" / split)
+
+    def splits(*words):
+        out = tmp_path / "rows.jsonl"
+        out.unlink(missing_ok=True)
+        assert evaluate(run, "--baselines", "none", "--json", out, *words) == 0
+        return [row.figures["split"] for row in read_rows(out)]
+
+    assert splits() == ["both", "test", "titles"]   # vectors from elsewhere: by the usual name
+    assert "left out train of run: it was trained on (--queries train asks it)" in capsys.readouterr().err
+    (run / "run.json").write_text(json.dumps({"recipe": {"data": {"train": "titles", "test": ["test", "both"]}}}))
+    assert splits() == ["test", "both", "train"]   # in the order of its recipe
+    assert splits("--queries", "titles") == ["titles"]
+    for split in ("both", "test", "train"):
+        shutil.rmtree(run / "embeddings" / split)
+    capsys.readouterr()
+    assert splits() == ["titles"]   # there is nothing else
+    assert "left out" not in capsys.readouterr().err
+
+
+def test_zero_shot_has_a_table_of_its_own(tmp_path, capsys):
+    folder = write(tmp_path / "mine")
+    labels = np.arange(20) % 4
+    asked = EmbeddingSet.open(folder / "queries")
+    about = {"nesting": asked.nesting, "classes": list("abcd"), "ids": list(asked.ids), "dataset": "toy"}
+    EmbeddingSet.write(folder / "queries", asked.vectors, labels=labels, split="test", overwrite=True, **about)
+    texts = EmbeddingSet.write(tmp_path / "texts", np.eye(4, 16), labels=range(4), classes=list("abcd"))
+    assert evaluate(folder, "--protocols", "zero-shot", "--texts", tmp_path / "texts") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "mine, toy / test: zero-shot by 4 texts"
+    found = zero_shot(texts, EmbeddingSet.open(folder / "queries"))
+    wanted = [[str(dim), *(f"{100 * value:.1f}" for value in values)]
+              for dim, *values in zip(found.dims, found.top1, found.top5, strict=True)]  # fmt: skip
+    assert [line.split() for line in lines[1:]] == [["dim", "top-1", "top-5"], *wanted]   # and no baseline of pairs
+
+
 def test_models_stand_side_by_side_at_the_dims_of_the_first(tmp_path, capsys):
     both = [write(tmp_path / "a"), write(tmp_path / "b", seed=1)]
     assert evaluate(*both, "--show", "hit@1", "--baselines", "none") == 0
@@ -102,4 +143,10 @@ def test_a_report_draws_them(tmp_path, capsys):
     assert 'id="similarity"' in text
     assert "dims of mine keep" in text
     assert len(list((tmp_path / "page" / "figures").glob("pairs-*.svg"))) == 2   # one a direction
+    section = re.search(r'<section id="pairs".*?</section>', text, re.DOTALL)[0]
+    titles = [f"toy: {metric}, {way},\u00a0%" for way in ("queries → candidates", "candidates → queries")
+              for metric in ("nDCG@10", "hit@1")]  # fmt: skip
+    assert re.findall("<caption>(.*?)</caption>", section) == titles
+    metrics = {line.split(",")[2].strip('"') for line in (tmp_path / "page/tables/pairs.csv").read_text().splitlines()}
+    assert {"MRR@5", "recall@100"} <= metrics   # the file has all of them
     capsys.readouterr()

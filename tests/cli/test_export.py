@@ -47,8 +47,10 @@ def test_the_card_has_what_the_run_measured(texts_run, capsys):
     text = card.read_text()
     figures = json.loads((texts_run / "run.json").read_text())["row"]["figures"]
     for dim, value in figures["top1"]["test"].items():
-        assert re.search(rf"\| {dim} \|.* {value:.4g} \|", text)
+        assert re.search(rf"\| {dim} \|.* {100 * value:.1f} \|", text)
     assert str(texts_run.parent) not in text
+    assert "\n# run\n" in text, "it is called like the run, not like the format"
+    assert 'from_pretrained("run")' in text
 
 
 def test_rows_of_evaluate_join_the_card(texts_run, tmp_path):

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,14 +13,32 @@ from matryo.cli import VERBS, build_parser, main
 from matryo.results import read_rows
 
 
-def matryo(*words):
+def apart(*words):
+    """The command in a process of its own."""
     command = [sys.executable, "-m", "matryo", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def refused(*words):
+@pytest.fixture
+def matryo(capfd):
+    """The command in this process, which is quicker."""
+
+    def run(*words):
+        capfd.readouterr()
+        code = main([str(word) for word in words])
+        said = capfd.readouterr()
+        return SimpleNamespace(returncode=code, stdout=said.out, stderr=said.err)
+
+    return run
+
+
+@pytest.fixture
+def refused(matryo):
+    return lambda *words: refusal(matryo(*words))
+
+
+def refusal(done):
     """The one line on stderr of a command that must fail."""
-    done = matryo(*words)
     assert done.returncode == 1, done
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1, done.stderr
@@ -49,15 +68,15 @@ def test_every_verb_has_help_and_a_word_for_each_option(capsys):
 
 
 def test_bad_usage_exits_2():
-    assert matryo("fly").returncode == 2
-    assert matryo("train").returncode == 2
-    assert matryo("train", "demo", "--optim.lrr", "3").returncode == 2
-    assert matryo("--version").stdout.startswith("matryo ")
+    assert apart("fly").returncode == 2
+    assert apart("train").returncode == 2
+    assert apart("train", "demo", "--optim.lrr", "3").returncode == 2
+    assert apart("--version").stdout.startswith("matryo ")
 
 
 def test_evaluate_prints_a_table_and_stores_rows(tmp_path):
     folder = vectors(tmp_path / "mine")
-    done = matryo("evaluate", folder, "--json", tmp_path / "rows.jsonl", "--quiet")
+    done = apart("evaluate", folder, "--json", tmp_path / "rows.jsonl", "--quiet")
     assert done.returncode == 0, done.stderr
     assert "1-NN" in done.stdout
     row, pca = read_rows(tmp_path / "rows.jsonl")
@@ -65,11 +84,11 @@ def test_evaluate_prints_a_table_and_stores_rows(tmp_path):
     assert set(row.figures["dims"]) == {"8", "12", "16", "24", "32"}
     assert row.figures["dims"]["32"]["top1"] > 0.9
     assert str(tmp_path) not in json.dumps(row.command)
-    printed = matryo("evaluate", folder, "--json", "-", "--dims", "4,32", "--baselines", "none")
+    printed = apart("evaluate", folder, "--json", "-", "--dims", "4,32", "--baselines", "none")
     assert set(json.loads(printed.stdout)["figures"]["dims"]) == {"4", "32"}
 
 
-def test_folders_stand_side_by_side(tmp_path):
+def test_folders_stand_side_by_side(matryo, tmp_path):
     both = [vectors(tmp_path / "a"), vectors(tmp_path / "b", seed=1)]
     done = matryo("evaluate", *both, "--show", "1-NN,mAP@10", "--baselines", "none", "--quiet")
     assert done.returncode == 0, done.stderr
@@ -79,7 +98,7 @@ def test_folders_stand_side_by_side(tmp_path):
     assert matryo("evaluate", both[0], "--show", "all", "--quiet").stdout.count(" P@50") == 2
 
 
-def test_baselines_and_protocols_are_named_and_misspelt_ones_refused(tmp_path):
+def test_baselines_and_protocols_are_named_and_misspelt_ones_refused(matryo, refused, tmp_path):
     folder = vectors(tmp_path / "mine")
     out = tmp_path / "rows.jsonl"
     done = matryo("evaluate", folder, "--baselines", "random,jl", "--protocols", "few-shot,evaluate", "--json", out)
@@ -101,7 +120,7 @@ def test_baselines_and_protocols_are_named_and_misspelt_ones_refused(tmp_path):
     assert "left out superclass of mine: the embeddings must have superclasses" in everything.stderr
 
 
-def test_splits_without_a_name_are_called_like_their_folders(tmp_path):
+def test_splits_without_a_name_are_called_like_their_folders(matryo, refused, tmp_path):
     rng = np.random.default_rng(0)
     labels = np.arange(60) % 3
     clean = 4 * np.eye(3, 8)[labels] + rng.normal(size=(60, 8))
@@ -116,7 +135,7 @@ def test_splits_without_a_name_are_called_like_their_folders(tmp_path):
     assert "must not exceed the 8 dimensions" in refused("evaluate", tmp_path / "mine", "--dims", "4,64")
 
 
-def test_a_split_of_other_classes_is_left_out_unless_asked_for(tmp_path):
+def test_a_split_of_other_classes_is_left_out_unless_asked_for(matryo, refused, tmp_path):
     folder = vectors(tmp_path / "mine")
     EmbeddingSet.write(folder / "unseen", np.eye(4, 32), labels=[90, 91, 92, 93])
     done = matryo("evaluate", folder, "--quiet")
@@ -125,8 +144,9 @@ def test_a_split_of_other_classes_is_left_out_unless_asked_for(tmp_path):
     assert "of a class that the database holds" in refused("evaluate", folder, "--queries", "unseen")
 
 
-def test_bad_folders_are_named_with_their_cure(tmp_path):
-    assert "is no folder" in refused("evaluate", tmp_path / "nothing")
+def test_bad_folders_are_named_with_their_cure(refused, tmp_path):
+    for refuse in (refused, lambda *words: refusal(apart(*words))):
+        assert "is no folder" in refuse("evaluate", tmp_path / "nothing")
     folder = vectors(tmp_path / "mine")
     assert "split nope" in refused("evaluate", folder, "--queries", "nope")
     assert "--dims must list dims" in refused("evaluate", folder, "--dims", "8,x")

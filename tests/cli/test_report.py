@@ -7,7 +7,7 @@ import pytest
 
 from matryo import EmbeddingSet, Nesting, truncate
 from matryo.cli import main
-from matryo.data import emoji
+from matryo.data import emoji, emoji_pairs
 from matryo.embeddings import Head
 
 pytest.importorskip("matplotlib")
@@ -57,7 +57,28 @@ def test_a_folder_becomes_a_page_with_pictures_and_credits(run, tmp_path, capsys
     page = (again / "index.html").read_text(encoding="utf-8")
     assert "Stored &lt;rows&gt;" in page
     assert "Graphics by Twemoji" not in page   # no picture, no credit
-    assert main(["report", *rows, "--out", str(again)]) == 0   # a report gives way to a newer one
+    few = tmp_path / "few.jsonl"
+    few.write_text((out / "rows.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)[0], encoding="utf-8")
+    assert main(["report", "--rows", str(few), "--out", str(again)]) == 0   # a report gives way to a newer one
+    assert "Stored" not in (again / "index.html").read_text(encoding="utf-8")
+
+
+def test_pairs_of_bundled_drawings_are_shown(tmp_path, capsys):
+    data = emoji_pairs()
+    asked = data.split("test").queries
+    about = {"classes": data.classes, "dataset": data.name, "split": "test", "nesting": Nesting([8, 16])}
+    vectors = np.random.default_rng(0).normal(size=(60, 16))
+    names = [asked.name(i) for i in range(60)]
+    inside = tmp_path / "mine" / "embeddings" / "test"
+    EmbeddingSet.write(inside / "queries", vectors, labels=asked.labels[:60], ids=names, **about)
+    EmbeddingSet.write(inside / "candidates", vectors[::2], labels=asked.labels[:60:2], ids=names[::2], **about)
+    (inside / "relevance.tsv").write_text("".join(f"{name}\t{name}\t1\n" for name in names[::2]))
+    facts = {"recipe": {"data": {"source": "emoji-names"}}, "classes": list(data.classes)}
+    (tmp_path / "mine" / "run.json").write_text(json.dumps(facts))
+    options = ["--protocols", "pairs,disagreement", "--baselines", "none", "--strips", "0", "--quiet"]
+    assert main(["report", str(tmp_path / "mine"), "--out", str(tmp_path / "page"), *options]) == 0
+    assert "no pictures" not in capsys.readouterr().err
+    assert "data:image/png;base64," in (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
 
 
 def test_what_cannot_be_shown(tmp_path, capsys):

@@ -59,9 +59,8 @@ def test_pairs_become_two_folders(tmp_path, capsys):
     for split in ("train", "test"):
         write(tmp_path / "data" / f"{split}.jsonl", rows)
     run = tmp_path / "run"
-    command = ["train", "minilm-pairs", "--data", tmp_path / "data", "--data.test", "test", "--out", run, *FAST]
-    assert main(words(command)) == 0
-    assert "recall@10 on test" in capsys.readouterr().out
+    assert main(words(["train", "minilm-pairs", "--data", tmp_path / "data", "--out", run, *FAST])) == 0
+    assert "hit@10 on test" in capsys.readouterr().out
     assert main(words(["encode", run, "--data", tmp_path / "data", "--split", "test", "--quiet"])) == 0
     shown = capsys.readouterr().out
     assert "test/queries: 16 vectors of 128 dimensions" in shown
@@ -70,3 +69,21 @@ def test_pairs_become_two_folders(tmp_path, capsys):
     assert "there already" in capsys.readouterr().out
     assert main(words(["evaluate", run, "--quiet"])) == 0
     assert "nDCG@10" in capsys.readouterr().out
+
+
+def test_labels_make_pairs(tmp_path, capsys):
+    nouns = ["cat", "dog", "bird", "fish", "tree", "stone", "river", "moon"]
+    rows = [{"text": f"{noun} number {i}", "label": noun} for i in range(6) for noun in nouns]
+    for split in ("train", "test"):
+        write(tmp_path / "data" / f"{split}.jsonl", rows)
+    run, data = tmp_path / "run", ["--data", tmp_path / "data"]
+    command = ["train", "minilm-pairs", *data, "--data.source", "texts", "--out", run, *FAST, "--optim.lr", "1e-3"]
+    assert main(words([*command, "--loop.epochs", "20"])) == 0
+    shown = capsys.readouterr().out
+    assert "pairs/s" in shown
+    assert "hit@1 on test  8:" in shown
+    figures = json.loads((run / "run.json").read_text())["row"]["figures"]
+    assert figures["hit@1"]["test"]["128"] == 1
+    assert main(words(["encode", run, *data, "--quiet"])) == 0
+    assert main(words(["evaluate", run, "--quiet"])) == 0
+    assert "1-NN" in capsys.readouterr().out

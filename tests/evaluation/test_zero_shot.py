@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from matryo.embeddings import EmbeddingSet
-from matryo.errors import EmbeddingsError, NestingError
+from matryo.errors import EmbeddingsError, InputError, NestingError
 from matryo.evaluation.predictions import predict
 from matryo.evaluation.zero_shot import ZeroShot, zero_shot
+from matryo.evaluation.zero_shot_table import zero_shot_table
 from matryo.nesting import Nesting
 
 if TYPE_CHECKING:
@@ -159,3 +160,19 @@ def test_vectors_that_turned_nan_are_refused(tmp_path: Path) -> None:
         given[role] = EmbeddingSet.open(path)
         with pytest.raises(EmbeddingsError, match=rf"every vector of the {role} must be finite.*from row {row}"):
             zero_shot(**given)
+
+
+def test_models_stand_side_by_side_in_a_table_for_each_split() -> None:
+    one = ZeroShot("a", "toy", "test", 8, (2, 4), (0.25, 0.5), (0.5, 1.0))
+    other = ZeroShot("b", "toy", "test", 8, (4, 8), (0.125, 0.375), (0.75, 1.0))
+    elsewhere = ZeroShot("a", "", "", 1200, (2,), (0.5,), (1.0,))
+    text = zero_shot_table([one, other, elsewhere], markdown=True)
+    assert text.splitlines() == [
+        "**toy / test: zero-shot by 8 texts**", "",
+        "| dim | a top-1 | a top-5 | b top-1 | b top-5 |", "| ---: | ---: | ---: | ---: | ---: |",
+        "| 2 | 25.0 | 50.0 | – | – |", "| 4 | 50.0 | 100.0 | 12.5 | 75.0 |", "| 8 | – | – | 37.5 | 100.0 |", "",
+        "**a: zero-shot by 1,200 texts**", "", "| dim | top-1 | top-5 |", "| ---: | ---: | ---: |",
+        "| 2 | 50.0 | 100.0 |",
+    ]  # fmt: skip
+    with pytest.raises(InputError, match="there must be a result to show"):
+        zero_shot_table([])

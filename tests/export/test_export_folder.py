@@ -44,16 +44,32 @@ def test_the_card_is_read_by_hubs(to, make, task, tmp_path):
 def test_the_card_has_a_table_of_every_dim(tmp_path):
     rows = [
         stamp("train", "texts tied", {"top1": {"test": {"8": 0.25, "128": 0.75}}, "seconds": 3.0}, seed=0),
-        stamp("evaluate", "texts", {"dims": [8, 32], "top1": [0.5, 0.625], "name": "x", "k": [1]}, seed=0),
+        stamp("similarity", "texts", {"dims": [8, 32], "positive_mean": [0.5, 0.625], "auc": [0.625, 0.75], "name": "x",
+                                      "k": [1]}, seed=0),
         stamp("cost", "texts", {"seconds": 3.0}, seed=0),
     ]
     _, text = front_matter(export(text_model(), "transformers", tmp_path / "out", rows=rows))
     tables = re.findall(r"## (\w+): .*\n\n((?:\|.*\n)+)", text)
     assert dict(tables) == {
-        "train": "| dim | top1 test |\n|---:|---:|\n| 8 | 0.25 |\n| 128 | 0.75 |\n",
-        "evaluate": "| dim | top1 |\n|---:|---:|\n| 8 | 0.5 |\n| 32 | 0.625 |\n",
+        "train": "| dim | top1 on test, % |\n|---:|---:|\n| 8 | 25.0 |\n| 128 | 75.0 |\n",
+        "similarity": "| dim | positive_mean | auc, % |\n|---:|---:|---:|\n| 8 | 0.5 | 62.5 |\n| 32 | 0.625 | 75.0 |\n",
     }
     assert rows[0].commit in text
+
+
+@pytest.mark.parametrize(
+    ("figure", "shown"),
+    [
+        ("hit@1", ["hit@1 on test, %", "25.0"]),
+        ("reverse hit@10", ["reverse hit@10 on test, %", "25.0"]),
+        ("masked_top1", ["masked_top1 on test, %", "25.0"]),
+        ("masked_loss", ["masked_loss on test", "0.25"]),
+        ("distil_loss", ["distil_loss on test", "0.25"]),
+    ],
+)
+def test_shares_are_percent_and_losses_are_not(figure, shown, tmp_path):
+    row = stamp("train", "x", {figure: {"test": {"8": 0.25}}}, seed=0)
+    assert tables_of([row], tmp_path / "out")["train"] == {("8", shown[0]): shown[1]}
 
 
 def tables_of(rows, folder):

@@ -1,6 +1,7 @@
 """One graph for every batch and length: onnxruntime gives what torch gives."""
 
 import json
+import re
 import sys
 
 import numpy as np
@@ -34,6 +35,14 @@ def assert_texts(model, path):
         np.testing.assert_allclose(unit(got, 8), model.encode(texts, dim=8), atol=1e-5)
 
 
+def run_card(folder, monkeypatch):
+    """What the Python of a card leaves behind, where its folder lies in the working directory."""
+    monkeypatch.chdir(folder.parent)
+    found = {}
+    exec(re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)[1], found)
+    return found
+
+
 def shallow(model):
     """With one layer of each transformer: exporting takes seconds a layer."""
     for module in model.network.modules():
@@ -44,10 +53,13 @@ def shallow(model):
     return model
 
 
-def test_texts_even_behind_the_transform_of_a_masked_model(tmp_path):
+def test_texts_even_behind_the_transform_of_a_masked_model(tmp_path, monkeypatch):
     model = shallow(text_model(kind="masked", dims=(8, 100)))
     folder = export(model, "onnx", tmp_path / "out")
     assert_texts(model, folder / "model.onnx")
+    told = run_card(folder, monkeypatch)
+    np.testing.assert_allclose(told["texts"], model.encode(["a text", "another one"], dim=100), atol=1e-5)
+    assert "images" not in told
     about = json.loads((folder / "config.json").read_text())
     nesting = {"is_matryoshka": True, "matryoshka_dimensions": [8, 100]}
     assert about == {"output": "vectors", **nesting, "text": {"length": 24}}
@@ -71,7 +83,7 @@ def test_images_even_averaged_with_their_mirror_images(tmp_path):
     assert all(torch.equal(before[name], value) for name, value in model.network.state_dict().items())
 
 
-def test_images_and_texts_are_two_graphs(tmp_path):
+def test_images_and_texts_are_two_graphs(tmp_path, monkeypatch):
     model = shallow(dual_model())
     folder = export(model, "onnx", tmp_path / "out")
     assert_texts(model, folder / "texts.onnx")
@@ -80,6 +92,9 @@ def test_images_and_texts_are_two_graphs(tmp_path):
     pixels = ((images / 255 - data.mean) / data.std).astype(np.float32).transpose(0, 3, 1, 2)
     got = run(folder / "images.onnx", pixel_values=pixels)
     np.testing.assert_allclose(unit(got, 8), model.encode(images, dim=8), atol=1e-4)
+    told, dim = run_card(folder, monkeypatch), model.nesting.dims[len(model.nesting) // 2]
+    np.testing.assert_allclose(told["texts"], model.encode(["a text", "another one"], dim=dim), atol=1e-4)
+    np.testing.assert_allclose(told["images"], model.encode(np.zeros((2, 32, 32, 3), np.uint8), dim=dim), atol=1e-4)
 
 
 class Stubborn(nn.Module):

@@ -16,7 +16,7 @@ def browser():
     one.close()
 
 
-@pytest.fixture(params=MODES, ids=["phone", "phone-dark", "desktop", "desktop-dark"])
+@pytest.fixture(scope="module", params=MODES, ids=["phone", "phone-dark", "desktop", "desktop-dark"])
 def shown(request, whole, browser):
     width, dark = request.param
     browser.open((whole / "index.html").as_uri(), width=width, dark=dark)
@@ -37,8 +37,7 @@ def test_the_page_renders_without_a_complaint(shown):
 @pytest.mark.parametrize("opened", [False, True])
 def test_nothing_is_wider_than_the_window(shown, opened):
     browser, width, _ = shown
-    if opened:
-        browser.ask("document.querySelectorAll('details').forEach(details => { details.open = true })")
+    browser.ask(f"document.querySelectorAll('details').forEach(details => {{ details.open = {str(opened).lower()} }})")
     assert browser.ask("innerWidth") == width   # a phone widens its view for a page that does not fit
     assert browser.ask("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
 

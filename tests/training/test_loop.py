@@ -3,7 +3,9 @@
 import dataclasses
 import json
 import math
+import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -75,45 +77,55 @@ def test_the_same_seed_gives_the_same_bits_and_another_does_not(tmp_path):
     assert not all(torch.equal(a[name], c[name]) for name in a)
 
 
-SCRIPT = """
-import sys, torch
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from test_loop import dataset, recipe
-from matryo.training import train
-torch.set_num_threads(1)
-changes = dict(item.split("=", 1) for item in sys.argv[3:])
-train(recipe(**changes), dataset(), Path(sys.argv[2]), progress=False)
-"""
+APART = multiprocessing.get_context("forkserver")
+# What training imports is imported once, before the processes fork: then they start at once.
+APART.set_forkserver_preload(["pytest", "matryo.training.loop", "torch._dynamo", "torch.utils.tensorboard"])
 
 
-def start(out, *changes, launcher=(sys.executable, "-c", SCRIPT)):
-    command = [*launcher, str(Path(__file__).parent), str(out), *changes]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def start(out, *, room=None, **changes):
+    """Train in a process of its own, which says what it says into a file; no file grows beyond ``room`` bytes."""
+    process = APART.Process(target=train_apart, args=(out, room, changes))
+    process.start()
+    return process
 
 
-def finish(process):
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, output
+def train_apart(out, room, changes):
+    with said(out).open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    if room is not None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+    torch.set_num_threads(1)
+    train(recipe(**changes), dataset(), out, progress=False)
+
+
+def said(out):
+    return out.with_suffix(".txt")
+
+
+def finish(process, out):
+    process.join(120)
+    assert process.exitcode == 0, said(out).read_text()
 
 
 def test_killed_at_any_moment_it_ends_with_the_same_bits(tmp_path):
-    changes = ["loop__epochs=30", "optim__ema=0.99", "loop__checkpoint_seconds=0"]
+    changes = {"loop__epochs": 20, "optim__ema": 0.99}
     plain, killed = tmp_path / "plain", tmp_path / "killed"
-    finish(start(plain, *changes))
+    train(recipe(**changes), dataset(), plain, progress=False)
     rng, kills = np.random.default_rng(0), 0
     while not (killed / "run.json").exists():
-        process = start(killed, *changes)
         before = _modified(killed / "checkpoint.safetensors")
-        while process.poll() is None and _modified(killed / "checkpoint.safetensors") == before:
+        process = start(killed, loop__checkpoint_seconds=0, **changes)
+        while process.is_alive() and _modified(killed / "checkpoint.safetensors") == before:
             time.sleep(0.002)   # until it has started up and gone on by a step
-        time.sleep(float(rng.uniform(0, 0.4)) * (kills < 4))
-        if kills < 4 and process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-            kills += 1
-            process.communicate()
+        time.sleep(float(rng.uniform(0, 0.2)) * (kills < 4))
+        if kills < 4 and process.is_alive():
+            process.kill()
+            process.join()
+            kills += process.exitcode == -signal.SIGKILL
         else:
-            finish(process)
+            finish(process, killed)
     assert kills >= 2
     wanted, got = (load_weights(run / "model.safetensors") for run in (plain, killed))
     assert wanted.keys() == got.keys()
@@ -130,14 +142,27 @@ def _modified(path):
         return 0
 
 
+SCRIPT = """
+import sys, torch
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from test_loop import dataset, recipe
+from matryo.training import train
+torch.set_num_threads(1)
+changes = dict(item.split("=", 1) for item in sys.argv[3:])
+train(recipe(**changes), dataset(), Path(sys.argv[2]), progress=False)
+"""
+
+
 def test_two_processes_equal_one_on_the_same_global_batch(tmp_path):
-    changes = ["encoder__norm=group", "loop__precision=fp32", "optim__lr_batch=32", "loop__epochs=2"]
-    finish(start(tmp_path / "one", *changes, "loop__batch=32"))
+    changes = {"encoder__norm": "group", "loop__precision": "fp32", "optim__lr_batch": 32, "loop__epochs": 2}
+    train(recipe(**changes, loop__batch=32), dataset(), tmp_path / "one", progress=False)
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [*torchrun, str(Path(__file__).parent), str(tmp_path / "two"), *changes, "loop__batch=16"]
+    words = [f"{name}={value}" for name, value in (changes | {"loop__batch": 16}).items()]
+    command = [*torchrun, str(Path(__file__).parent), str(tmp_path / "two"), *words]
     subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=180)
     one, two = metrics(tmp_path / "one"), metrics(tmp_path / "two")
     assert len(one) == len(two) == 6
@@ -226,7 +251,7 @@ def test_attention_of_cudnn_has_no_part_in_training_and_is_given_back(tmp_path, 
 
 def test_mistakes_are_told_before_any_work(tmp_path):
     cases = [
-        (recipe(data__test="nope"), DataError, "has no such split.*test, train"),
+        (recipe(data__test="nope"), DataError, r'must name splits.*got nope\): .*test, train, or .* --data.test ""'),
         (recipe(data__train="nope"), DataError, "has no such split"),
         (recipe(head__dims="8,32"), NestingError, "must not exceed the 16 dimensions"),
         (recipe(loop__batch=1000), DataError, r"fill one batch.*--loop.batch 96"),
@@ -256,35 +281,32 @@ def test_finetuning_trains_from_the_named_layer_on(tmp_path, unfreeze):
 
 def test_a_full_disk_keeps_the_last_checkpoint(tmp_path):
     """A file-size limit stands in for the full disk: the kernel refuses the write in the same way."""
-    run = tmp_path / "run"
-    process = start(run, "loop__epochs=30", "loop__checkpoint_seconds=0")
+    run, often = tmp_path / "run", {"loop__checkpoint_seconds": 0}
+    process = start(run, loop__epochs=20, **often)
     while not (run / "checkpoint.safetensors").exists():
         time.sleep(0.01)
-        assert process.poll() is None
+        assert process.is_alive()
     process.kill()
-    process.communicate()
+    process.join()
     size = (run / "checkpoint.safetensors").stat().st_size
-    limited = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); " \
-              f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size // 2}, {size // 2}))\n" + SCRIPT  # fmt: skip
-    refused = start(run, "loop__epochs=30", "loop__checkpoint_seconds=0", launcher=(sys.executable, "-c", limited))
-    output, _ = refused.communicate(timeout=60)
-    assert refused.returncode != 0
-    assert "StorageError" in output
-    assert "what was saved before is intact" in output
-    finish(start(run, "loop__epochs=30", "loop__checkpoint_seconds=0"))
+    refused = start(run, room=size // 2, loop__epochs=20, **often)
+    refused.join(60)
+    assert refused.exitcode == 1
+    assert "StorageError" in said(run).read_text()
+    assert "what was saved before is intact" in said(run).read_text()
+    finish(start(run, loop__epochs=20), run)
     assert load(run).nesting.dims == (8, 16)
 
 
 def test_ctrl_c_saves_first_and_the_run_goes_on(tmp_path):
-    run = tmp_path / "run"
-    changes = ["loop__epochs=30", "loop__checkpoint_seconds=1000"]
-    process = start(run, *changes)
+    run, changes = tmp_path / "run", {"loop__epochs": 20, "loop__checkpoint_seconds": 1000}
+    process = start(run, **changes)
     while not (run / "metrics.jsonl").exists() or len((run / "metrics.jsonl").read_text().splitlines()) < 5:
         time.sleep(0.01)
-        assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
-    assert "KeyboardInterrupt" in output
+        assert process.is_alive()
+    os.kill(process.pid, signal.SIGINT)
+    process.join(60)
+    assert "KeyboardInterrupt" in said(run).read_text()
     assert (run / "checkpoint.safetensors").exists()
-    finish(start(run, *changes))
-    assert [m["step"] for m in metrics(run)] == list(range(1, 181))
+    finish(start(run, **changes), run)
+    assert [m["step"] for m in metrics(run)] == list(range(1, 121))

@@ -73,8 +73,8 @@ def test_they_learn(tmp_path):
     run = train(recipe(loop__epochs=6), made.labelled(), tmp_path / "texts", progress=False)
     assert min(figures(run)["top1"]["test"].values()) > 0.8
     run = train(recipe(objective__kind="pairs", loop__epochs=5), made.pairs(), tmp_path / "pairs", progress=False)
-    assert min(figures(run)["recall@10"]["test"].values()) == 1.0
-    assert figures(run)["recall@1"]["test"]["128"] >= 0.8
+    assert min(figures(run)["hit@10"]["test"].values()) == 1.0
+    assert figures(run)["hit@1"]["test"]["128"] >= 0.8
 
 
 def test_a_run_says_what_it_counted(runs):
@@ -83,7 +83,7 @@ def test_a_run_says_what_it_counted(runs):
     assert speeds == {"texts": ["texts_per_second"], "masked": ["windows_per_second"], "pairs": ["pairs_per_second"],
                       "captions": ["pairs_per_second"]}  # fmt: skip
     assert set(found["masked"]) >= {"masked_top1", "masked_loss"}
-    assert set(found["pairs"]) >= {"recall@1", "recall@10", "reverse recall@1", "reverse recall@10"}
+    assert set(found["pairs"]) >= {"hit@1", "hit@10", "reverse hit@1", "reverse hit@10"}
     rows = {name: json.loads((run / "run.json").read_text())["row"]["subject"] for name, run in runs.items()}
     assert rows["masked"] == "small tied"
     assert rows["pairs"] == "small nested"

@@ -69,7 +69,7 @@ def vectors(model, split, words):
         return model.embed(texts.Tokens(torch.from_numpy(ids).long(), torch.from_numpy(mask))).numpy()
 
 
-def test_recall_is_that_of_a_loop():
+def test_hits_are_those_of_a_loop():
     split, words = made.pairs().split("test"), made.tokenizer()
     split = split.subset(np.r_[np.arange(10), np.arange(4)])   # some pairs twice: a query still counts once
     split.pairs[10:, 1] = (split.pairs[10:, 1] + 3) % 10   # and has a second candidate
@@ -88,8 +88,27 @@ def test_recall_is_that_of_a_loop():
                     right = sides[b][:, :dim] / np.linalg.norm(sides[b][:, :dim], axis=1, keepdims=True)
                     own = {pair[b] for pair in related if pair[a] == query}
                     hits.append(bool(own & set(np.argsort(-(right @ left))[:depth].tolist())))
-                assert found[f"{way}recall@{depth}"][dim] == pytest.approx(np.mean(hits))
-    assert found["recall@10"] == {8: 1.0, 32: 1.0, 128: 1.0}   # there are only ten
+                assert found[f"{way}hit@{depth}"][dim] == pytest.approx(np.mean(hits))
+    assert found["hit@10"] == {8: 1.0, 32: 1.0, 128: 1.0}   # there are only ten
+
+
+def test_hits_by_label_are_those_of_a_loop():
+    labels = np.array([0, 0, 1, 1, 1, 2, -1, -1, 0, 1, 3, 3, 3, 2, 4, -1])   # of label 4 there is one alone
+    split = text_dataset({"test": (made.sentences(16), labels)}, list("abcde")).split("test")
+    words, made_recipe = made.tokenizer(), recipe(objective__kind="pairs", loop__precision="fp32", encoder__dropout=0)
+    model = build_model(made_recipe, vocabulary=words.vocabulary).eval()
+    found = measure(model, split, made_recipe, CPU, words)
+    z = vectors(model, split, words)
+    for dim in (8, 32, 128):
+        unit = z[:, :dim] / np.linalg.norm(z[:, :dim], axis=1, keepdims=True)
+        for depth in (1, 10):
+            hits = []
+            for i in (i for i, label in enumerate(labels) if label >= 0 and (labels == label).sum() > 1):
+                others = sorted((j for j in range(16) if j != i), key=lambda j: -unit[i] @ unit[j])
+                hits.append(labels[i] in labels[others[:depth]])
+            assert found[f"hit@{depth}"][dim] == pytest.approx(np.mean(hits))
+    assert found.keys() == {"hit@1", "hit@10"}
+    assert measure(model, split.subset(labels < 0), made_recipe, CPU, words) == {}
 
 
 def test_masked_figures_are_the_mean_over_all_hidden_words(monkeypatch):

@@ -190,7 +190,10 @@ def _together(items: list[Any]) -> Any:
 def _checked(batches: DataLoader[Any]) -> Iterator[Any]:
     for batch in batches:
         if isinstance(batch, MatryoError):
-            raise batch
+            try:
+                raise batch
+            finally:
+                del batch   # else the error holds this frame, this frame the loader, and its processes are waited for
         yield batch
 
 

@@ -31,13 +31,13 @@ def store(tmp_path: Path) -> Store:
 
 
 def test_many_additions_leave_few_segments(store: Store) -> None:
-    for i in range(200):
+    for i in range(80):
         store.add(rows(3 * i, 3))
         assert len(store.snapshot().segments) <= 7 * 3   # fewer than eight of each size: 3, 24, 192 rows
     store.verify()
-    vectors, _ = store.get(list(range(600)))
-    np.testing.assert_array_equal(vectors, rows(0, 600))
-    assert store.snapshot().ids().tolist() == list(range(600))
+    vectors, _ = store.get(list(range(240)))
+    np.testing.assert_array_equal(vectors, rows(0, 240))
+    assert store.snapshot().ids().tolist() == list(range(240))
 
 
 def test_what_was_deleted_stays_so(store: Store) -> None:
