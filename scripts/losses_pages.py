@@ -25,7 +25,8 @@ write, each as it is (*eager*) and by `torch.compile`; *fused* is `nested_cross_
 `engine="triton"`. [Nested losses](../losses.md) says how it works.
 
 Not all variants were measured in one run. Of each variant at each shape the newest row counts, and each multiple (×)
-and each share (%) is of the single eager loss of its own run.""",
+and each share (%) is of the single eager loss of its own run. The kernels have changed since: where three or four dims
+are above 128, the fused losses of today have not been timed.""",
     "limit": """*Of the limit* is the time of four products of the full width (forward, the same again for the backward
 pass, and the two gradients), at the rate measured for one, as a part of the time of the fused loss.""",
     "odd": "Where columns are no multiple of 128, that one is measured at the next lower one ({}) and scaled.",
