@@ -6,7 +6,7 @@ Everything here is computed once for a loss, however often its kernels run.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -19,7 +19,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from matryo.losses.kernels.fused_launch import launch
 from matryo.losses.kernels.scores import Scores
 
-__all__ = ["Sweep", "Tile", "descriptor", "flags", "lying", "pieces", "readable"]
+__all__ = ["Sweep", "Tile", "descriptor", "flags", "lying", "numbers", "pieces", "readable"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Sweep:
         self.arguments: tuple[Any, ...] = (
             *(None if one is None else descriptor(one, count, tile.ragged) for one, _, count in sides),
             *(descriptor(one, count, tile.step) for _, one, count in sides),
-            _ends(plan.steps, x.device), sum(plan.steps[: len(plan.x)]), sum(plan.steps[len(plan.x) :]), plan.start,
+            numbers(plan.ends, x.device), sum(plan.steps[: len(plan.x)]), sum(plan.steps[len(plan.x) :]), plan.start,
             scores.rows, scores.columns,
         )  # fmt: skip
         """What both sweeping kernels begin with."""
@@ -72,6 +72,11 @@ class _Plan:
     """How many steps each dim takes, in the ragged part first."""
     start: int
     """Where the even part begins."""
+
+    @cached_property
+    def ends(self) -> tuple[int, ...]:
+        """After how many steps each dim ends; −1 for never."""
+        return *accumulate(self.steps), -1
 
 
 @lru_cache(maxsize=256)
@@ -91,10 +96,10 @@ def _plan(dims: tuple[int, ...], starts: tuple[int, ...] | None, ragged: int, st
     return _Plan(x, y, tuple(steps), dims[even - 1] if even else 0)
 
 
-@lru_cache(maxsize=256)   # a recorded CUDA graph must find it on the device, not copy it from memory long gone
-def _ends(steps: tuple[int, ...], device: torch.device) -> Tensor:
-    """After how many steps each dim ends; −1 for never."""
-    return torch.tensor([*accumulate(steps), -1], dtype=torch.int32, device=device)
+@lru_cache(maxsize=256)   # a recorded CUDA graph must find them on the device, not copy them from memory long gone
+def numbers(given: tuple[int, ...], device: torch.device) -> Tensor:
+    """A few numbers, where kernels read them."""
+    return torch.tensor(given, dtype=torch.int32, device=device)
 
 
 def _padded(tensor: Tensor, ranges: tuple[tuple[int, int], ...], step: int) -> Tensor | None:
@@ -111,13 +116,13 @@ def _padded(tensor: Tensor, ranges: tuple[tuple[int, int], ...], step: int) -> T
     return found
 
 
-@lru_cache(maxsize=256)   # as above
+@lru_cache(maxsize=256)
 def _sources(ranges: tuple[tuple[int, int], ...], step: int, device: torch.device) -> Tensor:
     """Which column each one of a padded matrix comes from; −1 for none."""
     found: list[int] = []
     for low, high in ranges:
         found += [*range(low, high), *[-1] * (-(high - low) % step)]
-    return torch.tensor(found, dtype=torch.int32, device=device)
+    return numbers(tuple(found), device)
 
 
 @triton.jit(do_not_specialize=["rows", "columns"])

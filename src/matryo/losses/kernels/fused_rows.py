@@ -5,14 +5,13 @@ The vectors are read once, whatever the dims.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from matryo.losses.kernels.fused_launch import launch
+from matryo.losses.kernels.fused_operands import numbers, pieces
 from matryo.losses.kernels.scores import Scores
 
 __all__ = ["inverse_norms", "inverse_norms_backward", "scores_at"]
@@ -24,10 +23,10 @@ def scores_at(scores: Scores, target: Tensor) -> Tensor:
     """s[i, b, target[b]], [dims, rows] in float32; 0 where the target is −1. A wrong target is an error of the GPU."""
     x, y, dims = scores.x, scores.y, scores.nesting.dims
     found, wrong = x.new_empty(len(dims), scores.rows, dtype=torch.float32), x.new_zeros((), dtype=torch.int32)
-    grid = (-(-scores.rows // _ROWS),)
+    grid = (pieces(scores.rows, _ROWS),)
     launch(
-        target_kernel, grid, x, *x.stride(), y, *y.stride(), target, _numbers(dims, x.device),
-        _numbers(scores.starts, x.device), scores.left, scores.right, scores.bias, found, wrong, scores.rows,
+        target_kernel, grid, x, *x.stride(), y, *y.stride(), target, numbers(dims, x.device),
+        numbers(scores.starts, x.device), scores.left, scores.right, scores.bias, found, wrong, scores.rows,
         scores.columns, len(dims), ROWS=_ROWS, STEP=_STEP, SCALED=scores.left is not None,
         BIAS=scores.bias is not None, RESTART=not scores.tied, num_warps=4,
     )  # fmt: skip
@@ -73,7 +72,7 @@ def inverse_norms(z: Tensor, dims: tuple[int, ...]) -> Tensor:
     found = z.new_empty(len(dims), len(z), dtype=torch.float32)
     if len(z):
         with torch.cuda.device_of(z):   # Triton launches on the current device
-            launch(norms_kernel, (-(-len(z) // _ROWS),), z, *z.stride(), _numbers(dims, z.device), found, len(z),
+            launch(norms_kernel, (pieces(len(z), _ROWS),), z, *z.stride(), numbers(dims, z.device), found, len(z),
                    len(dims), ROWS=_ROWS, STEP=_STEP, num_warps=4)  # fmt: skip
     return found
 
@@ -83,15 +82,10 @@ def inverse_norms_backward(z: Tensor, inverse: Tensor, given: Tensor, dims: tupl
     gradient = z.new_empty(z.shape)
     if len(z):
         with torch.cuda.device_of(z):
-            launch(norms_backward_kernel, (-(-len(z) // _ROWS),), z, *z.stride(), _numbers(dims, z.device), inverse,
+            launch(norms_backward_kernel, (pieces(len(z), _ROWS),), z, *z.stride(), numbers(dims, z.device), inverse,
                    given.contiguous(), gradient, z.shape[1], len(z), len(dims), ROWS=_ROWS, STEP=_STEP,
                    num_warps=4)  # fmt: skip
     return gradient
-
-
-@lru_cache(maxsize=256)   # a recorded CUDA graph must find it on the device, not copy it from memory long gone
-def _numbers(numbers: tuple[int, ...], device: torch.device) -> Tensor:
-    return torch.tensor(numbers, dtype=torch.int32, device=device)
 
 
 @triton.jit(do_not_specialize=["rows", "dims"])
