@@ -1,9 +1,10 @@
 """What nested losses cost on a GPU: time and memory of forward and backward, beside the plain losses they replace.
 
 ``single`` is the loss at the full dim alone, ``nested`` the loop over the dims that people write, each as it is and
-under ``torch.compile``; all take the same bfloat16 tensors and compute the softmax in float32. They run in turns. The
+under ``torch.compile``; all take the same bfloat16 tensors and compute the softmax in float32. They take turns, each
+with some steps in a row, as a training has them: while the GPU is at one, the host asks for the next. The
 memory of a loss is its peak less what was there before and the gradients; ``limit`` is the time of four products of the
-full width (forward, again for the backward pass, and the two gradients) at the rate measured for one.
+full width, or of all heads (forward, again for the backward pass, and the two gradients), at the rate measured for one.
 
     python benchmarks/fused_losses.py
     python benchmarks/fused_losses.py --cases dims --variants "single eager" fused
@@ -25,10 +26,13 @@ from torch.nn import functional as F
 
 from matryo import Nesting
 from matryo.losses import nested_contrastive, nested_cross_entropy
+from matryo.losses.cross_entropy import cross_entropy_of, weighed
+from matryo.losses.kernels.scores import Scores
 from matryo.nesting import truncate
 from matryo.results import append_rows, stamp
 
 VARIANTS = ("single eager", "single compiled", "nested eager", "nested compiled", "fused")
+STEPS = 3   # in a row
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -38,7 +42,7 @@ class Case:
 
     group: str
     kind: str
-    """cross-entropy or contrastive."""
+    """cross-entropy (of one head for all dims), separate (a head a dim), or contrastive."""
     batch: int
     columns: int
     nesting: Nesting
@@ -47,7 +51,8 @@ class Case:
     @property
     def name(self) -> str:
         """As the rows call it."""
-        return f"{self.kind} {self.batch} × {self.columns} × {self.nesting.dim}, {len(self.nesting)} dims"
+        size = f"{self.kind} {self.batch} × {self.columns} × {self.nesting.dim}, {len(self.nesting)} dims"
+        return f"{size} by doublings" if self.group == "doublings" else size
 
 
 def cases() -> list[Case]:
@@ -59,11 +64,16 @@ def cases() -> list[Case]:
         Case("contrastive", "contrastive", 32_768, 32_768, Nesting.halving(1024, 4)),
         Case("contrastive", "contrastive", 4096, 4096, Nesting.halving(1024, 4), few),
     ]
+    found.append(Case("separate", "separate", 8192, 30_522, bert))
     found += [Case("classes", "cross-entropy", 8192, n, large, few) for n in (1000, 4000, 16_000, 64_000, 256_000)]
     found += [Case("batch", "cross-entropy", n, 30_522, bert, few) for n in (1024, 4096, 16_384, 32_768)]
     for count in (1, 2, 4, 8, 16, 32):
         nesting = Nesting.uniform(2048, count, 2048 // count)
         found.append(Case("dims", "cross-entropy", 8192, 131_072, nesting, ("single eager", "fused")))
+    for parts in (1, 2, 4):   # dims a doubling: 8, 16 and 32 from 16 (12, 10) to 2048
+        dims = [(parts + part) << octave for octave in range(11) for part in range(1, parts + 1)]
+        nesting = Nesting([dim // parts for dim in dims if dim % parts == 0 and 8 * parts < dim <= 2048 * parts])
+        found.append(Case("doublings", "cross-entropy", 8192, 131_072, nesting, ("single eager", "fused")))
     return found
 
 
@@ -71,7 +81,8 @@ def loss_at(case: Case, dim: int) -> Loss:
     """The plain loss at one dim."""
     if case.kind == "contrastive":
         return lambda a, b, target: F.cross_entropy((truncate(a, dim) @ truncate(b, dim).T).float() / 0.05, target)
-    return lambda a, b, target: F.cross_entropy(F.linear(a[:, :dim], b[:, :dim]).float(), target)
+    start = sum(one for one in case.nesting.dims if one < dim) if case.kind == "separate" else 0
+    return lambda a, b, target: F.cross_entropy(F.linear(a[:, :dim], b[:, start : start + dim]).float(), target)
 
 
 def losses(case: Case) -> dict[str, Loss]:
@@ -84,6 +95,9 @@ def losses(case: Case) -> dict[str, Loss]:
     def fused(a: Tensor, b: Tensor, target: Tensor) -> Tensor:
         if case.kind == "contrastive":
             return nested_contrastive(a, b, nesting, engine="triton")   # row i belongs to row i
+        if case.kind == "separate":   # as NestedLinear.loss has it
+            scores = Scores(a, b, nesting, tied=False)
+            return weighed(cross_entropy_of(scores, target, lambda: b, engine="triton"), nesting)
         return nested_cross_entropy(a, b, target, nesting, engine="triton")
 
     made: dict[str, Loss] = {"single eager": parts[-1], "nested eager": loop, "fused": fused}
@@ -110,7 +124,8 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
     """Milliseconds and memory of every variant of one case."""
     draw = torch.Generator("cuda").manual_seed(0)
     a = torch.randn(case.batch, case.nesting.dim, generator=draw, device="cuda").bfloat16().requires_grad_()
-    b = torch.randn(case.columns, case.nesting.dim, generator=draw, device="cuda") / case.nesting.dim**0.5
+    wide = sum(case.nesting.dims) if case.kind == "separate" else case.nesting.dim
+    b = torch.randn(case.columns, wide, generator=draw, device="cuda") / case.nesting.dim**0.5
     b = b.bfloat16().requires_grad_()
     target = torch.arange(case.batch, device="cuda") % case.columns
     made = losses(case)
@@ -120,14 +135,16 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
     times: dict[str, list[float]] = {name: [] for name in run}
     for _ in range(rounds):
         for name, one in run.items():
-            times[name].append(milliseconds(one))
+            times[name].append(milliseconds(one, STEPS))
     for name, found in times.items():
         p20, _, _, p80 = statistics.quantiles(found, n=5)
         figures[name] |= {"p20": p20, "p50": statistics.median(found), "p80": p80}
         figures[name]["ratio"] = figures[name]["p50"] / statistics.median(times["single eager"])
+    even = case.columns // 128 * 128   # the library is slow at odd numbers of columns
     with torch.no_grad():
-        product = statistics.median(milliseconds(lambda: a @ b[: case.columns // 128 * 128].T) for _ in range(5))
-    product *= case.columns / (case.columns // 128 * 128)   # the library is slow at odd numbers of columns
+        last = b[:even, -case.nesting.dim :]
+        product = statistics.median(milliseconds(lambda: a @ last.T, STEPS) for _ in range(5))
+    product *= case.columns / even * wide / case.nesting.dim
     figures["product"] = product
     figures["fused"]["gradient_error"] = error
     figures["fused"]["of_limit"] = 4 * product / figures["fused"]["p50"]
@@ -144,14 +161,16 @@ def step(loss: Loss, a: Tensor, b: Tensor, target: Tensor) -> Callable[[], None]
     return run
 
 
-def milliseconds(run: Callable[[], object]) -> float:
-    """Of one run, on the GPU."""
+def milliseconds(run: Callable[[], object], steps: int) -> float:
+    """Of one of so many steps in a row, on the GPU; one before them is not counted."""
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    begin.record()
     run()
+    begin.record()
+    for _ in range(steps):
+        run()
     end.record()
     torch.cuda.synchronize()
-    return float(begin.elapsed_time(end))
+    return float(begin.elapsed_time(end)) / steps
 
 
 def extra(run: Callable[[], object], a: Tensor, b: Tensor) -> int:
@@ -173,7 +192,7 @@ def main() -> None:
     groups = list(dict.fromkeys(case.group for case in cases()))
     parser.add_argument("--cases", nargs="+", choices=groups, default=groups, metavar="GROUP", help=", ".join(groups))
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS, metavar="NAME")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--rows", type=Path, default=Path("docs/results/fused-losses.jsonl"))
     args = parser.parse_args()
     for case in cases():

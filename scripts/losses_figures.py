@@ -36,7 +36,7 @@ def figure(rows: list[Row]) -> str:
     with drawing():
         sheets, (bars, lines) = sheet([4.2, 2.9])
         draw_bars(bars, [shape for name in (BERT, LARGE, PAIRS) for shape in here if shape.name == name], looks)
-        draw_lines(lines, by_count(here), looks)
+        draw_lines(lines, by_count(here, "dims"), looks)
         legend(sheets, [bars, lines])
         return export(sheets).svg
 

@@ -24,18 +24,18 @@ memory beyond inputs and gradients. *Single* is the loss at full dim alone, *nes
 write, each as it is (*eager*) and by `torch.compile`; *fused* is `nested_cross_entropy` or `nested_contrastive` with
 `engine="triton"`. [Nested losses](../losses.md) says how it works.
 
-Not all variants were measured in one run. Of each variant at each shape the newest row counts, and each multiple (×)
-and each share (%) is of the single eager loss of its own run. The kernels have changed since: where three or four dims
-are above 128, the fused losses of today have not been timed.""",
+Each multiple (×) and each share (%) is of the single eager loss of its own run.""",
     "limit": """*Of the limit* is the time of four products of the full width (forward, the same again for the backward
 pass, and the two gradients), at the rate measured for one, as a part of the time of the fused loss.""",
     "odd": "Where columns are no multiple of 128, that one is measured at the next lower one ({}) and scaled.",
     "asked": "What was asked of the fused losses before they were written, and what was measured:",
     "main": "Cross-entropy of a tied head at the shapes of BERT and of a large classifier.",
+    "separate": "Cross-entropy of a head a dim; *single* is the head of the full dim.",
     "contrastive": "InfoNCE of unit vectors, one direction.",
     "classes": "Rows and dims stay, classes grow.",
     "batch": "Classes and dims stay, the batch grows.",
     "dims": "The full dim stays, and is cut into more and more blocks of one width.",
+    "doublings": "The full dim stays, and has one, two or four dims a doubling: 16, 32 …, 12, 16, 24 …, 10, 12, 14 ….",
     "sentence": """A step of sentence-transformers' losses on embeddings that are there already: the loss and its
 gradient by them. *Single* is `MultipleNegativesRankingLoss` at full dim, *matryoshka* is `MatryoshkaLoss` over it,
 *nested* is `NestedRankingLoss`; *cached* ones take mini batches (GradCache). Milliseconds, the 20th, 50th and 80th
@@ -85,10 +85,11 @@ def verdicts(here: list[Shape]) -> Iterator[tuple[str, str, str, bool]]:
     if PAIRS in fused:
         part = fused[PAIRS].of(FUSED)["extra_bytes"] / (2 * fused[PAIRS].about("batch") ** 2)
         yield f"{spelt(fused[PAIRS])}: extra memory, of one batch × batch", "< 100 %", percent(part), part < 1
-    for (fewer, more), most in {(8, 16): 0.2, (16, 32): 0.35}.items():
-        if (growth := grown(here).get((fewer, more))) is not None:
-            what = f"{spelt(by_count(here)[more])}: time of {more} dims over {fewer}"
-            yield what, f"≤ +{percent(most)}", f"+{percent(growth)}", growth <= most
+    for group, told in (("dims", "blocks of one width"), ("doublings", "dims by doublings")):
+        for (fewer, more), most in {(8, 16): 0.2, (16, 32): 0.35}.items():
+            if (growth := grown(here, group).get((fewer, more))) is not None:
+                what = f"{spelt(by_count(here, group)[more])}, {told}: time of {more} dims over {fewer}"
+                yield what, f"≤ +{percent(most)}", f"+{percent(growth)}", growth <= most
 
 
 def reasons(here: list[Shape]) -> list[str]:
@@ -102,7 +103,7 @@ def reasons(here: list[Shape]) -> list[str]:
             f"many launches, and takes no less ({low.ms():.1f} beside {at.ms():.1f} ms). Small shapes wait longer "
             "still beside what they compute."
         )
-    if any(growth > 0.2 for growth in grown(here).values()):
+    if any(growth > 0.2 for growth in grown(here, "dims").values()):
         found.append(
             "With the dims grows what the backward pass writes and reads: two bytes for each score and dim, written "
             "once and read twice, while the products stay as many operations. The sums over later dims "
@@ -118,15 +119,15 @@ def same_head(shape: Shape, here: list[Shape]) -> bool:
     return bert is not None and all(shape.about(key) == bert.about(key) for key in ("kind", "columns", "dims"))
 
 
-def by_count(here: list[Shape]) -> dict[int, Shape]:
-    """The shapes that differ in the number of their dims."""
+def by_count(here: list[Shape], group: str) -> dict[int, Shape]:
+    """The shapes of a group that differ in the number of their dims."""
     return {len(shape.about("dims")): shape for shape in here
-            if shape.about("group") == "dims" and FUSED in shape.found}  # fmt: skip
+            if shape.about("group") == group and FUSED in shape.found}  # fmt: skip
 
 
-def grown(here: list[Shape]) -> dict[tuple[int, int], float]:
+def grown(here: list[Shape], group: str) -> dict[tuple[int, int], float]:
     """How much more time twice as many dims take."""
-    found = by_count(here)
+    found = by_count(here, group)
     return {(n // 2, n): found[n].ms() / found[n // 2].ms() - 1 for n in sorted(found) if n // 2 in found}
 
 
@@ -164,22 +165,24 @@ def swept_tables(here: list[Shape]) -> list[str]:
 
 def dims_tables(here: list[Shape]) -> list[str]:
     """The same by the number of dims, with what twice as many cost more."""
-    lines = []
+    lines, growths = [], grown(here, here[0].about("group"))
     for shape in sorted(here, key=lambda one: len(one.about("dims"))):
         count = len(shape.about("dims"))
-        growth = grown(here).get((count // 2, count))
+        growth = growths.get((count // 2, count))
         more = "–" if growth is None else f"{100 * growth:+.0f} %"
         lines.append([f"{count}", f"{shape.about('dims')[0]}", *cells(shape, here), more])
     title = f"{spelt(here[0])}:"
-    return [title, grid(["dims", "block", *heads(here), "time over half as many"], lines, left=0)]
+    return [title, grid(["dims", "the first", *heads(here), "time over half as many"], lines, left=0)]
 
 
 TABLES: dict[str, tuple[str, Callable[[list[Shape]], list[str]]]] = {
     "main": ("Cross-entropy", long_tables),
+    "separate": ("Separate heads", long_tables),
     "contrastive": ("Contrastive", long_tables),
     "classes": ("By classes", swept_tables),
     "batch": ("By batch", swept_tables),
-    "dims": ("By number of dims", dims_tables),
+    "dims": ("By number of dims, of blocks of one width", dims_tables),
+    "doublings": ("By number of dims, by doublings", dims_tables),
 }
 """The title and the tables of each group of shapes."""
 

@@ -16,12 +16,10 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from matryo.losses.kernels.fused_kernels import pull_kernel
 
-pointers = {"ends": "i32", "negative": "i32", "target": "i64", "hits": "i8", "pulls": "bf16", "top": "fp32",
-            "hard": "fp32"}
-numbers = ("ragged_steps", "even_steps", "even_start", "rows", "columns", "hits_stride", "first", "width", "tiles",
-           "lowest", "dims")
+pointers = {"ends": "i32", "negative": "i32", "pulls": "bf16", "top": "fp32"}
+numbers = ("ragged_steps", "even_steps", "even_start", "rows", "columns", "first", "width", "tiles", "lowest", "dims")
 vectors = {"x_ragged": (64, 32), "y_ragged": (128, 32), "x_even": (64, 64), "y_even": (128, 64)}
-constants = {"BM": 64, "BN": 128, "BR": 32, "BK": 64, "GROUP": 16, "HIT": 64, "HELD": 3, "PRECISION": "ieee"}
+constants = {"BM": 64, "BN": 128, "BR": 32, "BK": 64, "GROUP": 16, "HELD": 3, "PRECISION": "ieee"}
 signature, known = {}, {}
 for name in pull_kernel.arg_names:
     if name in pointers:

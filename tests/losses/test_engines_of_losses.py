@@ -93,14 +93,14 @@ def make_target(scores, seed):
     return torch.randint(-1, scores.columns, (scores.rows,), generator=draw).to(scores.x.device)
 
 
-def make_pull(scores, target, by_row, by_column, seed, *, smooth=False):
+def make_pull(scores, target, by_row, own, by_column, seed, *, smooth=False):
     draw, (dims, rows), columns = torch.Generator().manual_seed(seed), by_row.shape, scores.columns
     new = lambda *shape: torch.randn(*shape, generator=draw, dtype=torch.float64).to(by_row)  # noqa: E731
     sign = new(dims, 1).sign()   # soft has one sign a dim, that of the gradient by its loss
     soft = new(dims, rows).abs() * sign
     soft[:, ::3] = 0   # rows that are ignored
     return Pull(
-        by_row, soft, new(dims, rows), target,
+        by_row, soft, new(dims, rows), target, own,
         by_column, None if by_column is None else new(dims, columns).abs() * sign,
         new(dims, rows) if smooth else None, new(columns) if smooth else None,
     )  # fmt: skip
@@ -126,7 +126,7 @@ def check(engine, scores, seed=0, *, over_rows=False, smooth=False, by_norm=Fals
     if over_rows:
         torch.testing.assert_close(by_column, score.logsumexp(1), **exact)
     torch.testing.assert_close(own, at_target(score, target), **exact)
-    pull = make_pull(scores, target, by_row, by_column, seed, smooth=smooth)
+    pull = make_pull(scores, target, by_row, own, by_column, seed, smooth=smooth)
     wanted = oracle_gradients(scores, oracle_pulls(score, pull), product)
     got = module.gradients(scores, pull, bias=True)
     same = close_by_norm if by_norm else partial(torch.testing.assert_close, **close)
@@ -206,6 +206,32 @@ def test_half_precision_is_rounded_only_where_it_is_stored(lean, device, dtype, 
     check(lean, scores, by_norm=True, **how)
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("small", [0, 128])
+def test_half_precision_keeps_how_little_is_left_to_learn(lean, device, monkeypatch, small, scaled):
+    """A target of probability 0.99 pulls by 0.01: rounded before 1 is taken from it, a fifth of that would be lost."""
+    if lean == "triton":
+        monkeypatch.setattr(importlib.import_module(MODULES["triton"]), "_SMALL", small)
+    module, draw = importlib.import_module(MODULES[lean]), torch.Generator().manual_seed(0)
+    y = torch.randint(0, 2, (133, 40), generator=draw).to(device, torch.bfloat16) * 2 - 1
+    target = torch.randint(0, 133, (70,), generator=draw).to(device)
+    scale = torch.full((2, 133), 0.5, device=device) if scaled else None
+    x = y[target] * (4 if scaled else 1)
+    scores = Scores(x, y, Nesting([24, 40]), left=None if scale is None else scale[:, :70] * 1, right=scale)
+    by_row, own, _ = module.reductions(scores, target)
+    one = torch.ones_like(by_row)
+    pull = Pull(by_row, one, one, target, own)
+    product = oracle_products(scores)
+    exact = Pull(product.logsumexp(2), one, one, target, own)
+    wanted = oracle_gradients(scores, oracle_pulls(product, exact), product)
+    got = module.gradients(scores, pull)
+    pairs = [(got.x, wanted[0]), (got.y, wanted[1])]
+    if scaled:
+        pairs += [(got.left, wanted[3]), (got.right, wanted[4])]
+    for mine, theirs in pairs:
+        assert ((mine.double() - theirs).norm() / theirs.norm()) < 2e-2
+
+
 @pytest.mark.parametrize("dims", [(64, 192), (8, 160, 192, 320, 384), (130, 192, 256, 320, 384, 512)], ids=str)
 def test_whole_tiles_and_more_large_dims_than_registers_hold(lean, device, dims):
     check(lean, make(dims, 64, 128, 5, device, torch.bfloat16), by_norm=True)
@@ -246,8 +272,8 @@ def test_chunked_makes_nothing_larger_than_its_inputs_and_a_tile(monkeypatch):
     scores = make((2, 5, 8), 25, 31, 0, "cpu", torch.float32, bias=True)
     with _Largest() as seen:
         target = make_target(scores, 0)
-        by_row, _, by_column = chunked.reductions(scores, target, over_rows=True)
-        chunked.gradients(scores, make_pull(scores, target, by_row, by_column, 0, smooth=True), bias=True)
+        reduced = chunked.reductions(scores, target, over_rows=True)
+        chunked.gradients(scores, make_pull(scores, target, *reduced, 0, smooth=True), bias=True)
     assert seen.numbers == scores.y.numel() < 25 * 31
 
 
@@ -265,11 +291,12 @@ def test_a_wrong_target_is_an_error(lean, device, wrong):
             chunked.reductions(scores, target)
 
 
-def test_only_what_is_asked_for(lean, device):
+@pytest.mark.parametrize("tied", [True, False])
+def test_only_what_is_asked_for(lean, device, tied):
     module = importlib.import_module(MODULES[lean])
-    scores = make((3, 8), 4, 6, 0, device, torch.float32)
+    scores = make((3, 8), 4, 6, 0, device, torch.float32, tied=tied)
     target = make_target(scores, 0)
-    pull = make_pull(scores, target, module.reductions(scores, target)[0], None, 0)
+    pull = make_pull(scores, target, *module.reductions(scores, target), 0)
     both = module.gradients(scores, pull)
     one, other = module.gradients(scores, pull, y=False), module.gradients(scores, pull, x=False)
     torch.testing.assert_close((one.x, other.y), (both.x, both.y))
@@ -281,10 +308,10 @@ def test_only_what_is_asked_for(lean, device):
 def test_no_rows_and_no_columns():
     scores = make((2, 5), 0, 4, 0, "cpu", torch.float32)
     none = torch.empty(0, dtype=torch.long)
-    by_row, _, by_column = chunked.reductions(scores, none, over_rows=True)
+    by_row, own, by_column = chunked.reductions(scores, none, over_rows=True)
     assert by_row.shape == (2, 0)
     assert by_column.isneginf().all()
-    assert not chunked.gradients(scores, make_pull(scores, none, by_row, None, 0)).y.any()
+    assert not chunked.gradients(scores, make_pull(scores, none, by_row, own, None, 0)).y.any()
     none = torch.full((3,), -1)
     by_row, _, by_column = chunked.reductions(make((2, 5), 3, 0, 0, "cpu", torch.float32), none, over_rows=True)
     assert by_row.isneginf().all()

@@ -21,6 +21,7 @@ from matryo.losses.kernels.fused_products import Into, Products
 from matryo.losses.kernels.fused_rows import scores_at
 from matryo.losses.kernels.fused_small import small_kernel
 from matryo.losses.kernels.fused_stats import Stats
+from matryo.losses.kernels.fused_targets import Targets
 from matryo.losses.kernels.scores import Gradients, Pull, Scores
 
 __all__ = ["gradients", "reductions"]
@@ -33,14 +34,12 @@ _PROGRAMS = 1024   # enough for every GPU there is
 # As measured on an H200, for half precision. Scores with left and right need more registers.
 _LSE = Tile(128, 128, 32, 64, warps=4, stages=3)
 _LSE_PLAIN = Tile(128, 128, 32, 64, warps=4, stages=2, group=32)   # fewer registers, so three programs at a time
-_PULL = {False: Tile(64, 128, 32, 64, warps=4, stages=4), True: Tile(64, 64, 32, 64, warps=4, stages=4)}
-_SMALLS = {   # by the width of the vectors, and whether scores are scaled; rows are those of the tile that stays
-    16: {False: Tile(128, 128, 0, 0, warps=4, stages=3), True: Tile(128, 64, 0, 0, warps=4, stages=3)},
-    32: {False: Tile(64, 128, 0, 0, warps=4, stages=3), True: Tile(128, 64, 0, 0, warps=4, stages=3)},
-    64: {False: Tile(64, 128, 0, 0, warps=4, stages=3), True: Tile(64, 128, 0, 0, warps=4, stages=3)},
-    128: {False: Tile(64, 128, 0, 0, warps=4, stages=3), True: Tile(64, 64, 0, 0, warps=4, stages=3)},
+_PULL = {
+    False: Tile(64, 128, 32, 64, warps=4, stages=4),
+    True: Tile(64, 64, 32, 64, warps=4, stages=4, registers=168),
 }
-_SMALL_Y = {128: Tile(64, 64, 0, 0, warps=4, stages=3)}   # where the gradient of y wants another
+_SMALL_TILE = Tile(64, 128, 0, 0, warps=4, stages=3)   # rows are those of the tile that stays
+_SMALL_WIDE = Tile(64, 64, 0, 0, warps=4, stages=3)   # for more than 64 columns, scaled or for the gradient of y
 _SINGLE = Tile(64, 64, 16, 32, warps=4, stages=2)   # in full precision, which takes twice the room
 
 
@@ -85,10 +84,13 @@ def gradients(scores: Scores, pull: Pull, *, x: bool = True, y: bool = True, bia
     )
     with torch.cuda.device_of(scores.x):
         stats = Stats.of(scores, pull)
+        targets = Targets(scores, pull, stats, into, small)
         for level in range(small):
-            _add_small(scores, stats, level, into)
+            _add_small(scores, stats, targets, level, into)
+        if small and tied:
+            targets.add(range(small), into.y_small)
         if small < dims:
-            _add_large(scores, stats, into, small)
+            _add_large(scores, stats, targets, into, small)
         if into.y is not None and into.y_small is not None:
             first = into.y[:, : into.y_small.shape[1]]
             first.add_(into.y_small) if small < dims else first.copy_(into.y_small)
@@ -105,18 +107,18 @@ def _unwritten(scores: Scores) -> Tensor:
     return room
 
 
-def _add_small(scores: Scores, stats: Stats, level: int, into: Into) -> None:
-    """The gradients at one small dim."""
+def _add_small(scores: Scores, stats: Stats, targets: Targets, level: int, into: Into) -> None:
+    """The gradients at one small dim; where dims are tied, less what their targets take."""
     dim, start = scores.nesting.dims[level], scores.starts[level]
     wide = max(16, 1 << (dim - 1).bit_length())
-    sides = scores.x[:, :dim], lying(scores.y[:, start : start + dim])
+    sides, own = (scores.x[:, :dim], lying(scores.y[:, start : start + dim])), None
     for of_y in (False, True):
         # The pulls are summed for the bias, and for left and right, where the tile that stays is the one summed for.
         wanted = into.y if of_y else into.x
         if wanted is None and into.left is None and not (of_y and into.bias is not None):
             continue
-        tile = _SMALLS[wide][scores.left is not None]
-        tile = _tile(scores, _SMALL_Y.get(wide, tile) if of_y else tile)
+        much = wide > 64 and (of_y or scores.left is not None)
+        tile = _tile(scores, _SMALL_WIDE if much else _SMALL_TILE)
         mine, others = sides[::-1] if of_y else sides
         down, across = pieces(mine.shape[0], tile.rows), pieces(others.shape[0], tile.columns)
         splits = min(across, max(1, _PROGRAMS // down))
@@ -128,13 +130,17 @@ def _add_small(scores: Scores, stats: Stats, level: int, into: Into) -> None:
             level, dim, scores.rows, scores.columns, pieces(across, splits), *stats.arguments, gradient,
             gradient.stride(0), into.bias, into.left, into.right, BM=tile.rows, BN=tile.columns, D=wide, OF_Y=of_y,
             MASKED=scores.columns % (tile.rows if of_y else tile.columns) != 0, num_warps=tile.warps,
-            num_stages=tile.stages, **flags(scores), **stats.flags(of_y and into.bias is not None),
+            num_stages=tile.stages, maxnreg=tile.registers, **flags(scores),
+            **stats.flags(of_y and into.bias is not None),
         )  # fmt: skip
-        if of_y and into.y is not None and not scores.tied:
-            into.y[:, start : start + dim] = gradient.to(into.y.dtype)
+        own = gradient if of_y else None
+    if not scores.tied:
+        targets.add(range(level, level + 1), own)
+        if into.y is not None and own is not None:
+            into.y[:, start : start + dim] = own.to(into.y.dtype)
 
 
-def _add_large(scores: Scores, stats: Stats, into: Into, lowest: int) -> None:
+def _add_large(scores: Scores, stats: Stats, targets: Targets, into: Into, lowest: int) -> None:
     """The gradients at the dims from the ``lowest`` on, some columns at a time."""
     tile, dims = _tile(scores, _PULL[scores.left is not None]), len(scores.nesting) - lowest
     room = max(int(_PULLS[0] * scores.rows * scores.columns), _PULLS[1])
@@ -147,6 +153,7 @@ def _add_large(scores: Scores, stats: Stats, into: Into, lowest: int) -> None:
         for operands, (level, count), constants in sweeps:
             grid = (pieces(scores.rows, tile.rows) * tiles,)
             launch(pull_kernel, grid, *operands, first, width, tiles, level, count, **constants)
+        targets.write(pulls, first)
         products.add(number)
 
 

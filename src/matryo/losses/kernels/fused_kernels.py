@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from matryo.losses.kernels.fused_pulls import LOG2E, is_hit, less_hard, of_columns, of_rows, pulls_of, turn_at
+from matryo.losses.kernels.fused_pulls import LOG2E, of_columns, of_rows, pulls_of, turn_at
 
 __all__ = ["combine_kernel", "lse_kernel", "pull_kernel"]
 
@@ -129,8 +129,8 @@ def _sums_of_columns(tile, BM: tl.constexpr, EXACT: tl.constexpr):
 
 @triton.jit
 def _swept(
-    products, level, m, n, hit, edge, rows, columns, left, right, bias, negative, top, hard, target, top_right, even,
-    share, bias_sum, left_sum, right_sum, BM: tl.constexpr,
+    products, level, m, n, edge, rows, columns, left, right, bias, negative, top, top_right, even, share, bias_sum,
+    left_sum, right_sum, BM: tl.constexpr,
     SCALED: tl.constexpr, BIAS: tl.constexpr, RESTART: tl.constexpr, OVER_ROWS: tl.constexpr, EVEN: tl.constexpr,
     BIAS_SUM: tl.constexpr, MASKED: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
@@ -140,8 +140,6 @@ def _swept(
     column = of_columns(level, n[None, :], columns, right, bias, top_right, share,
                          SCALED, BIAS, RESTART, OVER_ROWS, EVEN)  # fmt: skip
     p = pulls_of(products, row, column, edge, SCALED, BIAS, OVER_ROWS, EVEN, MASKED)
-    if hit:
-        p = less_hard(p, level, turn, m[:, None], n[None, :], rows, hard, target)
     if turn < 0:
         p = -p
     column_ok = n < columns
@@ -195,12 +193,12 @@ def _load_tile(corner, rows, stride, BM: tl.constexpr, BN: tl.constexpr):
     return tl.load(corner + m * stride + tl.arange(0, BN)[None, :], m < rows, 0.0)
 
 
-@triton.jit(do_not_specialize=[*_STEPS, "lowest", "dims", "tiles", "hits_stride"])
+@triton.jit(do_not_specialize=[*_STEPS, "lowest", "dims", "tiles"])
 def pull_kernel(
     x_ragged, y_ragged, x_even, y_even, ends, ragged_steps, even_steps, even_start, rows, columns,
-    left, right, bias, negative, top, hard, target, hits, hits_stride, top_right, even, share,
+    left, right, bias, negative, top, top_right, even, share,
     pulls, bias_sum, left_sum, right_sum, first, width, tiles, lowest, dims,
-    BM: tl.constexpr, BN: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, HIT: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
     SCALED: tl.constexpr, BIAS: tl.constexpr, RESTART: tl.constexpr, OVER_ROWS: tl.constexpr, EVEN: tl.constexpr,
     BIAS_SUM: tl.constexpr, MASKED: tl.constexpr, HELD: tl.constexpr, LATER: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -213,7 +211,7 @@ def pull_kernel(
     """
     TYPE: tl.constexpr = pulls.dtype.element_ty
     EXACT: tl.constexpr = tl.float32 == TYPE
-    negative, top, hard = negative + lowest, top + lowest * rows, hard + lowest * rows
+    negative, top = negative + lowest, top + lowest * rows
     if SCALED:
         left, left_sum = left + lowest * rows, left_sum + lowest * rows
         right, right_sum = right + lowest * columns, right_sum + lowest * columns
@@ -230,7 +228,7 @@ def pull_kernel(
     m, n = i * BM + tl.arange(0, BM), begin + tl.arange(0, BN)
     corner = pulls + (i * BM).to(tl.int64) * width + j * BN
     stride = width.to(tl.int64) * rows   # rows may be 1, which Triton makes a constant
-    hit, edge = is_hit(hits, hits_stride, i * BM, begin, BM, BN, HIT), begin + BN > columns
+    edge = begin + BN > columns
     acc = tl.zeros((BM, BN), tl.float32)
     # Each made anew: names of one value, Triton takes for unchanged where one gets the value of another in a loop.
     old = _packed(tl.zeros((BM, BN), tl.float32), BM, BN, TYPE)
@@ -244,8 +242,8 @@ def pull_kernel(
             b = y_ragged.load([begin, step * BR])
             acc = tl.dot(a, b.T, acc, input_precision=PRECISION)
             if (step + 1 == end) & (level < dims - 1):
-                p = _swept(acc, level, m, n, hit, edge, rows, columns, left, right, bias, negative, top, hard,
-                           target, top_right, even, share, bias_sum, left_sum, right_sum, BM, SCALED, BIAS, RESTART,
+                p = _swept(acc, level, m, n, edge, rows, columns, left, right, bias, negative, top,
+                           top_right, even, share, bias_sum, left_sum, right_sum, BM, SCALED, BIAS, RESTART,
                            OVER_ROWS, EVEN, BIAS_SUM, MASKED, EXACT)  # fmt: skip
                 if RESTART:
                     _store_tile(corner + level * stride, p, rows - i * BM, width, BM, BN)
@@ -260,8 +258,8 @@ def pull_kernel(
         b = y_even.load([begin, even_start + step * BK])
         acc = tl.dot(a, b.T, acc, input_precision=PRECISION)
         if (ragged_steps + step + 1 == end) & (level < dims - 1):
-            p = _swept(acc, level, m, n, hit, edge, rows, columns, left, right, bias, negative, top, hard,
-                       target, top_right, even, share, bias_sum, left_sum, right_sum, BM, SCALED, BIAS, RESTART,
+            p = _swept(acc, level, m, n, edge, rows, columns, left, right, bias, negative, top,
+                       top_right, even, share, bias_sum, left_sum, right_sum, BM, SCALED, BIAS, RESTART,
                        OVER_ROWS, EVEN, BIAS_SUM, MASKED, EXACT)  # fmt: skip
             if RESTART:
                 _store_tile(corner + level * stride, p, rows - i * BM, width, BM, BN)
@@ -269,8 +267,8 @@ def pull_kernel(
                 oldest, older, old = older, old, _packed(p, BM, BN, TYPE)
             level += 1
             end = tl.load(ends + level)
-    total = _swept(acc, dims - 1, m, n, hit, edge, rows, columns, left, right, bias, negative, top, hard,
-                   target, top_right, even, share, bias_sum, left_sum, right_sum, BM, SCALED, BIAS, RESTART, OVER_ROWS,
+    total = _swept(acc, dims - 1, m, n, edge, rows, columns, left, right, bias, negative, top,
+                   top_right, even, share, bias_sum, left_sum, right_sum, BM, SCALED, BIAS, RESTART, OVER_ROWS,
                    EVEN, BIAS_SUM, MASKED, EXACT)  # fmt: skip
     if LATER:
         total += _load_tile(corner + dims * stride, rows - i * BM, width, BM, BN).to(tl.float32)

@@ -35,12 +35,14 @@ class Tile:
     warps: int
     stages: int
     group: int = 16
+    registers: int | None = None
+    """At most so many a thread, where fewer than the compiler would take let more programs run at a time."""
 
     @property
-    def constants(self) -> dict[str, int]:
+    def constants(self) -> dict[str, int | None]:
         """As the kernels call them."""
         shape = {"BM": self.rows, "BN": self.columns, "BR": self.ragged, "BK": self.step, "GROUP": self.group}
-        return shape | {"num_warps": self.warps, "num_stages": self.stages}
+        return shape | {"num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers}
 
 
 class Sweep:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["LOG2E", "is_hit", "less_hard", "of_columns", "of_rows", "pulls_of", "turn_at"]
+__all__ = ["LOG2E", "of_columns", "of_rows", "pulls_of", "turn_at"]
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
@@ -49,16 +49,6 @@ def of_columns(
 
 
 @triton.jit
-def is_hit(hits, hits_stride, row, column, BM: tl.constexpr, BN: tl.constexpr, HIT: tl.constexpr):
-    """Whether a row of this tile has its target among the columns of the tile."""
-    hit = 0
-    for down in tl.static_range(0, BM, HIT):
-        for across in tl.static_range(0, BN, HIT):
-            hit |= tl.load(hits + (row + down) // HIT * hits_stride + (column + across) // HIT).to(tl.int32)
-    return hit != 0
-
-
-@triton.jit
 def pulls_of(
     products, row, column, edge, SCALED: tl.constexpr, BIAS: tl.constexpr, OVER_ROWS: tl.constexpr,
     EVEN: tl.constexpr, MASKED: tl.constexpr,
@@ -84,11 +74,3 @@ def pulls_of(
     if EVEN:
         p -= even * share
     return p
-
-
-@triton.jit
-def less_hard(p, level, turn, m, n, rows, hard, target):
-    """The pulls less what the targets take. Few tiles hold a target, and only those come here."""
-    ok = m < rows
-    wanted = tl.load(target + m, ok, -1)
-    return tl.where(n == wanted, p - tl.load(hard + level * rows + m, ok, 0.0) * turn, p)

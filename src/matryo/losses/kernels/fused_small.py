@@ -5,17 +5,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from matryo.losses.kernels.fused_pulls import is_hit, less_hard, of_columns, of_rows, pulls_of, turn_at
+from matryo.losses.kernels.fused_pulls import of_columns, of_rows, pulls_of, turn_at
 
 __all__ = ["small_kernel"]
 
 
-@triton.jit(do_not_specialize=["level", "dim", "tiles_each", "hits_stride"])
+@triton.jit(do_not_specialize=["level", "dim", "tiles_each"])
 def small_kernel(
     mine, others, level, dim, rows, columns, tiles_each,
-    left, right, bias, negative, top, hard, target, hits, hits_stride, top_right, even, share,
+    left, right, bias, negative, top, top_right, even, share,
     into, into_stride, bias_sum, left_sum, right_sum,
-    BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, OF_Y: tl.constexpr, HIT: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, OF_Y: tl.constexpr,
     SCALED: tl.constexpr, BIAS: tl.constexpr, RESTART: tl.constexpr, OVER_ROWS: tl.constexpr, EVEN: tl.constexpr,
     BIAS_SUM: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -35,13 +35,11 @@ def small_kernel(
         other = tile * BN + tl.arange(0, BN)
         # Asked for before the product, these are there when it is.
         if OF_Y:
-            hit = is_hit(hits, hits_stride, tile * BN, tl.program_id(0) * BM, BN, BM, HIT)
             edge = (tl.program_id(0) + 1) * BM > columns
             row = of_rows(level, turn, other[None, :], rows, left, top, even, SCALED, EVEN)
             column = of_columns(level, own[:, None], columns, right, bias, top_right, share,
                                 SCALED, BIAS, RESTART, OVER_ROWS, EVEN)  # fmt: skip
         else:
-            hit = is_hit(hits, hits_stride, tl.program_id(0) * BM, tile * BN, BM, BN, HIT)
             edge = (tile + 1) * BN > columns
             row = of_rows(level, turn, own[:, None], rows, left, top, even, SCALED, EVEN)
             column = of_columns(level, other[None, :], columns, right, bias, top_right, share,
@@ -49,11 +47,6 @@ def small_kernel(
         passing = others.load([tile * BN, 0])
         products = tl.dot(held, passing.T, input_precision=PRECISION)
         p = pulls_of(products, row, column, edge, SCALED, BIAS, OVER_ROWS, EVEN, MASKED)
-        if hit:
-            if OF_Y:
-                p = less_hard(p, level, turn, other[None, :], own[:, None], rows, hard, target)
-            else:
-                p = less_hard(p, level, turn, own[:, None], other[None, :], rows, hard, target)
         if BIAS_SUM:
             pulled += tl.sum(p, 1)
         if SCALED:

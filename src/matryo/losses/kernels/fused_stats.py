@@ -1,4 +1,4 @@
-"""What rows and columns bring to their pulls: numbers by dim and row or column, and where targets are.
+"""What rows and columns bring to their pulls: numbers by dim and row or column.
 
 Everything here is computed once for a loss, however often its kernels run.
 """
@@ -21,7 +21,6 @@ from matryo.losses.kernels.scores import Pull, Scores
 
 __all__ = ["Stats"]
 
-HIT = 64   # rows and columns a side of what is known to hold a target or none; divides every tile
 _BLOCK = 256
 
 
@@ -35,11 +34,6 @@ class Stats:
     negative: Tensor
     """[dims] of int32: 0, or 1 where soft is below 0."""
     top: Tensor
-    hard: Tensor
-    target: Tensor
-    hits: Tensor
-    """Which squares of the scores, [rows / 64, columns / 64], hold a target: few do, and only those look for it."""
-    hits_stride: int
     top_right: Tensor | None
     even: Tensor | None
     share: Tensor | None
@@ -51,37 +45,16 @@ class Stats:
         top, right = _top(pull.by_row, pull.soft, negative), None
         if pull.by_column is not None and pull.soft_right is not None:
             right = _top(pull.by_column, pull.soft_right, negative)
-        hits, stride = _hits(scores, pull.target)
-        return cls(
-            scores.left, scores.right, scores.bias, negative, top, pull.hard, pull.target, hits, stride, right,
-            pull.even, pull.share,
-        )  # fmt: skip
+        return cls(scores.left, scores.right, scores.bias, negative, top, right, pull.even, pull.share)
 
     def flags(self, bias_sum: bool) -> dict[str, Any]:
         """What a kernel is compiled for, besides."""
-        has = {"OVER_ROWS": self.top_right is not None, "EVEN": self.even is not None, "BIAS_SUM": bias_sum}
-        return {**has, "HIT": HIT}
+        return {"OVER_ROWS": self.top_right is not None, "EVEN": self.even is not None, "BIAS_SUM": bias_sum}
 
     @cached_property
-    def arguments(self) -> tuple[Tensor | int | None, ...]:
+    def arguments(self) -> tuple[Tensor | None, ...]:
         """In the order of the kernels' arguments."""
         return tuple(getattr(self, field.name) for field in fields(self))
-
-
-def _hits(scores: Scores, target: Tensor) -> tuple[Tensor, int]:
-    down, across = pieces(scores.rows, HIT) + 1, pieces(scores.columns, HIT) + 2   # tiles may reach a square further
-    hits = target.new_zeros(down * across, dtype=torch.int8)
-    grid = (pieces(scores.rows, _BLOCK),)
-    launch(hits_kernel, grid, target, hits, across, scores.rows, HIT=HIT, BLOCK=_BLOCK, num_warps=4)
-    return hits, across
-
-
-@triton.jit(do_not_specialize=["hits_stride", "rows"])
-def hits_kernel(target, hits, hits_stride, rows, HIT: tl.constexpr, BLOCK: tl.constexpr):
-    """Mark the squares that hold a target."""
-    m = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    wanted = tl.load(target + m, m < rows, -1)
-    tl.store(hits + m // HIT * hits_stride + wanted // HIT, tl.full((BLOCK,), 1, tl.int8), wanted >= 0)
 
 
 def _top(logs: Tensor, soft: Tensor, negative: Tensor) -> Tensor:

@@ -68,8 +68,8 @@ def reduce(
 torch.library.define("matryo::reduce", f"({_OPERANDS}) -> (Tensor, Tensor, Tensor, Tensor)")
 torch.library.define(
     "matryo::reduce_backward",
-    f"({_OPERANDS}, Tensor by_row, Tensor by_column, Tensor soft, Tensor hard, Tensor soft_right, Tensor even, "
-    "bool[] needed) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    f"({_OPERANDS}, Tensor by_row, Tensor at_target, Tensor by_column, Tensor soft, Tensor hard, Tensor soft_right, "
+    "Tensor even, bool[] needed) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 
 
@@ -82,10 +82,10 @@ def _reduce(*operands: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _reduce_backward(*operands: Any) -> tuple[Tensor, ...]:
-    *first, by_row, by_column, soft, hard, soft_right, even, needed = operands
+    *first, by_row, at_target, by_column, soft, hard, soft_right, even, needed = operands
     scores, target, share, over_rows, engine = _unpack(*first)
     pull = Pull(
-        by_row, soft.contiguous(), -hard.contiguous(), target,
+        by_row, soft.contiguous(), -hard.contiguous(), target, at_target,
         by_column if over_rows else None, soft_right.contiguous() if over_rows else None,
         None if share is None else -even.contiguous(), share,
     )  # fmt: skip
@@ -151,14 +151,14 @@ def _backward_shapes(*operands: Any) -> tuple[Tensor, ...]:
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.save_for_backward(*inputs[:7], output[0], output[2])
+    ctx.save_for_backward(*inputs[:7], *output[:3])
     ctx.options, ctx.backward_operator = inputs[7:], torch.ops.matryo.reduce_backward
 
 
 def _differentiate(ctx: Any, by_row: Tensor, at_target: Tensor, by_column: Tensor, shared: Tensor) -> tuple[Any, ...]:
-    *operands, row_sums, column_sums = ctx.saved_tensors
+    *operands, row_sums, scored, column_sums = ctx.saved_tensors
     needed = list(ctx.needs_input_grad[:5])
-    pulls = (row_sums, column_sums, by_row, at_target, by_column, shared)
+    pulls = (row_sums, scored, column_sums, by_row, at_target, by_column, shared)
     found = ctx.backward_operator(*operands, *ctx.options, *pulls, needed[:3])
     given = [one if need else None for one, need in zip(found, needed, strict=True)]
     if given[2] is not None:

@@ -86,6 +86,8 @@ class Pull:
     """[dims, rows]."""
     target: Tensor
     """[rows] of int64; −1 for none."""
+    at_target: Tensor
+    """[dims, rows]: its score."""
     by_column: Tensor | None = None
     """[dims, columns]: the log-sum-exp over the rows."""
     soft_right: Tensor | None = None
