@@ -22,7 +22,7 @@ __all__ = ["ENGINES", "HAS_TRITON", "choose", "wide"]
 ENGINES = ("auto", "plain", "chunked", "triton")
 
 # Scores × dims that are kept rather than computed twice. A GPU has much memory, and launches cost it more than scores.
-_FEW = {"cuda": 1 << 27, "cpu": 1 << 22}
+_FEW = {"cuda": 5 << 24, "cpu": 1 << 22}
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
