@@ -49,8 +49,9 @@ COMPILED = {
 TRITON = {
     "retrieve/device_kernels.py",
     "losses/kernels/fused.py",
-    *(f"losses/kernels/fused_{one}.py" for one in ("kernels", "launch", "operands", "pulls", "rows", "small", "stats")),
-}
+    *(f"losses/kernels/fused_{one}.py" for one in
+      ("kernels", "launch", "operands", "pulls", "rows", "small", "stats", "targets")),
+}  # fmt: skip
 # The one place of the numpy side that may use torch, inside functions: search on a GPU.
 ON_A_GPU = {"retrieve/gpu.py", "retrieve/device.py", "retrieve/device_steps.py"}
 TORCH_FREE_INSIDE = {"training/__init__.py", "training/recipe.py", "training/recipes.py", "training/rules.py"}
