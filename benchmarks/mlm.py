@@ -29,7 +29,7 @@ def main() -> None:
     """Every model with every seed; rows are appended as they come, so that a run that is cut keeps its start."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arguments(parser, recipe="imdb-mlm", rows="mlm.jsonl", models="nested and a fixed one for each dim", seeds=[0])
-    parser.add_argument("--steps", type=int, default=2000, help="of each training; 0 is as long as the recipe says")
+    parser.add_argument("--steps", type=int, default=4000, help="of each training; 0 is as long as the recipe says")
     parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="one learned from train before")
     args = parser.parse_args()
     args.set = [f"loop.steps={args.steps}", *args.set]

@@ -51,6 +51,7 @@ over (so many) seeds.""",
     "vit": """Top-1 accuracy in percent: a vision transformer with a head a dim (separate, MRL), with one head for all
 dims (tied, MRL-E), and one trained for each dim alone, for as many epochs. Mean ± standard deviation over (so many)
 seeds.""",
+    "shared": """Without the seconds of trainings that shared their device.""",
     "pairs": """How well each side finds what belongs to it on the other, in percent. *Hit@k*: something that belongs is
 among the first k, which papers on images and texts call recall@k. *Fixed* is trained at full dim alone, and truncated.
 Mean ± standard deviation over (so many) seeds.""",
@@ -208,13 +209,15 @@ def _seconds(rows: list[Row]) -> str:
 
 
 def trained_tables(rows: list[Row]) -> list[str]:
-    """How long each model of images and texts took."""
+    """How long each model of images and texts took, if it had its device alone."""
     kept = counted(rows, _of_series, ("changed",), series=lambda row: row.figures["recipe"])
     lines = []
     for recipe, model in dict.fromkeys(map(_of_series, kept)):
         some = [row for row in kept if _of_series(row) == (recipe, model)]
-        lines.append([recipe, model, spread([row.figures["seconds"] for row in some], 1, 0), some[-1].hardware])
-    return [grid(["recipe", "model", "seconds", "on"], lines, left=2)]
+        times = [row.figures["seconds"] for row in some if row.figures.get("alone", True)]
+        lines.append([recipe, model, spread(times, 1, 0), some[-1].hardware])
+    shared = any(not row.figures.get("alone", True) for row in kept)
+    return [grid(["recipe", "model", "seconds", "on"], lines, left=2), *([NOTES["shared"]] if shared else [])]
 
 
 def _of_series(row: Row) -> tuple[str, str]:

@@ -144,3 +144,5 @@ def test_every_kind_has_its_maker():
     assert {*MAKERS} == {"text-finetune", "text-steps", "mlm", "vit", "image-text", "pairs", "similarity", "zero-shot"}
     row = series_row("image-text", "hit@1", "nested", {8: 0.1})
     assert "| imdb-mlm | nested | 10 (1) | GPU |" in "\n".join(MAKERS["image-text"]([row]))
+    beside = dataclasses.replace(row, figures=row.figures | {"alone": False})
+    assert "| imdb-mlm | nested | – | GPU |" in "\n".join(MAKERS["image-text"]([beside]))
