@@ -313,6 +313,7 @@ def test_mistakes_in_a_flag_are_named(name, text, message):
         ({"loop": Loop(parts=2), "objective": Objective(kind="pairs")}, "a batch of pairs is one"),
         ({"objective": Objective(temperature=0.0)}, "objective.temperature must be positive"),
         ({"objective": Objective(mask=1.0)}, r"objective.mask must lie in \(0, 1\)"),
+        ({"objective": Objective(gain=0.0)}, r"objective.gain must be positive \(got 0.0\): 1 is usual"),
         ({"objective": Objective(distil=-1.0)}, "objective.distil must not be negative"),
         ({"objective": Objective(kind="distil")}, "distilling needs a teacher.*--objective.teacher RUN"),
         ({"objective": Objective(kind="pairs", distil=1.0)}, "distilling needs a teacher"),

@@ -40,7 +40,7 @@ def build_model(recipe: Recipe, classes: int = 0, *, vocabulary: int = 0, shapes
         encoder = _encoder(recipe, vocabulary, shapes)
         nesting = recipe.nesting(int(encoder.dim))   # type: ignore[arg-type]
         if recipe.objective.kind == "masked":
-            return MaskedModel(encoder, nesting)
+            return MaskedModel(encoder, nesting, recipe.objective.gain)
         if recipe.objective.kind == "pairs":
             return PairModel(encoder, nesting, recipe.objective)
         if recipe.objective.kind == "distil":

@@ -101,6 +101,7 @@ class Objective:
     negatives: Annotated[bool, "use the hard negatives of the pairs, where they have some"] = True
     gather: Annotated[bool, "candidates of all processes under torchrun, not of the own alone (pairs)"] = True
     mask: Annotated[float, "share of a text's tokens that are to be predicted (masked)"] = 0.15
+    gain: Annotated[float, "what the norm before the words begins with; more than 1 helps small dims (masked)"] = 1.0
     teacher: Annotated[str, "a run folder, or an encoder such as sentence-transformers:NAME (distil)"] = ""
     distil: Annotated[float, "weight of the teacher's similarities beside the pairs' own loss; 0 is none (pairs)"] = 0.0
 

@@ -71,6 +71,7 @@ def _of_objectives(recipe: Recipe) -> list[Rule]:
     return [
         (it.temperature > 0, "objective.temperature must be positive", it.temperature, "0.05 is usual"),
         (0 < it.mask < 1, "objective.mask must lie in (0, 1)", it.mask, "0.15 is usual"),
+        (it.gain > 0, "objective.gain must be positive", it.gain, "1 is usual"),
         (it.distil >= 0, "objective.distil must not be negative", it.distil, "0 is none"),
         (bool(it.teacher) or (kind != "distil" and not it.distil), "distilling needs a teacher", "no objective.teacher",
          "name a run folder: --objective.teacher RUN"),
