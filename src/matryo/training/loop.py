@@ -181,7 +181,7 @@ def _report(
     loss, top1 = by_dim["loss"], by_dim.get("top1", {})
     log.line(run.done, "train", **by_dim, lr=rate, **left_out, **{f"{items}_per_second": round(run.speed, 1)})
     ends = {f"top1@{dim}": f"{top1[dim]:.1%}" for dim in dict.fromkeys((dims[0], dims[-1])) if top1}
-    log.show(loss=f"{sum(loss.values()) / len(loss):.3f}", **ends, **{items: f"{run.speed:,.0f}/s"})
+    log.show(loss=f"{sum(loss.values()) / len(loss):.3f}", **ends, **{items: f"{run.speed:,.{run.speed < 10:d}f}/s"})
 
 
 def _check_finite(run: Run, losses: list[float], in_a_row: int = 0) -> None:
