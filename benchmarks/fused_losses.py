@@ -56,7 +56,7 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """All of them, the two of the paper's tables first."""
+    """All of them, the two that most was asked of first."""
     bert, large, few = Nesting.halving(768, 12), Nesting.halving(2048), ("single eager", "nested eager", "fused")
     found = [
         Case("main", "cross-entropy", 8192, 30_522, bert),

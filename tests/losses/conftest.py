@@ -9,14 +9,18 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 if HAS_TRITON and not torch.cuda.is_available():
     from triton.runtime import interpreter
 
-    def multiplied(_, a, b, sums, *_precision):
+    def multiplied(_, a, b, sums, precision, *_others):
         """The interpreter multiplies the bits of half precision as if they were integers, and sums in it."""
-        product = as_single(a) @ as_single(b)
+        product = as_single(a, precision) @ as_single(b, precision)
         return interpreter.TensorHandle(sums.data + product.astype(sums.data.dtype), sums.dtype.scalar)
 
-    def as_single(one):
-        wide = one.data.dtype.itemsize == 2 and one.data.dtype.kind == "u"   # how it keeps bfloat16
-        return (one.data.astype("u4") << 16).view("f4") if wide else one.data.astype("f4")
+    def as_single(one, precision):
+        if one.data.dtype.itemsize == 2 and one.data.dtype.kind == "u":   # how it keeps bfloat16
+            return (one.data.astype("u4") << 16).view("f4")
+        single = one.data.astype("f4")
+        if precision.name == "TF32":   # what tensor cores leave out
+            single = (single.view("u4") & 0xFFFFE000).view("f4")
+        return single
 
     interpreter.InterpreterBuilder.create_dot = multiplied
 NEEDS_TRITON = pytest.mark.skipif(not HAS_TRITON, reason="needs triton")

@@ -1,5 +1,8 @@
 """The nested contrastive loss against a loop over truncated vectors in float64, whatever the engine."""
 
+import importlib
+from importlib.util import find_spec
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,6 +13,7 @@ from matryo import Nesting, truncate
 from matryo.errors import InputError, NestingError
 from matryo.losses import nested_contrastive
 
+NEEDS_TRITON = pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")
 # Triton's interpreter computes what lies beyond the last column, too, and numpy warns of it.
 pytestmark = pytest.mark.filterwarnings("ignore:divide by zero encountered in log2:RuntimeWarning")
 
@@ -146,6 +150,24 @@ def test_one_process_gathers_its_own(engine, device, precise):
     torch.testing.assert_close(one, other)
 
 
+@pytest.mark.parametrize("fused", [False, pytest.param(True, marks=NEEDS_TRITON)])
+def test_a_second_derivative_of_the_plain_engine(device, monkeypatch, fused):
+    """A GPU takes norms by kernels whatever the engine, and kernels have no derivative."""
+    if fused:
+        rows = importlib.import_module("matryo.losses.kernels.fused_rows")
+        monkeypatch.setattr("matryo.losses.contrastive._fused_rows", lambda _: rows)
+    a, b = (torch.randn(5, 24, generator=torch.Generator().manual_seed(seed)).to(device) for seed in (0, 1))
+    a.requires_grad_()
+    found = []
+    for loss in (
+        nested_contrastive(a, b, Nesting([8, 24]), 0.1, engine="plain"),
+        sum(F.cross_entropy(truncate(a, m) @ truncate(b, m).T / 0.1, torch.arange(5, device=device)) for m in (8, 24)),
+    ):
+        (first,) = torch.autograd.grad(loss, a, create_graph=True)
+        found.append((first.detach(), *torch.autograd.grad(first.square().sum(), a)))
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-3)
+
+
 def test_bad_input_is_named():
     a, b, nesting = torch.randn(3, 4), torch.randn(3, 4), Nesting([2, 4])
     with pytest.raises(NestingError, match="must not exceed the 4 dimensions"):
@@ -156,6 +178,7 @@ def test_bad_input_is_named():
         ((a[0], b), {}, r"a and b must be \[batch, d\] each \(got shapes \(4,\) and \(3, 4\)\)"),
         ((a, b[:2]), {}, r"every query needs its positive \(got 3 queries and 2 positives\): pair the rows"),
         ((a, b.double()), {}, r"a and b must be of one dtype \(got torch.float32 and torch.float64\)"),
+        ((a, b.to("meta")), {}, r"a and b must be on one device \(got cpu and meta\)"),
         ((a, b), {"negatives": b[0]}, r"a and negatives must be \[batch, d\] and \[n, d\]"),
         ((a, b), {"temperature": 0}, r"temperature must be a number above 0, or a tensor of one \(got 0\)"),
         ((a, b), {"temperature": torch.ones(2)}, r"tensor of one \(got a tensor of shape \(2,\)\)"),

@@ -4,12 +4,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
 from matryo import Nesting
 from matryo.errors import InputError, NestingError
 from matryo.heads import NestedLinear
 from matryo.losses import cross_entropy_by_dim, nested_cross_entropy
+from matryo.losses.cross_entropy import weighed
 
 HALVES = [torch.bfloat16, torch.float16]
 
@@ -140,6 +142,22 @@ def test_a_second_derivative_is_refused(lean, device):
         first.sum().backward()
 
 
+def test_it_is_refused_after_a_first_one_too(lean, device):
+    nesting, target, given, _, _ = draw((4, 16), 4, 5, 0, device, torch.float32, bias=False)
+    loss = nested_cross_entropy(*given, target, nesting, engine=lean)
+    loss.backward(retain_graph=True)
+    first = torch.autograd.grad(loss, given[0], create_graph=True)[0]
+    with pytest.raises(RuntimeError, match="reduce_backward"):
+        first.sum().backward()
+
+
+def test_what_is_only_traced_leaves_nothing_behind(device):
+    nesting = Nesting([2, 4], [0.25, 7.0])
+    with FakeTensorMode():
+        weighed(torch.randn(2, device=device), nesting)
+    assert weighed(torch.ones(2, device=device), nesting) == 7.25
+
+
 def test_gradients_accumulate_over_two_batches(engine, device, precise):
     dtype, close = precise(engine)
     weights, wanted = [], []
@@ -190,6 +208,8 @@ def test_bad_input_is_named(engine):
     for wrong, message in [
         ((z[None], weight, target), r"must be \[batch, d\] and \[classes, d\] \(got shapes \(1, 2, 4\)"),
         ((z, weight.half(), target), r"of one dtype \(got torch.float32 and torch.float16\)"),
+        ((z, weight.to("meta"), target), r"on one device \(got cpu and meta\): move one of them"),
+        ((z, weight, target.to("meta")), r"target must be on the device of the embeddings \(got meta and cpu\)"),
         ((z, weight, target[:1]), r"2 class indices, one for each embedding \(got torch.int64 of shape \(1,\)"),
         ((z, weight, torch.rand(2)), r"2 class indices.*got torch.float32"),
         ((z, weight, torch.tensor([0, 3])), r"must lie in 0 … 2 \(got 3\)"),
@@ -199,6 +219,7 @@ def test_bad_input_is_named(engine):
             nested_cross_entropy(*wrong, nesting, engine=engine)
     for options, message in [
         ({"bias": torch.rand(4)}, r"bias must have one number for each of the 3 classes \(got shape \(4,\)\)"),
+        ({"bias": torch.rand(3, device="meta")}, r"bias must be on the device of the embeddings"),
         ({"class_weight": torch.rand(2)}, r"class_weight must have one number"),
         ({"label_smoothing": 1.5}, r"label_smoothing must lie in 0 … 1 \(got 1.5\)"),
         ({"engine": "cuda"}, "engine must be one of"),

@@ -232,6 +232,36 @@ def test_half_precision_keeps_how_little_is_left_to_learn(lean, device, monkeypa
         assert ((mine.double() - theirs).norm() / theirs.norm()) < 2e-2
 
 
+@pytest.fixture
+def tf32():
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    yield
+    torch.backends.cuda.matmul.fp32_precision = before
+
+
+@NEEDS_TRITON
+@pytest.mark.usefixtures("tf32")
+@pytest.mark.parametrize("small", [0, 128])
+def test_tf32_keeps_how_little_is_left_to_learn(device, monkeypatch, small):
+    """The score of a target is the one that its row's log-sum-exp has met, whatever a product leaves out."""
+    fused = importlib.import_module(MODULES["triton"])
+    monkeypatch.setattr(fused, "_SMALL", small)
+    draw = torch.Generator().manual_seed(0)
+    y = torch.nn.functional.normalize(torch.randn(64, 64, generator=draw)).to(device)
+    target = torch.randperm(64, generator=draw).to(device)
+    scores = Scores(y[target] * 14 + 0.05 * torch.randn(64, 64, generator=draw).to(device), y, Nesting([32, 64]))
+    by_row, own, _ = fused.reductions(scores, target)
+    one = torch.ones_like(by_row)
+    product = oracle_products(scores)
+    exact = Pull(product.logsumexp(2), one, one, target, own)
+    wanted = oracle_gradients(scores, oracle_pulls(product, exact), product)
+    got = fused.gradients(scores, Pull(by_row, one, one, target, own))
+    assert at_target((product - exact.by_row[:, :, None]).exp(), target).median() > 0.98
+    for mine, theirs in zip((got.x, got.y), wanted[:2], strict=True):
+        assert ((mine.double() - theirs).norm() / theirs.norm()) < 1e-2
+
+
 @pytest.mark.parametrize("dims", [(64, 192), (8, 160, 192, 320, 384), (130, 192, 256, 320, 384, 512)], ids=str)
 def test_whole_tiles_and_more_large_dims_than_registers_hold(lean, device, dims):
     check(lean, make(dims, 64, 128, 5, device, torch.bfloat16), by_norm=True)

@@ -57,7 +57,8 @@ def print_run(out: Path) -> None:
     """How the training went, in a line for each figure on each test split."""
     figures = run_row(out).figures
     items, speed = next((name, value) for name, value in figures.items() if name.endswith("_per_second"))
-    print(f"{out}: trained in {figures['seconds']:.0f} s at {speed:,.{speed < 10:d}f} {items.removesuffix('_per_second')}/s")
+    rate = f"{speed:,.{speed < 10:d}f} {items.removesuffix('_per_second')}/s"
+    print(f"{out}: trained in {figures['seconds']:.0f} s at {rate}")
     for name, by_split in figures.items():
         for split, by_dim in by_split.items() if isinstance(by_split, dict) else ():
             shown = "{:.3f}" if name.endswith("loss") else "{:.1%}"

@@ -151,7 +151,7 @@ class _InverseNorms(torch.autograd.Function):
     def backward(ctx: Any, *given: Any) -> tuple[Tensor, None]:
         """−x · Σ over the dims that reach x of gradient / norm³."""
         z, inverse = ctx.saved_tensors
-        if ctx.fused is not None:
+        if ctx.fused is not None and not torch.is_grad_enabled():   # a kernel has no derivative
             return ctx.fused.inverse_norms_backward(z, inverse, given[0], ctx.dims), None
         pulls = (given[0] * inverse**3).flip(0).cumsum(0).flip(0)
         widths = [high - low for low, high in pairwise((0, *ctx.dims))]

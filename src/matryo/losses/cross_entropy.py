@@ -75,7 +75,8 @@ def nested_cross_entropy(
 
 def weighed(losses: Tensor, nesting: Nesting) -> Tensor:
     """Σ c_m · losses[m]."""
-    make = _weights.__wrapped__ if torch.compiler.is_compiling() else _weights
+    own = type(losses) is torch.Tensor and not torch.compiler.is_compiling()   # nobody may keep what is only traced
+    make = _weights if own else _weights.__wrapped__
     return (losses * make(nesting.weights, losses.dtype, losses.device)).sum()   # a matmul would be in bfloat16
 
 
@@ -177,6 +178,10 @@ def _check(
             got=f"{kind} of shape {tuple(target.shape)}",
             cure="pass integers of shape [batch]",
         )
+    for name, one in (("target", target), ("bias", scores.bias), ("class_weight", class_weight)):
+        if one is not None and one.device != scores.x.device:
+            got = f"{one.device} and {scores.x.device}"
+            raise InputError(f"{name} must be on the device of the embeddings", got=got, cure="move one of them")
     biases = (scores.columns,) if scores.tied else (len(scores.nesting), scores.columns)
     for name, one, shape in (("bias", scores.bias, biases), ("class_weight", class_weight, (scores.columns,))):
         if one is not None and one.shape != shape:

@@ -19,6 +19,8 @@ def check_vectors(x: Tensor, y: Tensor, names: str, shapes: str) -> None:
     if x.dim() != 2 or y.dim() != 2:
         got = f"shapes {tuple(x.shape)} and {tuple(y.shape)}"
         raise InputError(f"{names} must be {shapes}", got=got, cure="flatten or add axes")
+    if x.device != y.device:
+        raise InputError(f"{names} must be on one device", got=f"{x.device} and {y.device}", cure="move one of them")
     cast = torch.is_autocast_enabled(x.device.type) and torch.float64 not in (x.dtype, y.dtype)
     if x.dtype != y.dtype and not cast:
         got = f"{x.dtype} and {y.dtype}"

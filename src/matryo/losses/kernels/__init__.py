@@ -41,7 +41,7 @@ def choose(scores: Scores, engine: str = "auto") -> str:
         return engine
     if scores.rows * scores.columns * len(scores.nesting) <= _FEW.get(scores.x.device.type, _FEW["cpu"]):
         return "plain"
-    fits = scores.x.is_cuda and scores.x.dtype != torch.float64
+    fits = scores.x.is_cuda and scores.x.dtype != torch.float64 and not torch.are_deterministic_algorithms_enabled()
     return "triton" if HAS_TRITON and fits else "chunked"
 
 

@@ -26,7 +26,7 @@ from matryo.losses.kernels.scores import Gradients, Pull, Scores
 
 __all__ = ["gradients", "reductions"]
 
-_PULLS = 1.0, 1 << 26   # bytes of pulls at a time: so many a score, but not less than these
+_PULLS = 0.9, 1 << 26   # bytes of pulls at a time: so many a score, but not less than these
 _SMALL = 128   # dims up to this one are small
 _HELD = 4   # large dims whose pulls are in registers at the same time
 _PROGRAMS = 1024   # enough for every GPU there is

@@ -6,7 +6,7 @@ Everything here is computed once for a loss, however often its kernels run.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -98,7 +98,7 @@ def _plan(dims: tuple[int, ...], starts: tuple[int, ...] | None, ragged: int, st
     return _Plan(x, y, tuple(steps), dims[even - 1] if even else 0)
 
 
-@lru_cache(maxsize=256)   # a recorded CUDA graph must find them on the device, not copy them from memory long gone
+@cache   # a recorded CUDA graph must find them on the device, whatever came after it
 def numbers(given: tuple[int, ...], device: torch.device) -> Tensor:
     """A few numbers, where kernels read them."""
     return torch.tensor(given, dtype=torch.int32, device=device)

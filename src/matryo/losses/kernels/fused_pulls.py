@@ -5,9 +5,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["LOG2E", "of_columns", "of_rows", "pulls_of", "turn_at"]
+__all__ = ["LOG2E", "as_multiplied", "of_columns", "of_rows", "pulls_of", "turn_at"]
 
 LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def as_multiplied(tile, PRECISION: tl.constexpr):
+    """A float32 tile as a product takes it: without its last 13 bits, if that is in TF32."""
+    if PRECISION == "tf32":
+        tile = (tile.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
+    return tile
 
 
 @triton.jit

@@ -11,7 +11,8 @@ import triton.language as tl
 from torch import Tensor
 
 from matryo.losses.kernels.fused_launch import launch
-from matryo.losses.kernels.fused_operands import numbers, pieces
+from matryo.losses.kernels.fused_operands import flags, numbers, pieces
+from matryo.losses.kernels.fused_pulls import as_multiplied
 from matryo.losses.kernels.scores import Scores
 
 __all__ = ["inverse_norms", "inverse_norms_backward", "scores_at"]
@@ -27,8 +28,7 @@ def scores_at(scores: Scores, target: Tensor) -> Tensor:
     launch(
         target_kernel, grid, x, *x.stride(), y, *y.stride(), target, numbers(dims, x.device),
         numbers(scores.starts, x.device), scores.left, scores.right, scores.bias, found, wrong, scores.rows,
-        scores.columns, len(dims), ROWS=_ROWS, STEP=_STEP, SCALED=scores.left is not None,
-        BIAS=scores.bias is not None, RESTART=not scores.tied, num_warps=4,
+        scores.columns, len(dims), ROWS=_ROWS, STEP=_STEP, num_warps=4, **flags(scores),
     )  # fmt: skip
     torch._assert_async(wrong == 0, f"targets must lie in 0 … {scores.columns - 1}")
     return found
@@ -38,8 +38,9 @@ def scores_at(scores: Scores, target: Tensor) -> Tensor:
 def target_kernel(
     x, x_stride, x_step, y, y_stride, y_step, target, ends, starts, left, right, bias, found, wrong, rows, columns,
     dims, ROWS: tl.constexpr, STEP: tl.constexpr, SCALED: tl.constexpr, BIAS: tl.constexpr, RESTART: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Add up products, and write the score where a dim ends."""
+    """Add up products, and write the score where a dim ends: the one that the log-sum-exp of its row has met."""
     m, k = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, STEP)[None, :]
     n = tl.load(target + m, m < rows, -1)
     there = (n >= 0) & (n < columns)
@@ -53,8 +54,9 @@ def target_kernel(
         for start in range(low, high, STEP):
             at = start + k
             ok = there[:, None] & (at < high)
-            a, b = tl.load(row + at * x_step, ok, 0.0), tl.load(own + at * y_step, ok, 0.0)
-            total += tl.sum(a.to(tl.float32) * b.to(tl.float32), 1)
+            a, b = tl.load(row + at.to(tl.int64) * x_step, ok, 0.0), tl.load(own + at.to(tl.int64) * y_step, ok, 0.0)
+            a, b = as_multiplied(a.to(tl.float32), PRECISION), as_multiplied(b.to(tl.float32), PRECISION)
+            total += tl.sum(a * b, 1)
         score = total
         if SCALED:
             score *= tl.load(left + level * rows + m, there, 0.0) * tl.load(right + level * columns + n, there, 0.0)
@@ -99,7 +101,7 @@ def norms_kernel(z, stride, step, ends, inverse, rows, dims, ROWS: tl.constexpr,
         high = tl.load(ends + level)
         for start in range(low, high, STEP):
             at = start + k
-            part = tl.load(row + at * step, (m < rows)[:, None] & (at < high), 0.0).to(tl.float32)
+            part = tl.load(row + at.to(tl.int64) * step, (m < rows)[:, None] & (at < high), 0.0).to(tl.float32)
             total += tl.sum(part * part, 1)
         some = total > 0
         tl.store(inverse + level * rows + m, tl.where(some, tl.rsqrt(tl.where(some, total, 1.0)), 0.0), m < rows)
@@ -123,7 +125,7 @@ def norms_backward_kernel(
         for start in range(low, high, STEP):
             at = start + k
             ok = (m < rows)[:, None] & (at < high)
-            part = tl.load(row + at * step, ok, 0.0).to(tl.float32)
+            part = tl.load(row + at.to(tl.int64) * step, ok, 0.0).to(tl.float32)
             tl.store(into + at, -part * pull[:, None], ok)
         if level >= 0:
             one = tl.load(inverse + level * rows + m, m < rows, 0.0)

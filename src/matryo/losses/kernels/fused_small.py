@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from matryo.losses.kernels.fused_pulls import of_columns, of_rows, pulls_of, turn_at
+from matryo.losses.kernels.fused_pulls import as_multiplied, of_columns, of_rows, pulls_of, turn_at
 
 __all__ = ["small_kernel"]
 
@@ -51,6 +51,7 @@ def small_kernel(
             pulled += tl.sum(p, 1)
         if SCALED:
             p *= row[1] if OF_Y else column[1]
+        p = as_multiplied(p, PRECISION)   # as what targets take is rounded, too
         acc = tl.dot(p.to(passing.dtype), passing, acc, input_precision=PRECISION)
     acc *= turn
     count = columns if OF_Y else rows

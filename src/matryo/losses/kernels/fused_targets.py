@@ -16,7 +16,7 @@ from torch import Tensor
 from matryo.losses.kernels.fused_launch import launch
 from matryo.losses.kernels.fused_operands import flags, numbers, pieces
 from matryo.losses.kernels.fused_products import Into
-from matryo.losses.kernels.fused_pulls import LOG2E, of_columns, of_rows, pulls_of, turn_at
+from matryo.losses.kernels.fused_pulls import LOG2E, as_multiplied, of_columns, of_rows, pulls_of, turn_at
 from matryo.losses.kernels.fused_stats import Stats
 from matryo.losses.kernels.scores import Pull, Scores
 
@@ -35,12 +35,10 @@ class Targets:
         """What is to be written."""
         self.missing = new(2, small, scores.rows, dtype=torch.float32)
         """What the products with y lack, and those with x."""
-        kinds = flags(scores) | stats.flags(into.bias is not None)
-        kinds.pop("PRECISION")
         launch(
             targets_kernel, (pieces(scores.rows, _BLOCK),), scores.x, pull.target, pull.at_target, pull.hard,
             *stats.arguments, self.pulls, self.missing, into.bias, into.left, into.right, scores.rows, scores.columns,
-            dims, small, BLOCK=_BLOCK, num_warps=4, **kinds,
+            dims, small, BLOCK=_BLOCK, num_warps=4, **flags(scores), **stats.flags(into.bias is not None),
         )  # fmt: skip
 
     def write(self, pulls: Tensor, first: int) -> None:
@@ -64,12 +62,18 @@ class Targets:
         )  # fmt: skip
 
 
+@triton.jit
+def _lost(pull, TYPE: tl.constexpr, PRECISION: tl.constexpr):
+    """What a product of these pulls leaves out, by rounding them."""
+    return pull - as_multiplied(pull, PRECISION).to(TYPE).to(tl.float32)
+
+
 @triton.jit(do_not_specialize=["rows", "columns", "dims", "small"])
 def targets_kernel(
     x, target, at_target, hard, left, right, bias, negative, top, top_right, even, share,
     pulls, missing, bias_sum, left_sum, right_sum, rows, columns, dims, small,
     BLOCK: tl.constexpr, SCALED: tl.constexpr, BIAS: tl.constexpr, RESTART: tl.constexpr, OVER_ROWS: tl.constexpr,
-    EVEN: tl.constexpr, BIAS_SUM: tl.constexpr,
+    EVEN: tl.constexpr, BIAS_SUM: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """From the last dim to the first, as what is written at a dim is the sum over it and all later ones."""
     TYPE: tl.constexpr = x.dtype.element_ty
@@ -91,10 +95,10 @@ def targets_kernel(
         if level < small:
             if SCALED:
                 a, b = p * column[1], p * row[1]
-                of_x = (turn * (a - a.to(TYPE).to(tl.float32)) - taken * column[1]) * row[1]
-                of_y = (turn * (b - b.to(TYPE).to(tl.float32)) - taken * row[1]) * column[1]
+                of_x = (turn * _lost(a, TYPE, PRECISION) - taken * column[1]) * row[1]
+                of_y = (turn * _lost(b, TYPE, PRECISION) - taken * row[1]) * column[1]
             else:
-                of_x = turn * (p - p.to(TYPE).to(tl.float32)) - taken
+                of_x = turn * _lost(p, TYPE, PRECISION) - taken
                 of_y = of_x
             tl.store(missing + at, of_x, m < rows)
             tl.store(missing + small * rows + at, of_y, m < rows)

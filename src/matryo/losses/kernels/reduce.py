@@ -152,14 +152,16 @@ def _backward_shapes(*operands: Any) -> tuple[Tensor, ...]:
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(*inputs[:7], *output[:3])
-    ctx.options, ctx.backward_operator = inputs[7:], torch.ops.matryo.reduce_backward
+    ctx.options = inputs[7:]
 
 
-def _differentiate(ctx: Any, by_row: Tensor, at_target: Tensor, by_column: Tensor, shared: Tensor) -> tuple[Any, ...]:
+def _differentiate(
+    ctx: Any, by_row: Tensor, at_target: Tensor, by_column: Tensor, shared: Tensor, *, call: Any = None
+) -> tuple[Any, ...]:
     *operands, row_sums, scored, column_sums = ctx.saved_tensors
     needed = list(ctx.needs_input_grad[:5])
     pulls = (row_sums, scored, column_sums, by_row, at_target, by_column, shared)
-    found = ctx.backward_operator(*operands, *ctx.options, *pulls, needed[:3])
+    found = (call or torch.ops.matryo.reduce_backward)(*operands, *ctx.options, *pulls, needed[:3])
     given = [one if need else None for one, need in zip(found, needed, strict=True)]
     if given[2] is not None:
         given[2] = given[2].to(operands[2].dtype)
@@ -177,9 +179,8 @@ class _Reduce(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *given: Any) -> tuple[Any, ...]:
-        if not torch.is_grad_enabled():   # who asks for a graph of it is refused, by the operator
-            ctx.backward_operator = _reduce_backward
-        return _differentiate(ctx, *given)
+        # Who asks for a graph of it is refused, by the operator.
+        return _differentiate(ctx, *given, call=None if torch.is_grad_enabled() else _reduce_backward)
 
 
 def _refuse(*_: Any) -> None:
