@@ -171,6 +171,17 @@ def test_damaged_shards(root, refuses, damage):
         shard_dataset(root)
 
 
+@pytest.mark.parametrize("rest", [b"", b"x" * 100, b"x" * 2000])
+def test_a_shard_that_is_cut_between_two_files(root, refuses, rest):
+    """Or whose rest is no tar file any more: what comes before it is not taken for all."""
+    path = root / "train-0001.tar"
+    with tarfile.open(path) as tar:
+        member = tar.getmembers()[2]
+    path.write_bytes(path.read_bytes()[: member.offset] + rest)
+    with refuses("shard train-0001.tar is no readable tar file", "no end of the archive after 2 files", "copy it"):
+        shard_dataset(root)
+
+
 def test_the_index_is_kept_and_rebuilt_when_the_shard_changes(root, monkeypatch, pixels, encode):
     from matryo.data import tar_index
 

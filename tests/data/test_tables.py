@@ -171,6 +171,7 @@ def test_fields_are_found_by_the_first_name_that_holds_something():
     ("ask", "words"),
     [
         (lambda row: row.text("sentence", "title"), ["a row needs a text under sentence or title", "text, blank, n"]),
+        (lambda row: row.text("none"), ["none must be a text", "got none", "drop the row"]),
         (lambda row: row.text("blank"), ["blank must be a text", "' '", "drop the row"]),
         (lambda row: row.text("n"), ["n must be a text", "got 3"]),
         (lambda row: row.texts("bad"), ["bad must be a text", "got 1"]),
@@ -210,6 +211,13 @@ def test_splits_are_named_by_files_and_parts_are_in_order(tmp_path):
         "test": ["test.tsv.gz"],
         "train": ["train-00000-of-00002.parquet", "train-00001-of-00002.parquet"],
     }
+
+
+@pytest.mark.parametrize("names", [("a-0-of-3.tsv", "a-2-of-3.tsv"), ("a-0-of-2.tsv", "a-1.tsv"), ("a-0-of-2.tsv",)])
+def test_a_part_that_is_missing(tmp_path, refuses, names):
+    touch(tmp_path, *names)
+    with refuses("split 'a' must have all its parts", f"{len(names)}: {names[0]}", "copy the missing ones"):
+        split_files(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -215,6 +215,11 @@ def test_overriding_changes_the_named_fields_alone():
     assert load_recipe("demo", {"optim.lr": "0.5", "loop.epochs": "3"}) == wanted
 
 
+def test_epochs_that_are_asked_for_take_the_place_of_steps():
+    assert load_recipe("bert-base-mlm", {"loop.epochs": "3"}).loop.steps == 0
+    assert load_recipe("bert-base-mlm", {"loop.epochs": "3", "loop.steps": "7"}).loop.steps == 7
+
+
 # --- mistakes ---
 
 

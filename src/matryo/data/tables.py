@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["TABLES", "Row", "lines_of", "read_rows", "rows_of", "split_files", "unique"]
 
 TABLES = ("jsonl", "tsv", "csv", "parquet")
-_PART = re.compile(r"(?P<split>.+?)(-\d+(-of-\d+)?)?")   # train-00000-of-00003 is a part of train
+_PART = re.compile(r"(?P<split>.+?)(-\d+(-of-(?P<all>\d+))?)?")   # train-00000-of-00003 is a part of train
 _NO_DATA = re.compile(r"readme|licen[cs]e|notice|classes|vocab", re.IGNORECASE)
 
 
@@ -89,6 +89,7 @@ class Row:
         return next((name for name in columns if self.values.get(name) is not None), None)
 
     def _refuse_text(self, columns: Sequence[str], column: str | None, value: object) -> NoReturn:
+        column = column or next((name for name in columns if name in self.values), None)   # there, but null
         if column is None:
             named = ", ".join(self.values) or "no columns"
             raise self.refused(f"a row needs a text under {_either(columns)}", f"{named:.80}", "name the column so")
@@ -134,7 +135,21 @@ def split_files(root: Path, endings: Sequence[str] = TABLES) -> dict[str, list[P
             got=f"none in {root}" if root.is_dir() else f"{root}, which does not exist",
             cure=f"call them train.jsonl, test.jsonl; the endings read are {_endings(endings)}",
         )
+    for split, parts in found.items():
+        _check_parts(split, parts)
     return found
+
+
+def _check_parts(split: str, parts: Sequence[Path]) -> None:
+    """Raise unless there are as many as their names say, where these do."""
+    told = {int(match["all"] or 0) for path in parts if (match := _PART.fullmatch(_base(path)))}
+    if told not in ({0}, {len(parts)}):
+        names = ", ".join(path.name for path in parts)
+        raise DataError(
+            f"split {split!r} must have all its parts",
+            got=f"{len(parts)}: {names:.100}",
+            cure="copy the missing ones here, or rename those that are all",
+        )
 
 
 def rows_of(paths: Sequence[Path]) -> Iterator[Row]:

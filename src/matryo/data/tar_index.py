@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CaptionIndex", "ShardIndex", "index_captions", "index_shard"]
 
-_VERSION = 1   # of the index file; another version is built again
+_VERSION = 2   # of the index file; another version is built again
 
 
 @dataclass(frozen=True)
@@ -146,6 +146,8 @@ def _samples(path: Path, relative: str, beside: Sequence[str]) -> dict[str, Part
                         cure="give each sample its own key",
                     )
                 samples[key][ending] = (member.offset_data, member.size)
+            if not _ends(path, tar.offset):
+                raise tarfile.ReadError(f"no end of the archive after {len(tar.getmembers())} files")
     except (tarfile.TarError, OSError) as error:
         raise DataError(
             f"shard {relative} is no readable tar file",
@@ -153,6 +155,13 @@ def _samples(path: Path, relative: str, beside: Sequence[str]) -> dict[str, Part
             cure="it must be whole and not compressed: copy it again, or gunzip it",
         ) from error
     return samples
+
+
+def _ends(path: Path, offset: int) -> bool:
+    """Whether the empty block that ends a tar file is there: without it, tarfile takes what is left for all."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(512) == bytes(512)
 
 
 def _label(handle: int, parts: Parts, name: str) -> int | None:

@@ -54,6 +54,10 @@ class Log:
         """What stands behind the bar."""
         self.bar.set_postfix(shown, refresh=False)
 
+    def tell(self, text: str) -> None:
+        """The same, at once: before the first step there is nothing else to see."""
+        self.bar.set_postfix_str(text)
+
     def close(self) -> None:
         """Finish the bar and flush TensorBoard."""
         self.bar.close()

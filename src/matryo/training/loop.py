@@ -73,6 +73,8 @@ def _train(
     step = make_step(model, optimizer, recipe, group)
     total = recipe.loop.steps or recipe.loop.epochs * batches.steps
     log = Log(out, done=run.done, total=total, enabled=group.first, progress=progress)
+    if recipe.loop.compile:
+        log.tell("compiling, which may take minutes")
 
     with (
         contextlib.closing(log), _fast_convolutions(), _sound_attention(), _own_chance(group),

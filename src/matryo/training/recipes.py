@@ -75,6 +75,8 @@ def override(recipe: Recipe, values: dict[str, str]) -> Recipe:
             raise _unknown(name, fields)
         section, key = name.split(".")
         table[section][key] = _parse(name, fields[name].type, text)
+    if "loop.epochs" in values and "loop.steps" not in values:
+        table["loop"]["steps"] = 0   # who asks for epochs gets them
     return recipe_from_dict(table)
 
 
