@@ -112,7 +112,7 @@ def _split(
 ) -> Pairs:
     name = f"qrels/{path.name}"
     pairs, grades = [], []
-    seen: dict[str, str] = {}
+    seen: dict[tuple[str, str], str] = {}
     for row in read_rows(path, name):
         query, document = row.id("query-id"), row.id("corpus-id")
         for id, known, file in ((query, query_of, "queries"), (document, document_of, "corpus")):
@@ -120,7 +120,10 @@ def _split(
                 raise row.refused(
                     f"a judgement names a row of {file}.jsonl", repr(id), f"complete {file}.jsonl, or drop the line"
                 )
-        unique(row, f"{query}\t{document}", seen)
+        if (query, document) in seen:
+            got = f"{query!r} and {document!r}, as in {seen[query, document]}"
+            raise row.refused("a document is judged once for a query", got, "keep one of the lines")
+        seen[query, document] = row.place
         score = row.number("score")
         if score > 0:
             pairs.append((query_of[query], document_of[document]))
