@@ -20,3 +20,14 @@ def test_small_thresholds_keep_two_digits(threshold: float, shown: str) -> None:
     lines = cascade_table(cascade, cascade.answers(logits), None, covered=True).splitlines()
     assert lines[1].split() == ["2", shown, answered]
     assert lines[2].split()[:3] == ["4", "the", "rest"]
+
+
+@pytest.mark.parametrize(("threshold", "told"), [(0.0, True), (1.0, False)])
+def test_a_cascade_that_loses_much_says_so(threshold: float, told: bool) -> None:
+    """At dim 2 one row of four is wrong, at dim 4 none; a threshold of 0 answers all at dim 2."""
+    labels = [0, 1, 0, 1]
+    logits = {2: np.eye(2)[[0, 1, 0, 0]], 4: np.eye(2)[labels] * 4}
+    cascade = Cascade().fit(logits, labels)
+    cascade.thresholds_ = np.array([threshold])
+    table = cascade_table(cascade, cascade.answers(logits), cascade.measure(logits, labels), covered=True)
+    assert ("it loses 25.0 points against dim 4; --max-loss" in table) == told

@@ -52,6 +52,9 @@ def cascade_table(cascade: Cascade, answers: Answers, result: CascadeResult | No
     for dim, threshold in zip(cascade.dims_, [*cascade.thresholds_, None], strict=True):
         share = float((answers.dims == dim).mean()) if len(answers.dims) else 0.0
         lines += [f"{dim:6}{_threshold(threshold):>12}{100 * share:9.1f}%"]
+    lost = 0.0 if result is None else result.full_accuracy - result.accuracy
+    if lost > 0.01 and not hasattr(cascade, "certified_"):
+        lines += [f"it loses {100 * lost:.1f} points against dim {cascade.dims_[-1]}; --max-loss 0.01 bounds that by 1"]
     if hasattr(cascade, "certified_"):
         points, sure = f"{100 * cascade.max_loss:g} points", f"{100 * cascade.confidence:g} % confidence"
         if not cascade.certified_:
