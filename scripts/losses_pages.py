@@ -20,9 +20,9 @@ LARGE = "cross-entropy 8192 × 131072 × 2048, 9 dims"
 PAIRS = "contrastive 32768 × 32768 × 1024, 9 dims"
 NOTES = {
     "fused": """Forward and backward of head and loss in bfloat16: milliseconds, the 20th, 50th and 80th percentile of
-means over three steps in a row, and memory beyond inputs and gradients. *Single* is the loss at full dim alone, *nested* the loop over the dims that people
-write, each as it is (*eager*) and by `torch.compile`; *fused* is `nested_cross_entropy` or `nested_contrastive` with
-`engine="triton"`. [Nested losses](../losses.md) says how it works.
+means over three steps in a row, and memory beyond inputs and gradients. *Single* is the loss at full dim alone,
+*nested* the loop over the dims that people write, each as it is (*eager*) and by `torch.compile`; *fused* is
+`nested_cross_entropy` or `nested_contrastive` with `engine="triton"`. [Nested losses](../losses.md) says how it works.
 
 Each multiple (×) and each share (%) is of the single eager loss of its own run.""",
     "limit": """*Of the limit* is the time of four products of the full width (forward, the same again for the backward
@@ -30,9 +30,9 @@ pass, and the two gradients), at the rate measured for one, as a part of the tim
     "odd": "Where columns are no multiple of 128, that one is measured at the next lower one ({}) and scaled.",
     "asked": "What was asked of the fused losses before they were written, and what was measured:",
     "main": "Cross-entropy of a tied head at the shapes of BERT and of a large classifier.",
-    "separate": """Cross-entropy of a head a dim, all in one matrix; *single* is the head of the full dim. Heads that begin
-at no multiple of 16 bytes, as those of 12, 24, … do, slow down the loop and the one product that the limit is made
-of.""",
+    "separate": """Cross-entropy of a head a dim, all in one matrix; *single* is the head of the full dim. Heads that
+begin at no multiple of 16 bytes, as those of 12, 24, … do, slow down the loop and the one product that the limit is
+made of.""",
     "contrastive": "InfoNCE of unit vectors, one direction.",
     "classes": "Rows and dims stay, classes grow.",
     "batch": "Classes and dims stay, the batch grows.",

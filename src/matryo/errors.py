@@ -24,6 +24,12 @@ matryo.errors.NestingError: dims must increase (got (8, 8)): list each dim once,
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 __all__ = [
     "DataError",
     "EmbeddingsError",
@@ -91,6 +97,24 @@ class MissingExtra(MatryoError, ImportError):
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"this needs {package}", cure=f"pip install 'matryo[{extra}]'")
         self.package, self.extra = package, extra
+
+    @classmethod
+    @contextmanager
+    def unless_installed(cls, package: str, extra: str) -> Iterator[None]:
+        """Around the import of ``package``: one that is installed, but cannot be imported, says itself why.
+
+        >>> with MissingExtra.unless_installed("no-such-package", "extra"):
+        ...     import no_such_package
+        Traceback (most recent call last):
+        ...
+        matryo.errors.MissingExtra: this needs no-such-package: pip install 'matryo[extra]'
+        """
+        try:
+            yield
+        except ModuleNotFoundError as error:
+            if error.name != package.replace("-", "_"):   # something that it needs is missing
+                raise
+            raise cls(package, extra) from error
 
     def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str]]:
         """Worker processes send errors home, and an exception is remade from its arguments."""

@@ -261,31 +261,117 @@ def test_an_open_clip_model_is_a_dual_encoder(clip, tmp_path):
         build_encoder("open_clip:nope")
 
 
-def test_a_timm_model_goes_home(tmp_path):
-    timm = pytest.importorskip("timm", exc_type=ImportError)
-    encoder, images = from_timm("resnet10t").eval(), torch.randn(2, 3, 32, 32)
+@pytest.fixture(scope="module")
+def timm():
+    return pytest.importorskip("timm", exc_type=ImportError)
+
+
+@pytest.mark.parametrize("name", ["resnet10t", "vit_tiny_patch16_224"])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_a_timm_model_goes_home_and_comes_back(timm, name, layout, tmp_path):
+    encoder, images = from_timm(name, size=32).eval(), torch.randn(2, 3, 32, 32)
+    encoder.to(memory_format=layout)
     encoder.save(tmp_path)
+    convolution = next(value for value in encoder.parameters() if value.ndim == 4)
+    assert convolution.is_contiguous(memory_format=layout), "left as it was"
     home = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
+    back = from_timm(f"local-dir:{tmp_path}", pretrained=True).eval()
+    built = build_encoder(f"timm:local-dir:{tmp_path}", pretrained=True, size=32).eval()
+    for again in (home, back.model, built.model):
+        theirs = again.state_dict()
+        assert all(torch.equal(theirs[key], value) for key, value in encoder.model.state_dict().items())
     with torch.no_grad():
-        torch.testing.assert_close(home(images), encoder(images))
+        wanted = encoder(images)
+        for again in (home, back, built):
+            torch.testing.assert_close(again(images), wanted)
+    assert back.dim == encoder.dim
+    back.save(tmp_path / "twice")   # what shapes it is read from the folder, and must not get lost there
+    with torch.no_grad():
+        twice = from_timm(f"local-dir:{tmp_path / 'twice'}", pretrained=True).eval()
+        torch.testing.assert_close(twice(images), wanted)
+
+
+@pytest.mark.usefixtures("timm")
+def test_a_timm_model_keeps_its_options(tmp_path):
+    encoder = from_timm("vit_tiny_patch16_224", size=32, depth=1, cache_dir=str(tmp_path / "cache"))
+    assert encoder.settings == {"depth": 1, "img_size": 32}, "what shapes it, not where weights come from"
+    encoder.save_shape(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+    again = from_timm(f"local-dir:{tmp_path}")
+    again.load_state_dict(encoder.state_dict())
+    assert again.settings == encoder.settings
+
+
+def test_a_timm_model_is_built_for_the_size_of_the_images(timm, tmp_path):
+    images = torch.randn(2, 3, 32, 32)
+    encoder = from_timm("vit_tiny_patch16_224", size=32, depth=1).eval()
+    assert encoder(images).shape == (2, 192)
+    assert encoder.model.pos_embed.shape == (1, 1 + 2 * 2, 192)
+    assert from_timm("vit_tiny_patch16_224", size=32).training, "as timm makes it"
+    assert from_timm("vit_tiny_patch16_224", depth=1).model.pos_embed.shape == (1, 1 + 14 * 14, 192), "its own"
+    assert from_timm("resnet10t", size=32).settings == {}, "it reads any"
+    encoder.save(tmp_path)
+    larger = from_timm(f"local-dir:{tmp_path}", pretrained=True, size=64).eval()
+    theirs = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, img_size=64).eval()
+    images = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        torch.testing.assert_close(larger(images), theirs(images))
+
+
+@pytest.mark.usefixtures("timm")
+def test_sizes_that_timm_cannot_read():
+    encoder = from_timm("vit_tiny_patch16_224", depth=1)
+    rule = r"this model of timm reads images of 224 px alone \(got 32 × 32 px\): use --data.size 224"
+    with pytest.raises(InputError, match=rule):
+        encoder(torch.zeros(1, 3, 32, 32))
+    rule = r"timm must be able to build the model for images of 8 px \(got vit_tiny_.*\): use --data.size 224"
+    with pytest.raises(InputError, match=rule):
+        from_timm("vit_tiny_patch16_224", size=8, depth=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("local-dir:nowhere", "nowhere"),
+        ("hf-hub:no/such/name", "no/such/name"),   # refused before anything is asked for
+        ("elsewhere:resnet18", "elsewhere"),
+        ("resnet18.no_such_tag", "no_such_tag"),
+    ],
+)
+@pytest.mark.usefixtures("timm")
+def test_a_timm_model_that_cannot_be_loaded(name, why):
+    rule = rf"timm must be able to load the model \(got {name}: .*{why}.*\): check the name or the folder"
+    with pytest.raises(InputError, match=rule):
+        from_timm(name)
 
 
 # --- mistakes ---
 
 
-@pytest.mark.parametrize(
-    ("package", "extra", "make"),
-    [
-        ("transformers", "transformers", lambda: from_transformers("x")),
-        ("sentence_transformers", "sentence", lambda: from_sentence_transformers("x")),
-        ("open_clip", "open_clip", lambda: from_open_clip("x")),
-        ("timm", "timm", lambda: from_timm("x")),
-    ],
-)
+NEED = [
+    ("transformers", "transformers", lambda: from_transformers("x")),
+    ("sentence_transformers", "sentence", lambda: from_sentence_transformers("x")),
+    ("open_clip", "open_clip", lambda: from_open_clip("x")),
+    ("timm", "timm", lambda: from_timm("x")),
+]
+
+
+@pytest.mark.parametrize(("package", "extra", "make"), NEED)
 def test_without_its_library_the_extra_is_named(monkeypatch, package, extra, make):
     monkeypatch.setitem(sys.modules, package, None)   # what a missing package looks like to import
     with pytest.raises(MissingExtra, match=rf"pip install 'matryo\[{extra}\]'"):
         make()
+
+
+@pytest.mark.parametrize(("package", "extra", "make"), NEED)
+@pytest.mark.parametrize("broken", ["import no_such_module", "from sys import no_such_name"])
+def test_a_library_that_cannot_be_imported_says_why(monkeypatch, tmp_path, package, extra, make, broken):
+    (tmp_path / f"{package}.py").write_text(broken)
+    monkeypatch.delitem(sys.modules, package, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ImportError, match="no_such") as caught:
+        make()
+    assert not isinstance(caught.value, MissingExtra), f"{extra} is installed"
 
 
 def test_models_that_cannot_be_loaded(tmp_path):

@@ -79,7 +79,8 @@ def test_images_even_averaged_with_their_mirror_images(tmp_path):
         got = run(folder / "model.onnx", pixel_values=images.numpy())
         np.testing.assert_allclose(got, wanted.numpy(), atol=1e-4, rtol=1e-4)
     about = json.loads((folder / "config.json").read_text())
-    assert about["image"] == {"size": 32, "crop": 1.0, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+    wanted = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+    assert about["image"] == {"size": 32, "crop": 1.0, "interpolation": "bilinear", **wanted}
     assert all(torch.equal(before[name], value) for name, value in model.network.state_dict().items())
 
 
@@ -117,4 +118,12 @@ def test_a_graph_of_one_batch_size_is_refused(tmp_path):
 def test_without_onnxscript_its_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)   # what a missing package looks like to import
     with pytest.raises(MissingExtra, match=r"this needs onnxscript: pip install 'matryo\[onnx\]'"):
+        export(image_model(), "onnx", tmp_path / "out")
+
+
+def test_an_onnxscript_that_cannot_be_imported_says_why(tmp_path, monkeypatch):
+    (tmp_path / "onnxscript.py").write_text("import no_such_module")
+    monkeypatch.delitem(sys.modules, "onnxscript")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
         export(image_model(), "onnx", tmp_path / "out")

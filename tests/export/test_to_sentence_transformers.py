@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from export_models import TEXTS, alive, text_model, tokenizer
 
+from matryo.data.tokens import Tokenizer
 from matryo.encoders import Bert, BertConfig
 from matryo.errors import InputError
 from matryo.export import export
@@ -126,6 +127,38 @@ def test_a_sentence_transformer_goes_home(name, dim, tmp_path):
     assert_same(model, out, (8, dim or 128))
     assert json.loads((out / "config.json").read_text())["is_matryoshka"] is True
     assert_same(alive(model), export(model, "sentence-transformers", out, overwrite=True), (8,))
+
+
+def test_a_sentence_transformer_reads_texts_as_the_training_did(tmp_path):
+    """As long, with the tokenizer of the run, and without a prompt that was not there: whatever the source has."""
+    words, other = tokenizer(), Tokenizer.train([text[::-1] for text in TEXTS], vocabulary=90, lowercase=False)
+    folder = sentence_source(tmp_path / "source", words)
+    prompts = {"prompts": {"query": "rain: "}, "default_prompt_name": "query"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    for length, used in [(8, words), (24, other), (32, words)]:
+        model = text_model(f"sentence-transformers:{folder}", dims=(8, 128), length=length, words=used)
+        out = export(model, "sentence-transformers", tmp_path / "out", overwrite=True)
+        assert_same(model, out, (8, 128))
+        theirs = load(out)
+        assert theirs.max_seq_length == theirs.tokenizer.model_max_length == length
+        assert theirs.tokenizer.get_vocab() == used._inner.get_vocab()
+        assert theirs.prompts["query"] == "rain: ", "for those who name it"
+        np.testing.assert_allclose(
+            theirs.encode(["a cat"], prompt_name="query", normalize_embeddings=True), model.encode(["rain: a cat"]),
+            atol=1e-5,
+        )  # fmt: skip
+
+
+def test_what_a_source_knows_of_its_tokenizer_stays(tmp_path):
+    words = tokenizer()
+    folder = sentence_source(tmp_path / "source", words)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "eos_token": "[SEP]"}))
+    other = Tokenizer.train(TEXTS, vocabulary=90)
+    for used, end in [(words, "[SEP]"), (other, None)]:
+        model = text_model(f"sentence-transformers:{folder}", words=used)
+        out = export(model, "sentence-transformers", tmp_path / "out", overwrite=True)
+        assert load(out).tokenizer.eos_token == end
 
 
 def test_a_masked_model_has_no_place_there(tmp_path):

@@ -2,16 +2,17 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
-from export_models import alive, image_model, trained
+from export_models import TEXTS, alive, image_model, tokenizer, trained
 from safetensors.torch import load_file
 
-from matryo.encoders import Tokens
+from matryo.encoders import Tokens, from_timm
 from matryo.errors import InputError
 from matryo.export import export
 from matryo.training.pairs import PairModel
-from matryo.training.recipe import Data, Encoder, Loop, Objective, Recipe
+from matryo.training.recipe import Data, Encoder, Loop, Objective, Recipe, Text
 
 CASES = {
     "resnet": lambda: image_model("resnet18"),
@@ -28,6 +29,8 @@ def test_timm_loads_what_is_written(case, tmp_path):
     theirs, images = timm.create_model(f"local-dir:{folder}", pretrained=True).eval(), torch.randn(2, 3, 32, 32)
     with torch.no_grad():
         torch.testing.assert_close(theirs(images), model.network.encoder(images), atol=1e-4, rtol=1e-4)
+        back = from_timm(f"local-dir:{folder}", pretrained=True, size=32).eval()
+        torch.testing.assert_close(back(images), theirs(images))
     assert theirs.pretrained_cfg["input_size"] in ((3, 32, 32), [3, 32, 32])
     assert theirs.pretrained_cfg["mean"] in (model.recipe.data.mean, list(model.recipe.data.mean))
     assert theirs.pretrained_cfg["interpolation"] == "bilinear"
@@ -45,9 +48,11 @@ def test_the_files_are_what_timm_reads(case, tmp_path):
     assert all(torch.equal(weights[name], value) for name, value in own.items())
 
 
-def test_a_model_of_timm_goes_home(tmp_path):
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_a_model_of_timm_goes_home(layout, tmp_path):
     timm = pytest.importorskip("timm", exc_type=ImportError)
     model = image_model("timm:resnet10t", size=64)
+    model.network.to(memory_format=layout)   # a model that was loaded has the second
     folder = export(model, "timm", tmp_path / "out")
     theirs, images = timm.create_model(f"local-dir:{folder}", pretrained=True).eval(), torch.randn(2, 3, 64, 64)
     with torch.no_grad():
@@ -58,6 +63,16 @@ def test_a_model_of_timm_goes_home(tmp_path):
     seen = config["pretrained_cfg"]
     assert (seen["input_size"], seen["mean"]) == ([3, 64, 64], list(model.recipe.data.mean))
     assert (seen["interpolation"], seen["crop_pct"]) == ("bilinear", 1.0)
+
+
+def test_a_model_of_timm_for_images_of_another_size_goes_home(tmp_path):
+    timm = pytest.importorskip("timm", exc_type=ImportError)
+    model = image_model()
+    model.network.encoder = from_timm("vit_tiny_patch16_224", size=32, depth=1)
+    folder = export(alive(model), "timm", tmp_path / "out")
+    theirs, images = timm.create_model(f"local-dir:{folder}", pretrained=True).eval(), torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(images), model.network.encoder(images), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -95,3 +110,27 @@ def test_a_model_of_open_clip_goes_home(tmp_path):
         a, b = model.network.encoder((images, Tokens(ids)))
         torch.testing.assert_close(theirs.encode_image(images), a)
         torch.testing.assert_close(theirs.encode_text(ids), b)
+
+
+def test_the_tokenizer_lies_where_open_clip_looks_for_it(tmp_path):
+    """A model that names one of a hub finds it in the folder instead, and it is the one that was trained with."""
+    open_clip = pytest.importorskip("open_clip", exc_type=ImportError)
+    pytest.importorskip("transformers")
+    words, known = tokenizer(), open_clip.factory._MODEL_CONFIGS
+    text = {"context_length": 24, "vocab_size": words.vocabulary, "width": 32, "heads": 2, "layers": 1,
+            "hf_tokenizer_name": "somebody/words"}  # fmt: skip
+    vision = {"image_size": 32, "layers": 1, "width": 64, "patch_size": 16}
+    known["matryo-test"] = {"embed_dim": 16, "vision_cfg": vision, "text_cfg": text}
+    try:
+        recipe = Recipe(name="clip", data=Data(source="captions"), encoder=Encoder(name="open_clip:matryo-test"),
+                        text=Text(length=24), objective=Objective(kind="pairs"),
+                        loop=Loop(precision="fp32"))  # fmt: skip
+        model = trained(recipe, tokenizer=words, sides=("images", "texts"))
+    finally:
+        del known["matryo-test"]
+    folder = export(alive(model), "open_clip", tmp_path / "out")
+    theirs = open_clip.create_model(f"local-dir:{folder}").eval()
+    ids = open_clip.get_tokenizer(f"local-dir:{folder}")([text.strip() for text in TEXTS])
+    with torch.no_grad():
+        vectors = torch.nn.functional.normalize(theirs.encode_text(ids), dim=1)
+    np.testing.assert_allclose(vectors, model.encode([text.strip() for text in TEXTS]), atol=1e-5)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -12,7 +12,7 @@ from matryo.encoders.convnet import ConvNet
 from matryo.encoders.dual import DualEncoder
 from matryo.encoders.from_open_clip import OpenClip, from_open_clip
 from matryo.encoders.from_sentence_transformers import SentenceEncoder, from_sentence_transformers
-from matryo.encoders.from_timm import from_timm
+from matryo.encoders.from_timm import TimmEncoder, from_timm
 from matryo.encoders.from_transformers import TransformersEncoder, from_transformers
 from matryo.encoders.layers import Layers
 from matryo.encoders.projected import Projected
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["build_encoder", "encoder_names", "save_shape"]
 
 _ELSEWHERE = ("timm:MODEL", "transformers:NAME", "sentence-transformers:NAME", "open_clip:NAME", "bert:FOLDER")
+_CLIP_TOKENS = 49408   # of the tokenizer that open_clip uses unless a model names another
 
 
 def encoder_names() -> tuple[str, ...]:
@@ -65,7 +66,7 @@ def build_encoder(
         norm: ``batch`` or ``group``, for ``convnet`` and the ResNets.
         pretrained: start a timm model from its published weights. Other libraries' names mean their weights.
         widths: make a ResNet slimmable.
-        size: pixels a side of the images, for the vision transformers.
+        size: pixels a side of the images, for vision transformers, ours and timm's.
         pooling: ``mean``, ``cls`` or ``last``, for transformers; empty is the network's own.
         dropout: share of the features left out in training, for transformers; None is the network's own.
         drop_path: share of branches left out in training, for the vision transformers.
@@ -79,7 +80,8 @@ def build_encoder(
     encoder: nn.Module
     library, _, inside = name.partition(":")
     if library == "timm":
-        encoder = from_timm(inside, pretrained=pretrained)
+        source = f"local-dir:{shape}" if shape is not None and ":" in inside else inside
+        encoder = from_timm(source, pretrained=pretrained, size=size)
     elif inside:
         encoder = _from_library(library, inside, pooling, dropout, shape)
         _check_vocabulary(encoder, vocabulary)
@@ -107,7 +109,7 @@ def save_shape(encoder: nn.Module, folder: Path) -> None:
     An encoder that is built from its name alone writes nothing.
     """
     inner = encoder.encoder if isinstance(encoder, Projected) else encoder
-    if isinstance(inner, Bert | TransformersEncoder | SentenceEncoder | OpenClip):
+    if isinstance(inner, Bert | TransformersEncoder | SentenceEncoder | OpenClip | TimmEncoder):
         inner.save_shape(folder)
 
 
@@ -121,7 +123,7 @@ def _from_library(library: str, name: str, pooling: str, dropout: float | None, 
     elif library == "sentence-transformers":
         encoder = from_sentence_transformers(place, truncation=truncation_of(name))
     elif library == "open_clip":
-        model, _, weights = name.partition("/")
+        model, _, weights = (name, "", "") if ":" in name else name.partition("/")   # a folder, or owner/name
         encoder = from_open_clip(model, weights if weights and shape is None else None)
     else:
         raise _unknown(f"{library}:{name}")
@@ -133,17 +135,37 @@ def _from_library(library: str, name: str, pooling: str, dropout: float | None, 
 
 def _check_vocabulary(encoder: nn.Module, vocabulary: int) -> None:
     """A number that the model does not know would stop it with an error of the device, in the middle of training."""
-    known: int | None = None
-    if isinstance(encoder, Bert):
-        known = encoder.config.vocab_size
-    elif isinstance(encoder, TransformersEncoder):
-        known = getattr(encoder.model.config, "vocab_size", None)
+    known = _known_tokens(encoder)
     if known is not None and vocabulary > known:
         raise InputError(
             f"a tokenizer must not have more than the {known:,} tokens that the model knows",
             got=f"{vocabulary:,}",
             cure="use the tokenizer of the model",
         )
+    # CLIP's vector of a text stands at its highest number: with other numbers that is some word, and not the end.
+    reads_as_clip = isinstance(encoder, OpenClip) and "hf_tokenizer_name" not in _text_settings(encoder)
+    if reads_as_clip and vocabulary not in (0, known, _CLIP_TOKENS):
+        raise InputError(
+            "a model of open_clip reads with its own tokenizer",
+            got=f"one of {vocabulary:,} tokens instead of {known:,}",
+            cure="name its tokenizer.json: --text.tokenizer PATH",
+        )
+
+
+def _known_tokens(encoder: nn.Module) -> int | None:
+    """How many tokens it has an embedding of; None where nothing tells."""
+    if isinstance(encoder, OpenClip) and "hf_model_name" not in _text_settings(encoder):
+        return int(_text_settings(encoder).get("vocab_size", _CLIP_TOKENS))
+    for module in encoder.modules():   # a BERT of ours, or the transformers model that an adapter holds
+        known = getattr(getattr(module, "config", None), "vocab_size", None)
+        if known is not None:
+            return int(known)
+    return None
+
+
+def _text_settings(encoder: OpenClip) -> dict[str, Any]:
+    settings: dict[str, Any] = encoder.settings["model_cfg"]["text_cfg"]
+    return settings
 
 
 def _check_options(name: str, pretrained: bool, widths: Sequence[float], dim: int) -> None:

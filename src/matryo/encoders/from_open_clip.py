@@ -67,10 +67,8 @@ def from_open_clip(name: str, pretrained: str | None = None, **options: Any) -> 
 
     ``pretrained`` names published weights, or a file of them; without it they are drawn.
     """
-    try:
+    with MissingExtra.unless_installed("open_clip", "open_clip"):
         import open_clip
-    except ImportError as error:
-        raise MissingExtra("open_clip", "open_clip") from error
     config = open_clip.get_model_config(name)
     if config is None:
         cure = "open_clip.list_models() prints the names"

@@ -45,10 +45,8 @@ def from_sentence_transformers(
 
     ``truncation`` is the recipe of the model if its name is known (:func:`truncation_of`), else a plain slice.
     """
-    try:
+    with MissingExtra.unless_installed("sentence-transformers", "sentence"):
         from sentence_transformers import SentenceTransformer
-    except ImportError as error:
-        raise MissingExtra("sentence-transformers", "sentence") from error
     try:
         model = SentenceTransformer(str(name), **{"device": "cpu", **options})
     except (OSError, ValueError) as error:

@@ -68,10 +68,8 @@ def from_transformers(
 
     ``pretrained=False`` reads only its config and draws new weights.
     """
-    try:
+    with MissingExtra.unless_installed("transformers", "transformers"):
         import transformers
-    except ImportError as error:
-        raise MissingExtra("transformers", "transformers") from error
     check_pooling(pooling)
     auto: Any = transformers.AutoModel
     try:

@@ -18,7 +18,16 @@ if TYPE_CHECKING:
 
     from matryo.training.trained import TrainedModel
 
-__all__ = ["Parts", "add_to_json", "is_masked", "matryoshka", "parts_of", "some_dim", "write_tokenizer"]
+__all__ = [
+    "Parts",
+    "add_to_json",
+    "facts_in",
+    "is_masked",
+    "matryoshka",
+    "parts_of",
+    "some_dim",
+    "write_tokenizer",
+]
 
 
 class Parts(NamedTuple):
@@ -59,8 +68,13 @@ def some_dim(model: TrainedModel) -> int:
 
 def add_to_json(path: Path, facts: dict[str, Any]) -> None:
     """Add ``facts`` to the settings in a file, or begin one."""
-    there = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    write_json(path, {**there, **facts})
+    write_json(path, {**facts_in(path), **facts})
+
+
+def facts_in(path: Path) -> dict[str, Any]:
+    """The settings in a file; none where there is no file."""
+    facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return facts
 
 
 def write_tokenizer(model: TrainedModel, folder: Path) -> None:

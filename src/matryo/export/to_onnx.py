@@ -66,7 +66,13 @@ def write(model: TrainedModel, folder: Path) -> None:
         example = (torch.zeros(2, 3, size, size),)
         graph = Images(network, flip=data.test_flip)
         _write_graph(graph, example, folder / _file(model, "images"), model)
-        about["image"] = {"size": size, "crop": data.test_crop, "mean": list(data.mean), "std": list(data.std)}
+        about["image"] = {
+            "size": size,
+            "crop": data.test_crop,
+            "interpolation": "bilinear",   # as images are read here
+            "mean": list(data.mean),
+            "std": list(data.std),
+        }
     if texts:
         example = (torch.ones(2, 4, dtype=torch.int64), torch.ones(2, 4, dtype=torch.int64))
         _write_graph(Texts(network), example, folder / _file(model, "texts"), model)
@@ -128,10 +134,8 @@ def _size(model: TrainedModel) -> int:
 
 def _write_graph(graph: nn.Module, example: tuple[Tensor, ...], path: Path, model: TrainedModel) -> None:
     """Trace ``graph`` on an example, whose batch and length stand for any."""
-    try:
+    with MissingExtra.unless_installed("onnxscript", "onnx"):
         import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra("onnxscript", "onnx") from error
     batch, length = torch.export.Dim("batch"), torch.export.Dim("length", max=max(model.recipe.text.length, 5))
     texts = isinstance(graph, Texts)
     names = ("input_ids", "attention_mask") if texts else ("pixel_values",)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from matryo.encoders import OpenClip
-from matryo.export.parts import add_to_json, matryoshka, some_dim
+from matryo.export.parts import add_to_json, matryoshka, some_dim, write_tokenizer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +21,7 @@ def fits(model: TrainedModel) -> bool:
 
 
 def write(model: TrainedModel, folder: Path) -> None:
-    """Write open_clip_config.json and open_clip_model.safetensors."""
+    """Write open_clip_config.json, open_clip_model.safetensors and the tokenizer."""
     encoder = model.network.encoder
     assert isinstance(encoder, OpenClip)   # as `fits` has seen
     encoder.save(folder)
@@ -29,6 +29,7 @@ def write(model: TrainedModel, folder: Path) -> None:
     seen = {"mean": list(data.mean), "std": list(data.std), "interpolation": "bilinear"}
     add_to_json(config, {"preprocess_cfg": {**encoder.settings["preprocess_cfg"], **seen}})
     add_to_json(folder / "config.json", matryoshka(model))
+    write_tokenizer(model, folder)   # where open_clip looks for it, unless it is CLIP's own
 
 
 def task(model: TrainedModel) -> str:   # noqa: ARG001

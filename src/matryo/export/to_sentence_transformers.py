@@ -9,7 +9,7 @@ import torch
 
 from matryo.encoders import Bert, SentenceEncoder, TransformersEncoder
 from matryo.encoders.weights import write_weights
-from matryo.export.parts import add_to_json, is_masked, matryoshka, parts_of, some_dim, write_tokenizer
+from matryo.export.parts import add_to_json, facts_in, is_masked, matryoshka, parts_of, some_dim, write_tokenizer
 from matryo.export.to_transformers import write_encoder
 from matryo.files import write_json
 
@@ -38,7 +38,7 @@ def write(model: TrainedModel, folder: Path) -> None:
     """Write the modules one after the other, as plain files."""
     encoder, weight, bias = parts_of(model)
     if isinstance(encoder, SentenceEncoder):
-        modules = _write_sentence_encoder(encoder, folder)
+        modules = _write_sentence_encoder(encoder, model, folder)
         add_to_json(folder / "config.json", matryoshka(model))
     else:
         modules = _write_transformer(encoder, model, folder)
@@ -104,16 +104,36 @@ def _write_transformer(encoder: Any, model: TrainedModel, folder: Path) -> Modul
     return modules
 
 
-def _write_sentence_encoder(encoder: SentenceEncoder, folder: Path) -> Modules:
-    """Its own modules, and the norm that it wants before it is truncated."""
+def _write_sentence_encoder(encoder: SentenceEncoder, model: TrainedModel, folder: Path) -> Modules:
+    """Its own modules, which read texts as the training did, and the norm that it wants before it is truncated."""
     encoder.save(folder)
     modules = Modules(folder, json.loads((folder / "modules.json").read_text(encoding="utf-8")))
+    first = folder / modules.entries[0]["path"]
+    _replace_tokenizer(model, first)
+    add_to_json(first / "sentence_bert_config.json", {"max_seq_length": model.recipe.text.length})
+    # Prompts are there for those who name them; by default there is none, as there was none in training.
+    add_to_json(folder / "config_sentence_transformers.json", {"default_prompt_name": None})
     if encoder.truncation.layer_norm:
         place = modules.add("LayerNorm")
         write_json(place / "config.json", {"dimension": encoder.dim})
         norm = {"norm.weight": torch.ones(encoder.dim), "norm.bias": torch.zeros(encoder.dim)}
         write_weights(place / "model.safetensors", norm)
     return modules
+
+
+def _replace_tokenizer(model: TrainedModel, folder: Path) -> None:
+    """The tokenizer of the run for the one in ``folder``, whose other settings stay where it is the same."""
+    settings = folder / "tokenizer_config.json"
+    rules, known = _rules(folder), facts_in(settings)
+    write_tokenizer(model, folder)
+    if _rules(folder) == rules:
+        write_json(settings, {**known, "model_max_length": model.recipe.text.length})
+
+
+def _rules(folder: Path) -> dict[str, Any]:
+    """How a tokenizer numbers a text; how long a text is and how it is padded, the caller says."""
+    facts = facts_in(folder / "tokenizer.json")
+    return {key: value for key, value in facts.items() if key not in ("truncation", "padding")}
 
 
 def _write_dense(modules: Modules, weight: Tensor, bias: Tensor | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from matryo.data.dataset import PairSplit, TextSplit
-from matryo.encoders import Bert, encoder_names
+from matryo.encoders import encoder_names
 from matryo.encoders.bert import BERTS
 from matryo.encoders.from_open_clip import OpenClip
 from matryo.errors import RecipeError
@@ -99,14 +99,19 @@ def _reads(name: str) -> str:
 def check_length(recipe: Recipe, encoder: nn.Module, name: str) -> None:
     """Raise where texts may be longer than an encoder can read: the first such text would stop the training."""
     for module in encoder.modules():
-        most = 0
-        if isinstance(module, Bert):
-            most = module.config.max_position_embeddings
-        elif isinstance(module, OpenClip):
-            most = int(module.model.context_length)
-        if most and recipe.text.length > most:
+        most = int(module.model.context_length) if isinstance(module, OpenClip) else _positions(module)
+        if 0 < most < recipe.text.length:
             raise RecipeError(
                 f"text.length must not exceed the {most} positions of {name}",
                 got=recipe.text.length,
                 cure=f"use --text.length {most}",
             )
+
+
+def _positions(module: nn.Module) -> int:
+    """How many tokens a BERT of ours or a model of transformers has positions for; 0 or less: it sets no limit."""
+    most = int(getattr(getattr(module, "config", None), "max_position_embeddings", None) or 0)
+    tables = (table for name, table in module.named_modules() if name.endswith("position_embeddings"))
+    skipped = getattr(next(tables, None), "padding_idx", None) if most else None
+    # RoBERTa and its kin begin to count behind the position of padding.
+    return most if skipped is None else most - skipped - 1

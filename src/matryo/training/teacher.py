@@ -45,7 +45,7 @@ def open_teacher(recipe: Recipe, tokenizer: Tokenizer | None, device: torch.devi
     name = recipe.objective.teacher
     run = Path(name)
     if not (run / RUN).is_file():
-        network = build_encoder(name)
+        network = build_encoder(name, size=recipe.data.size, pretrained=name.startswith("timm:"))
         if tokenizer is not None:
             check_length(recipe, network, f"the teacher {name}")
         _check_words(recipe, Path(name.partition(":")[2]), tokenizer)
