@@ -9,6 +9,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from matryo.errors import NestingError
 from matryo.nesting import Nesting
 from matryo.training.rules import check
 
@@ -232,7 +233,13 @@ class Recipe:
         }
         default = by_kind.get(self.head.kind) or Nesting.halving(dim, min(8, dim)).dims
         nesting = Nesting(self.head.dims or default, self.head.weights or None)
-        nesting.check_fits(dim)
+        if nesting.dim > dim:
+            narrow = f"; encoder.dim is {dim}, and --encoder.dim 0 is the encoder's own" if self.encoder.dim else ""
+            raise NestingError(
+                f"head.dims must not exceed the {dim} dimensions of the encoder",
+                got=nesting.dims,
+                cure=f"--head.dims '' takes those that fit{narrow}",
+            )
         return nesting
 
     def to_toml(self) -> str:
