@@ -42,7 +42,7 @@ made of.""",
 gradient by them. *Single* is `MultipleNegativesRankingLoss` at full dim, *matryoshka* is `MatryoshkaLoss` over it,
 *nested* is `NestedRankingLoss`; *cached* ones take mini batches (GradCache). Milliseconds, the 20th, 50th and 80th
 percentile, and the most memory that a step held beyond what was there before. While scores are few, *nested* keeps them
-all at every dim, hence its memory at the smallest batch.""",
+all at every dim, hence its memory at the two smaller batches; since these rows it does so at the smallest one only.""",
 }
 SWEPT = {"classes": "columns", "batch": "batch"}
 

@@ -100,8 +100,10 @@ class MissingExtra(MatryoError, ImportError):
 
     @classmethod
     @contextmanager
-    def unless_installed(cls, package: str, extra: str) -> Iterator[None]:
+    def unless_installed(cls, package: str, extra: str, module: str = "") -> Iterator[None]:
         """Around the import of ``package``: one that is installed, but cannot be imported, says itself why.
+
+        ``module`` is what it is imported as, if that is another name.
 
         >>> with MissingExtra.unless_installed("no-such-package", "extra"):
         ...     import no_such_package
@@ -112,7 +114,7 @@ class MissingExtra(MatryoError, ImportError):
         try:
             yield
         except ModuleNotFoundError as error:
-            if error.name != package.replace("-", "_"):   # something that it needs is missing
+            if error.name != (module or package.replace("-", "_")):   # something that it needs is missing
                 raise
             raise cls(package, extra) from error
 

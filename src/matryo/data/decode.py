@@ -164,10 +164,8 @@ def progress_bar(total: int, verb: str, unit: str, show: bool) -> Any:
 
 def pillow() -> Any:
     """``PIL.Image``, imported when the first image asks for it."""
-    try:
+    with MissingExtra.unless_installed("pillow", "images", module="PIL"):
         from PIL import Image
-    except ImportError as error:
-        raise MissingExtra("pillow", "images") from error
     return Image
 
 

@@ -270,11 +270,9 @@ def _under_header(records: Iterator[tuple[int, list[str]]], name: str) -> Iterat
 
 
 def _parquet_rows(path: Path, name: str) -> Iterator[Row]:
-    try:
+    with MissingExtra.unless_installed("pyarrow", "arrow"):
         import pyarrow
         from pyarrow import parquet
-    except ImportError as error:
-        raise MissingExtra("pyarrow", "arrow") from error
     number = 0
     try:
         with parquet.ParquetFile(path) as file:

@@ -228,10 +228,8 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _library() -> Any:
-    try:
+    with MissingExtra.unless_installed("tokenizers", "text"):
         import tokenizers
-    except ImportError as error:
-        raise MissingExtra("tokenizers", "text") from error
     return tokenizers
 
 

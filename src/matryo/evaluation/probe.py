@@ -231,9 +231,7 @@ def _check_options(l2: float, tolerance: float, iterations: int) -> None:
 
 
 def _minimizer() -> Callable[..., Any]:
-    try:
+    with MissingExtra.unless_installed("scipy", "evaluate"):
         from scipy.optimize import minimize
-    except ImportError as error:
-        raise MissingExtra("scipy", "evaluate") from error
     minimizer: Callable[..., Any] = minimize
     return minimizer

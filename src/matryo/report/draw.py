@@ -89,10 +89,8 @@ class Drawing:
 @contextlib.contextmanager
 def drawing() -> Iterator[None]:
     """Draw with the report's settings, whatever those of this process are; they come back afterwards."""
-    try:
+    with MissingExtra.unless_installed("matplotlib", "report"):
         from matplotlib import style
-    except ImportError as error:
-        raise MissingExtra("matplotlib", "report") from error
     with style.context(["default", _SETTINGS]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")   # the page has more fonts
         yield

@@ -157,8 +157,6 @@ def _place(array: Array) -> int:
 
 
 def _kernels() -> Any:
-    try:
+    with MissingExtra.unless_installed("numba", "retrieve"):
         from matryo.retrieve import certify
-    except ImportError as error:
-        raise MissingExtra("numba", "retrieve") from error
     return certify

@@ -267,11 +267,9 @@ _SETTINGS = {
 
 def draw(choice: Choice) -> Figure:
     """Recall against cost: each plan with its lower bound, the target, the budget, and what was chosen."""
-    try:
+    with MissingExtra.unless_installed("matplotlib", "report"):
         from matplotlib import style
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtra("matplotlib", "report") from error
     with style.context(["default", _SETTINGS]):
         figure = Figure(figsize=(5.0, 3.6), layout="constrained")
         axes = figure.subplots()

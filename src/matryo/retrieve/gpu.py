@@ -60,10 +60,8 @@ _LONG = 2.0**61   # queries may be somewhat longer; numpy knows exactly
 @cache
 def torch_engine(device: str = "cuda") -> Engine:
     """An engine for :func:`matryo.retrieve.execute` that keeps what it searches on ``device``."""
-    try:
+    with MissingExtra.unless_installed("torch", "train"):
         import torch
-    except ImportError as error:
-        raise MissingExtra("torch", "train") from error
     try:
         place = torch.empty(0, device=device).device
     except (RuntimeError, AssertionError) as error:

@@ -96,8 +96,6 @@ def _comparable(rows: Floats, metric: Metric) -> Floats:
 
 
 def _faiss() -> Any:
-    try:
+    with MissingExtra.unless_installed("faiss", "graph"):
         import faiss
-    except ImportError as error:
-        raise MissingExtra("faiss", "graph") from error
     return faiss

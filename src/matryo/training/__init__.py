@@ -30,10 +30,6 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'matryo.training' has no attribute {name!r}")
-    try:
+    with MissingExtra.unless_installed("PyTorch", "train", module="torch"):
         module = import_module(f"matryo.training.{_HOMES[name]}")
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise MissingExtra("PyTorch", "train") from error
     return getattr(module, name)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from matryo.losses.kernels.fused_kernels import combine_kernel, lse_kernel, pull_kernel
 from matryo.losses.kernels.fused_launch import launch
-from matryo.losses.kernels.fused_operands import Sweep, Tile, descriptor, flags, lying, pieces, readable
+from matryo.losses.kernels.fused_operands import Sweep, Tile, descriptor, flags, lying, pieces, readable, width_of
 from matryo.losses.kernels.fused_products import Into, Products
 from matryo.losses.kernels.fused_rows import scores_at
 from matryo.losses.kernels.fused_small import small_kernel
@@ -110,8 +110,8 @@ def _unwritten(scores: Scores) -> Tensor:
 def _add_small(scores: Scores, stats: Stats, targets: Targets, level: int, into: Into) -> None:
     """The gradients at one small dim; where dims are tied, less what their targets take."""
     dim, start = scores.nesting.dims[level], scores.starts[level]
-    wide = max(16, 1 << (dim - 1).bit_length())
-    sides, own = (scores.x[:, :dim], lying(scores.y[:, start : start + dim])), None
+    wide, gradients = width_of(dim), [into.x, into.y_small]
+    sides = scores.x[:, :dim], lying(scores.y[:, start : start + dim])
     for of_y in (False, True):
         # The pulls are summed for the bias, and for left and right, where the tile that stays is the one summed for.
         wanted = into.y if of_y else into.x
@@ -122,9 +122,9 @@ def _add_small(scores: Scores, stats: Stats, targets: Targets, level: int, into:
         mine, others = sides[::-1] if of_y else sides
         down, across = pieces(mine.shape[0], tile.rows), pieces(others.shape[0], tile.columns)
         splits = min(across, max(1, _PROGRAMS // down))
-        gradient = into.y_small if of_y else into.x
+        gradient = gradients[of_y]
         if gradient is None:
-            gradient = scores.x.new_zeros(mine.shape[0], dim, dtype=torch.float32)
+            gradient = gradients[of_y] = scores.x.new_zeros(mine.shape[0], dim, dtype=torch.float32)
         launch(
             small_kernel, (down, splits), descriptor(mine, tile.rows, wide), descriptor(others, tile.columns, wide),
             level, dim, scores.rows, scores.columns, pieces(across, splits), *stats.arguments, gradient,
@@ -133,11 +133,10 @@ def _add_small(scores: Scores, stats: Stats, targets: Targets, level: int, into:
             num_stages=tile.stages, maxnreg=tile.registers, **flags(scores),
             **stats.flags(of_y and into.bias is not None),
         )  # fmt: skip
-        own = gradient if of_y else None
     if not scores.tied:
-        targets.add(range(level, level + 1), own)
-        if into.y is not None and own is not None:
-            into.y[:, start : start + dim] = own.to(into.y.dtype)
+        targets.add(range(level, level + 1), gradients[1])
+        if into.y is not None and gradients[1] is not None:
+            into.y[:, start : start + dim] = gradients[1]
 
 
 def _add_large(scores: Scores, stats: Stats, targets: Targets, into: Into, lowest: int) -> None:

@@ -19,7 +19,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from matryo.losses.kernels.fused_launch import launch
 from matryo.losses.kernels.scores import Scores
 
-__all__ = ["Sweep", "Tile", "descriptor", "flags", "lying", "numbers", "pieces", "readable"]
+__all__ = ["Sweep", "Tile", "descriptor", "flags", "lying", "numbers", "pieces", "readable", "width_of"]
 
 
 @dataclass(frozen=True)
@@ -165,6 +165,11 @@ def flags(scores: Scores) -> dict[str, Any]:
         "SCALED": scores.left is not None, "BIAS": scores.bias is not None, "RESTART": not scores.tied,
         "PRECISION": precision,
     }  # fmt: skip
+
+
+def width_of(dim: int) -> int:
+    """How many columns a kernel reads at once that reads all of so many: a power of two, as much as a product takes."""
+    return max(16, 1 << (dim - 1).bit_length())
 
 
 def pieces(length: int, size: int) -> int:

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from matryo.losses.kernels.fused_launch import launch
-from matryo.losses.kernels.fused_operands import flags, numbers, pieces
+from matryo.losses.kernels.fused_operands import flags, numbers, pieces, width_of
 from matryo.losses.kernels.fused_products import Into
 from matryo.losses.kernels.fused_pulls import LOG2E, as_multiplied, of_columns, of_rows, pulls_of, turn_at
 from matryo.losses.kernels.fused_stats import Stats
@@ -57,7 +57,7 @@ class Targets:
             self.missing, numbers(dims, x.device), numbers(self.scores.starts, x.device),
             into_x, 0 if into_x is None else into_x.stride(0), into_y, 0 if into_y is None else into_y.stride(0),
             self.into.left, self.into.right, self.scores.rows, self.scores.columns, self.small,
-            levels.start, levels.stop, ROWS=_ROWS, WIDE=max(16, 1 << (dims[levels.stop - 1] - 1).bit_length()),
+            levels.start, levels.stop, ROWS=_ROWS, WIDE=width_of(dims[levels.stop - 1]),
             SCALED=self.scores.left is not None, num_warps=4,
         )  # fmt: skip
 

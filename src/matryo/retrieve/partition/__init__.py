@@ -257,8 +257,6 @@ class PartitionSearch:
 
 
 def _kernels() -> Any:
-    try:
+    with MissingExtra.unless_installed("numba", "retrieve"):
         from matryo.retrieve.partition import kernels
-    except ImportError as error:
-        raise MissingExtra("numba", "retrieve") from error
     return kernels

@@ -25,10 +25,8 @@ _ID, _VECTORS = "id", ("vector", "embedding")
 
 def open_table(path: Path, kind: str, columns: Columns) -> Source:
     """The rows of a parquet file, or of an Arrow file or stream (``kind`` is parquet or arrow)."""
-    try:
+    with MissingExtra.unless_installed("pyarrow", "arrow"):
         arrow: Any = import_module("pyarrow")
-    except ImportError as error:
-        raise MissingExtra("pyarrow", "arrow") from error
     try:
         opened = _open_parquet(path) if kind == "parquet" else _open_arrow(arrow, path)
         table = _chosen(arrow, path, opened.schema, columns)
