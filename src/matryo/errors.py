@@ -114,7 +114,8 @@ class MissingExtra(MatryoError, ImportError):
         try:
             yield
         except ModuleNotFoundError as error:
-            if error.name != (module or package.replace("-", "_")):   # something that it needs is missing
+            missing = (error.name or "").partition(".")[0]
+            if missing != (module or package.replace("-", "_")):   # something that it needs
                 raise
             raise cls(package, extra) from error
 
