@@ -64,7 +64,8 @@ def cases() -> list[Case]:
         Case("contrastive", "contrastive", 32_768, 32_768, Nesting.halving(1024, 4)),
         Case("contrastive", "contrastive", 4096, 4096, Nesting.halving(1024, 4), few),
     ]
-    found.append(Case("separate", "separate", 8192, 30_522, Nesting.halving(768, 24)))   # heads begin at 16 bytes
+    # Heads that begin at multiples of 16 bytes, and heads that do not.
+    found += [Case("separate", "separate", 8192, 30_522, nesting) for nesting in (Nesting.halving(768, 24), bert)]
     found += [Case("classes", "cross-entropy", 8192, n, large, few) for n in (1000, 4000, 16_000, 64_000, 256_000)]
     found += [Case("batch", "cross-entropy", n, 30_522, bert, few) for n in (1024, 4096, 16_384, 32_768)]
     for count in (1, 2, 4, 8, 16, 32):

@@ -31,8 +31,8 @@ pass, and the two gradients), at the rate measured for one, as a part of the tim
     "asked": "What was asked of the fused losses before they were written, and what was measured:",
     "main": "Cross-entropy of a tied head at the shapes of BERT and of a large classifier.",
     "separate": """Cross-entropy of a head a dim, all in one matrix; *single* is the head of the full dim. Heads that
-begin at no multiple of 16 bytes, as those of 12, 24, … do, slow down the loop and the one product that the limit is
-made of.""",
+begin at no multiple of 16 bytes, as those of 12, 24, … do, slow down every product with them. Since the row of these
+seven, the fused loss works on a copy in which they do.""",
     "contrastive": "InfoNCE of unit vectors, one direction.",
     "classes": "Rows and dims stay, classes grow.",
     "batch": "Classes and dims stay, the batch grows.",
@@ -42,7 +42,7 @@ made of.""",
 gradient by them. *Single* is `MultipleNegativesRankingLoss` at full dim, *matryoshka* is `MatryoshkaLoss` over it,
 *nested* is `NestedRankingLoss`; *cached* ones take mini batches (GradCache). Milliseconds, the 20th, 50th and 80th
 percentile, and the most memory that a step held beyond what was there before. While scores are few, *nested* keeps them
-all at every dim, hence its memory at the two smaller batches; since these rows it does so at the smallest one only.""",
+all at every dim, hence its memory at the smallest batch.""",
 }
 SWEPT = {"classes": "columns", "batch": "batch"}
 
@@ -154,7 +154,7 @@ def long_tables(here: list[Shape]) -> list[str]:
             limit = percent(of["of_limit"]) if "of_limit" in of else "–"
             lines.append([name, *(f"{of[p]:.2f}" for p in ("p20", "p50", "p80")), f"{shape.ratio(name):.2f}",
                           f"{shape.gib(name):.2f}", percent(shape.share(name)), limit])  # fmt: skip
-        parts += [f"**{spelt(shape)}**", grid(heads, lines)]
+        parts += [f"**{spelt(shape)}, {len(shape.about('dims'))} dims**", grid(heads, lines)]
     return parts
 
 

@@ -142,16 +142,15 @@ def vit_tables(rows: list[Row]) -> list[str]:
 
 
 def series_tables(rows: list[Row], figure: str, within: float | None) -> list[str]:
-    """For each recipe, machine and split: a line a dim, a column a kind of model, and how far it is from fixed.
+    """For each setting and split: a line a dim, a column a kind of model, and how far it is from fixed.
 
     With ``within``, whether each is no further behind.
     """
     parts = []
-    kept = counted(rows, _of_series, ("changed",), series=lambda row: row.figures["recipe"])
-    for recipe, hardware in dict.fromkeys((row.figures["recipe"], row.hardware) for row in kept):
-        here = [row for row in kept if (row.figures["recipe"], row.hardware) == (recipe, hardware)]
-        changed = ", ".join(f"{field} = {value}" for field, value in here[-1].figures["changed"].items())
-        parts += [f"## {recipe}", f"On {hardware}{f', with {changed}' if changed else ''}."]
+    kept = counted(rows, lambda row: (_setting(row), row.figures["model"]), series=_setting)
+    for setting in dict.fromkeys(map(_setting, kept)):
+        here, (recipe, changed) = [row for row in kept if _setting(row) == setting], setting
+        parts += [f"## {recipe}{f', {changed}' if changed else ''}", f"On {here[-1].hardware}."]
         for split in dict.fromkeys(split for row in here for split in row.figures[figure]):
             kinds = dict.fromkeys(_kind(row) for row in here)
             columns = {kind: _of_split([row for row in here if _kind(row) == kind], figure, split) for kind in kinds}
@@ -165,6 +164,12 @@ def series_tables(rows: list[Row], figure: str, within: float | None) -> list[st
             heads = ["dim", *columns, "fixed", *(f"{kind} − fixed" for kind in columns)]
             parts += [f"Split `{split}`:", grid(heads, lines, left=0), _seconds(here), *_noted(here)]
     return parts
+
+
+def _setting(row: Row) -> tuple[str, str]:
+    """A recipe, and what was changed in it."""
+    changed = row.figures["changed"].items()
+    return row.figures["recipe"], ", ".join(f"{field} = {value}" for field, value in sorted(changed))
 
 
 def _noted(rows: list[Row]) -> Iterator[str]:

@@ -370,3 +370,17 @@ def test_an_engine_that_cannot_run_is_named(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     with pytest.raises(InputError, match=r"float32 at most \(got torch.float64\)"):
         choose(make((2,), 2, 2, 0, "cpu", torch.float64), "triton")
+
+
+@NEEDS_TRITON
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dims", [(12, 24, 48), (5, 6, 7), (8, 16), (3,)])
+def test_separate_dims_are_read_from_multiples_of_sixteen_bytes_and_written_where_they_were(dims, dtype, device):
+    from matryo.losses.kernels.fused_operands import as_given, readable
+
+    scores = make(dims, 4, 37, 0, device, dtype, tied=False)
+    read = readable(scores)
+    for dim, here, there in zip(dims, scores.starts, read.starts, strict=True):
+        assert there * read.y.element_size() % 16 == 0
+        torch.testing.assert_close(read.y[:, there : there + dim], scores.y[:, here : here + dim], rtol=0, atol=0)
+    torch.testing.assert_close(as_given(read, read.y), scores.y, rtol=0, atol=0)

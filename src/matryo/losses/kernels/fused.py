@@ -16,7 +16,17 @@ from torch import Tensor
 
 from matryo.losses.kernels.fused_kernels import combine_kernel, lse_kernel, pull_kernel
 from matryo.losses.kernels.fused_launch import launch
-from matryo.losses.kernels.fused_operands import Sweep, Tile, descriptor, flags, lying, pieces, readable, width_of
+from matryo.losses.kernels.fused_operands import (
+    Sweep,
+    Tile,
+    as_given,
+    descriptor,
+    flags,
+    lying,
+    pieces,
+    readable,
+    width_of,
+)
 from matryo.losses.kernels.fused_products import Into, Products
 from matryo.losses.kernels.fused_rows import scores_at
 from matryo.losses.kernels.fused_small import small_kernel
@@ -45,13 +55,13 @@ _SINGLE = Tile(64, 64, 16, 32, warps=4, stages=2)   # in full precision, which t
 
 def reductions(scores: Scores, target: Tensor, over_rows: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
     """See :mod:`matryo.losses.kernels.scores`."""
-    scores, dims = readable(scores), len(scores.nesting)
-    plain = scores.left is None and scores.bias is None and scores.columns % _LSE.columns == 0
-    tile = _tile(scores, _LSE_PLAIN if plain and not over_rows else _LSE)
-    down, across = pieces(scores.rows, tile.rows), pieces(scores.columns, tile.columns)
-    by_row = scores.x.new_empty(dims, across, scores.rows, dtype=torch.float32)
-    by_column = scores.x.new_empty(dims, down, scores.columns, dtype=torch.float32) if over_rows else None
     with torch.cuda.device_of(scores.x):   # Triton launches on the current device
+        scores, dims = readable(scores), len(scores.nesting)
+        plain = scores.left is None and scores.bias is None and scores.columns % _LSE.columns == 0
+        tile = _tile(scores, _LSE_PLAIN if plain and not over_rows else _LSE)
+        down, across = pieces(scores.rows, tile.rows), pieces(scores.columns, tile.columns)
+        by_row = scores.x.new_empty(dims, across, scores.rows, dtype=torch.float32)
+        by_column = scores.x.new_empty(dims, down, scores.columns, dtype=torch.float32) if over_rows else None
         launch(
             lse_kernel, (down * across,), *Sweep(scores, tile).arguments, scores.left, scores.right, scores.bias,
             by_row, by_column, MASKED=scores.columns % tile.columns != 0, OVER_ROWS=over_rows, **flags(scores),
@@ -71,32 +81,49 @@ def _combined(logs: Tensor) -> Tensor:
 
 def gradients(scores: Scores, pull: Pull, *, x: bool = True, y: bool = True, bias: bool = False) -> Gradients:
     """See :mod:`matryo.losses.kernels.scores`."""
-    scores, new = readable(scores), scores.x.new_zeros
-    dims, tied, small = len(scores.nesting), scores.tied, sum(dim <= _SMALL for dim in scores.nesting.dims)
+    with torch.cuda.device_of(scores.x):
+        scores = readable(scores)
+        into = _room(scores, x, y, bias)
+        _add(scores, pull, into)
+        return Gradients(
+            None if into.x is None else into.x.to(scores.x.dtype),
+            None if into.y is None else as_given(scores, into.y),
+            into.bias, into.left, into.right,
+        )  # fmt: skip
+
+
+def _room(scores: Scores, x: bool, y: bool, bias: bool) -> Into:
+    """For the gradients, none yet."""
+    new, dims, small = scores.x.new_zeros, len(scores.nesting), _small(scores)
     single: Any = {"dtype": torch.float32}
-    into = Into(
+    return Into(
         new(scores.x.shape, **single) if x else None,
         _unwritten(scores) if y else None,
-        new(scores.columns, scores.nesting.dims[small - 1], **single) if y and small and tied else None,
+        new(scores.columns, scores.nesting.dims[small - 1], **single) if y and small and scores.tied else None,
         new(scores.columns if scores.tied else (dims, scores.columns), **single) if bias else None,
         None if scores.left is None else new(dims, scores.rows, **single),
         None if scores.left is None else new(dims, scores.columns, **single),
     )
-    with torch.cuda.device_of(scores.x):
-        stats = Stats.of(scores, pull)
-        targets = Targets(scores, pull, stats, into, small)
-        for level in range(small):
-            _add_small(scores, stats, targets, level, into)
-        if small and tied:
-            targets.add(range(small), into.y_small)
-        if small < dims:
-            _add_large(scores, stats, targets, into, small)
-        if into.y is not None and into.y_small is not None:
-            first = into.y[:, : into.y_small.shape[1]]
-            first.add_(into.y_small) if small < dims else first.copy_(into.y_small)
-    return Gradients(
-        None if into.x is None else into.x.to(scores.x.dtype), into.y, into.bias, into.left, into.right
-    )
+
+
+def _small(scores: Scores) -> int:
+    """How many dims are small."""
+    return sum(dim <= _SMALL for dim in scores.nesting.dims)
+
+
+def _add(scores: Scores, pull: Pull, into: Into) -> None:
+    """The gradients at all dims."""
+    dims, small, stats = len(scores.nesting), _small(scores), Stats.of(scores, pull)
+    targets = Targets(scores, pull, stats, into, small)
+    for level in range(small):
+        _add_small(scores, stats, targets, level, into)
+    if small and scores.tied:
+        targets.add(range(small), into.y_small)
+    if small < dims:
+        _add_large(scores, stats, targets, into, small)
+    if into.y is not None and into.y_small is not None:
+        first = into.y[:, : into.y_small.shape[1]]
+        first.add_(into.y_small) if small < dims else first.copy_(into.y_small)
 
 
 def _unwritten(scores: Scores) -> Tensor:

@@ -19,7 +19,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from matryo.losses.kernels.fused_launch import launch
 from matryo.losses.kernels.scores import Scores
 
-__all__ = ["Sweep", "Tile", "descriptor", "flags", "lying", "numbers", "pieces", "readable", "width_of"]
+__all__ = ["Sweep", "Tile", "as_given", "descriptor", "flags", "lying", "numbers", "pieces", "readable", "width_of"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Sweep:
     def __init__(self, scores: Scores, tile: Tile, levels: slice = slice(None)) -> None:
         dims, starts, x, y = scores.nesting.dims[levels], scores.starts[levels], scores.x, scores.y
         plan = _plan(dims, starts if not scores.tied else None, tile.ragged, tile.step, x.element_size())
-        ragged = [_padded(one, ranges, tile.ragged) for one, ranges in ((x, plan.x), (y, plan.y))]
+        ragged = [_padded(one, ranges, tile.ragged) if ranges else None for one, ranges in ((x, plan.x), (y, plan.y))]
         sides = list(zip(ragged, (x, y), (tile.rows, tile.columns), strict=True))
         self.arguments: tuple[Any, ...] = (
             *(None if one is None else descriptor(one, count, tile.ragged) for one, _, count in sides),
@@ -104,10 +104,8 @@ def numbers(given: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.tensor(given, dtype=torch.int32, device=device)
 
 
-def _padded(tensor: Tensor, ranges: tuple[tuple[int, int], ...], step: int) -> Tensor | None:
+def _padded(tensor: Tensor, ranges: tuple[tuple[int, int], ...], step: int) -> Tensor:
     """Ranges of columns side by side, each padded with zeros to whole steps."""
-    if not ranges:
-        return None
     sources = _sources(ranges, step, tensor.device)
     found = tensor.new_empty(len(tensor), len(sources))
     grid = pieces(len(tensor), 32), pieces(len(sources), 64)
@@ -137,8 +135,23 @@ def padded_kernel(tensor, stride, sources, found, rows, columns, ROWS: tl.conste
 
 
 def readable(scores: Scores) -> Scores:
-    """The same with x and y lying as the hardware's copies of tiles want them: rows begin at multiples of 16 bytes."""
+    """The same with x and y lying as the hardware's copies of tiles want them: rows begin at multiples of 16 bytes.
+
+    So do separate dims, as every product with one that does not takes much longer than this copy.
+    """
+    whole = 16 // scores.y.element_size()
+    if any(start % whole for start in scores.starts):
+        scores = replace(scores, y=_padded(scores.y, _ranges(scores), whole), apart=whole)
     return replace(scores, x=lying(scores.x), y=lying(scores.y))
+
+
+def as_given(scores: Scores, y: Tensor) -> Tensor:
+    """A matrix that lies as y does in readable ``scores``, with nothing between the dims again."""
+    return y if scores.apart == 1 else _padded(y, _ranges(scores), 1)
+
+
+def _ranges(scores: Scores) -> tuple[tuple[int, int], ...]:
+    return tuple((start, start + dim) for start, dim in zip(scores.starts, scores.nesting.dims, strict=True))
 
 
 def lying(tensor: Tensor) -> Tensor:

@@ -51,6 +51,8 @@ class Scores:
     """[dims, rows] in float32 (float64 for vectors in float64), only if tied; one over the norms, say."""
     right: Tensor | None = None
     """[dims, columns], with ``left``."""
+    apart: int = 1
+    """Where the dims are separate, each begins at a multiple of this in ``y``."""
 
     @property
     def rows(self) -> int:
@@ -65,7 +67,9 @@ class Scores:
     @property
     def starts(self) -> tuple[int, ...]:
         """Where the columns of each dim begin in ``y``: 0 if tied."""
-        return (0,) * len(self.nesting) if self.tied else tuple(accumulate(self.nesting.dims[:-1], initial=0))
+        if self.tied:
+            return (0,) * len(self.nesting)
+        return tuple(accumulate((-(-dim // self.apart) * self.apart for dim in self.nesting.dims[:-1]), initial=0))
 
 
 @dataclass(frozen=True, eq=False)
