@@ -245,12 +245,22 @@ def test_an_encoder_that_cannot_read_the_data_is_named_at_the_start(tmp_path):
         (made.pairs, {**pairs, "text__encoder": "bert-mini"},
          r'for images with texts \(got bert-mini, and texts alone\): .*--text.encoder "" --encoder.name bert-mini'),
         (made.pictures, {"encoder__name": "convnet", "text__encoder": "bert-mini"}, r'images alone\).*encoder ""$'),
+        (made.pairs, {"objective__kind": "distil", "objective__teacher": "timm:resnet18"},
+         r"a teacher must read what the student reads \(got timm:resnet18, which reads images, and texts\): name"),
     ]  # fmt: skip
     for number, (data, changes, message) in enumerate(cases):
         out = tmp_path / f"run{number}"
         with pytest.raises(RecipeError, match=message):
             train(recipe(**changes), data(), out, progress=False)
         assert not (out / "tokenizer.json").exists(), "nothing was made for a run that cannot begin"
+
+
+def test_a_run_that_reads_something_else_is_no_teacher(tmp_path):
+    train(recipe(encoder__name="convnet"), made.pictures(), tmp_path / "images", progress=False)
+    changes = {"objective__kind": "distil", "objective__teacher": str(tmp_path / "images")}
+    with pytest.raises(RecipeError, match=r"\(got .*images, which reads images, and texts\): name another"):
+        train(recipe(**changes), made.pairs(), tmp_path / "texts", progress=False)
+    assert not (tmp_path / "texts" / "tokenizer.json").exists()
 
 
 def test_classes_that_nobody_knows_are_named_at_the_start(tmp_path):

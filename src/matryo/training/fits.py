@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from matryo.data.dataset import PairSplit, TextSplit
@@ -9,6 +10,7 @@ from matryo.encoders import encoder_names
 from matryo.encoders.bert import BERTS
 from matryo.encoders.from_open_clip import OpenClip
 from matryo.errors import RecipeError
+from matryo.training.recipes import load_recipe
 
 if TYPE_CHECKING:
     from torch import nn
@@ -75,6 +77,8 @@ def check_encoder(recipe: Recipe, split: Any) -> None:
     _check_reads("encoder.name", name, "images" if text else next(iter(kinds)))
     if text:
         _check_reads("text.encoder", text, "texts")
+    elif recipe.objective.teacher and len(kinds) == 1:
+        _check_teacher(recipe.objective.teacher, next(iter(kinds)))
 
 
 def _check_reads(field: str, name: str, wanted: str) -> None:
@@ -85,6 +89,18 @@ def _check_reads(field: str, name: str, wanted: str) -> None:
             f"{field} must read {wanted}",
             got=f"{name}, which reads {reads}",
             cure=f"say for example --{field} {example}",
+        )
+
+
+def _check_teacher(name: str, wanted: str) -> None:
+    stored = Path(name) / "recipe.toml"
+    theirs = load_recipe(stored) if stored.is_file() else None
+    reads = _reads(name) if theirs is None else "" if theirs.text.encoder else _reads(theirs.encoder.name)
+    if reads and reads != wanted:
+        raise RecipeError(
+            "a teacher must read what the student reads",
+            got=f"{name}, which reads {reads}, and {wanted}",
+            cure="name another --objective.teacher",
         )
 
 
