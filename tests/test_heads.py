@@ -68,6 +68,44 @@ def test_loss_and_gradients_equal_the_plain_loop(tied, smoothing, engine):
         torch.testing.assert_close(mine, theirs)
 
 
+@pytest.mark.parametrize("engine", ["plain", "chunked"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_ignored_targets_and_class_weights_mean_what_they_mean_in_torch(tied, engine):
+    head = make((5, 8, 30), tied=tied, weights=[2.0, 0.0, 0.5])
+    z, y, rare = torch.randn(6, 30, dtype=torch.float64), torch.tensor([3, -1, 0, 10, -1, 3]), torch.rand(11).double()
+    options = {"label_smoothing": 0.1, "ignore_index": -1}
+    want = sum(
+        c * F.cross_entropy(logits, y, weight=rare, **options)
+        for c, logits in zip(head.nesting.weights, head(z), strict=True)
+    )
+    got = head.loss(z, y, class_weight=rare, engine=engine, **options)
+    torch.testing.assert_close(got, want)
+    wanted, found = torch.autograd.grad(want, head.weight)[0], torch.autograd.grad(got, head.weight)[0]
+    torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("lead", [(), (0,), (2, 3)])
+def test_leading_axes_stay(tied, lead):
+    head = make((5, 8), tied=tied)
+    z = torch.randn(*lead, 8, dtype=torch.float64)
+    for got, want in zip(head(z), head(z.reshape(-1, 8)), strict=True):
+        torch.testing.assert_close(got, want.reshape(*lead, 11))
+
+
+def test_weights_c_m_are_exact_whatever_the_head_is_made_of():
+    want = make((4, 8), weights=[0.1, 0.3])
+    with torch.device("meta"):
+        late = NestedLinear(want.nesting, 11)
+    late = late.to_empty(device="cpu").double()   # as those do who load large models: memory first, then its contents
+    late.load_state_dict(want.state_dict())
+    z, y = torch.randn(5, 8, dtype=torch.float64), torch.randint(11, (5,))
+    torch.testing.assert_close(late.loss(z, y), want.loss(z, y))
+    half = NestedLinear(want.nesting, 11).bfloat16()
+    losses = half.losses(z.bfloat16(), y)
+    torch.testing.assert_close(half.weigh(losses), 0.1 * losses[0] + 0.3 * losses[1])
+
+
 @pytest.mark.parametrize("tied", [True, False])
 def test_logits_too_many_to_keep_are_not_kept_and_the_loss_of_each_dim_stays_differentiable(tied, monkeypatch):
     head = make((4, 9), tied=tied)
@@ -134,4 +172,16 @@ def test_bad_input_is_named():
         NestedLinear(Nesting([8, 16]), 3)(torch.randn(2, 8))
     with pytest.raises(InputError, match="at least one class"):
         NestedLinear(Nesting([8]), 0)
+    with pytest.raises(NestingError, match=r"must come as a Nesting \(got \[8, 16\]\): pass Nesting"):
+        NestedLinear([8, 16], 3)
+    separate, tied = (NestedLinear(Nesting([4, 8]), 3, tied=one) for one in (False, True))
+    for head in (separate, tied):
+        with pytest.raises(InputError, match=r"must be \[dims, batch, classes\] \(got shape \(2, 5, 2, 3\)\): make"):
+            head.loss(torch.randn(5, 2, 8), torch.zeros(5, 2, dtype=torch.long))
+    for at in (separate.weight_at, separate.bias_at):
+        with pytest.raises(NestingError, match=r"only at the dims it was trained for \(got 6\): choose one of 4, 8"):
+            at(6)
+    assert tied.weight_at(6).shape == (3, 6)
+    with pytest.raises(NestingError, match=r"must lie in 1 … 8.*got 9"):
+        tied.weight_at(9)
     assert "separate" in repr(NestedLinear(Nesting([8]), 2))

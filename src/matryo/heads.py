@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from matryo.errors import InputError
-from matryo.losses.cross_entropy import cross_entropy_by_dim, cross_entropy_of, prefix_logits
+from matryo.errors import InputError, NestingError
+from matryo.losses.cross_entropy import cross_entropy_by_dim, cross_entropy_of, prefix_logits, weighed
 from matryo.losses.kernels.scores import Scores
-from matryo.nesting import Nesting
+from matryo.losses.vectors import check_dims
+from matryo.nesting import Nesting, truncate
 
 __all__ = ["NestedLinear"]
 
@@ -38,10 +39,10 @@ class NestedLinear(nn.Module):
     """
 
     bias: Tensor | None
-    loss_weights: Tensor
 
     def __init__(self, nesting: Nesting, classes: int, *, tied: bool = False, bias: bool = True) -> None:
         super().__init__()
+        check_dims(nesting)
         if classes < 1:
             raise InputError("a head needs at least one class", got=classes, cure="pass how many classes there are")
         self.nesting, self.classes, self.tied = nesting, classes, tied
@@ -52,8 +53,6 @@ class NestedLinear(nn.Module):
             self.bias = nn.Parameter(torch.empty(classes if tied else (len(nesting), classes)))
         else:
             self.register_parameter("bias", None)
-        # A buffer, so that the weights c_m go wherever the head goes.
-        self.register_buffer("loss_weights", torch.tensor(nesting.weights), persistent=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -66,7 +65,7 @@ class NestedLinear(nn.Module):
                     (self.bias if self.tied else self.bias[i]).uniform_(-bound, bound)
 
     def forward(self, z: Tensor) -> tuple[Tensor, ...]:
-        """One [batch, classes] tensor of logits a dim."""
+        """One [batch, classes] tensor of logits a dim; leading axes of ``z`` stay, however many."""
         return self.logits(z).unbind(0)
 
     def logits(self, z: Tensor) -> Tensor:
@@ -74,38 +73,74 @@ class NestedLinear(nn.Module):
         self.nesting.check_fits(z.shape[-1])
         if self.tied:
             return prefix_logits(z, self.weight, self.nesting, self.bias)
-        logits = self._in_one_product(z) if z.is_cuda else self._one_by_one(z)
-        return logits if self.bias is None else logits + self.bias[:, None]
+        rows = z.reshape(-1, z.shape[-1])
+        logits = self._in_one_product(rows) if z.is_cuda else self._one_by_one(rows)
+        logits = logits if self.bias is None else logits + self.bias[:, None]
+        return logits.reshape(len(self.nesting), *z.shape[:-1], self.classes)
 
-    def losses(self, z: Tensor, target: Tensor, *, label_smoothing: float = 0.0, engine: str = "auto") -> Tensor:
+    def losses(
+        self,
+        z: Tensor,
+        target: Tensor,
+        *,
+        label_smoothing: float = 0.0,
+        ignore_index: int = -100,
+        class_weight: Tensor | None = None,
+        engine: str = "auto",
+    ) -> Tensor:
         """The unweighted cross-entropy at each dim, [dims]; logits too many to keep are not kept."""
-        if z.dim() != 2:   # a head of another kind, with logits of its own
-            return cross_entropy_by_dim(self.logits(z), target, label_smoothing=label_smoothing)
-        self.nesting.check_fits(z.shape[-1])
-        scores = Scores(z, self.weight, self.nesting, self.tied, self.bias)
         logits = partial(self.logits, z)
-        return cross_entropy_of(scores, target, logits, label_smoothing=label_smoothing, engine=engine)
+        if z.dim() != 2:   # a head of another kind, with logits of its own
+            compute = partial(cross_entropy_by_dim, logits(), target)
+        else:
+            self.nesting.check_fits(z.shape[-1])
+            scores = Scores(z, self.weight, self.nesting, self.tied, self.bias)
+            compute = partial(cross_entropy_of, scores, target, logits, engine=engine)
+        return compute(label_smoothing=label_smoothing, ignore_index=ignore_index, class_weight=class_weight)
 
-    def loss(self, z: Tensor, target: Tensor, *, label_smoothing: float = 0.0, engine: str = "auto") -> Tensor:
-        """Σ c_m · cross_entropy at dim m: what training minimises."""
-        return self.weigh(self.losses(z, target, label_smoothing=label_smoothing, engine=engine))
+    def loss(
+        self,
+        z: Tensor,
+        target: Tensor,
+        *,
+        label_smoothing: float = 0.0,
+        ignore_index: int = -100,
+        class_weight: Tensor | None = None,
+        engine: str = "auto",
+    ) -> Tensor:
+        """Σ c_m · cross_entropy at dim m: what training minimises. The options are those of nested_cross_entropy."""
+        losses = self.losses(
+            z, target,
+            label_smoothing=label_smoothing, ignore_index=ignore_index, class_weight=class_weight, engine=engine,
+        )  # fmt: skip
+        return self.weigh(losses)
 
     def weigh(self, losses: Tensor) -> Tensor:
         """Σ c_m · losses[m]."""
-        return (losses * self.loss_weights).sum()   # not a matmul: autocast would round it to bfloat16
+        return weighed(losses, self.nesting)
 
     def weight_at(self, dim: int) -> Tensor:
         """The [classes, dim] weight used at ``dim`` (a view: changing it changes the head)."""
         if self.tied:
-            return self.weight[:, :dim]
-        start = sum(m for m in self.nesting.dims if m < dim)
+            return truncate(self.weight, dim, normalize=False)
+        start = sum(self.nesting.dims[: self._place(dim)])
         return self.weight[:, start : start + dim]
 
     def bias_at(self, dim: int) -> Tensor | None:
         """The [classes] bias used at ``dim``."""
         if self.bias is None or self.tied:
             return self.bias
-        return self.bias[self.nesting.dims.index(dim)]
+        return self.bias[self._place(dim)]
+
+    def _place(self, dim: int) -> int:
+        """Which of the separate heads it is."""
+        if dim not in self.nesting.dims:
+            raise NestingError(
+                "a separate head classifies only at the dims it was trained for",
+                got=dim,
+                cure=f"choose one of {', '.join(map(str, self.nesting.dims))}, or train a tied head",
+            )
+        return self.nesting.dims.index(dim)
 
     def _one_by_one(self, z: Tensor) -> Tensor:
         """As few operations as possible: what a CPU is short of."""

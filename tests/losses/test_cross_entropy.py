@@ -205,9 +205,16 @@ def test_bad_input_is_named(engine):
     z, weight, target, nesting = torch.randn(2, 4), torch.randn(3, 4), torch.tensor([0, 1]), Nesting([2, 4])
     with pytest.raises(NestingError, match="must not exceed the 4 dimensions"):
         nested_cross_entropy(z, torch.randn(3, 8), target, Nesting([8]), engine=engine)
+    with pytest.raises(NestingError, match=r"must come as a Nesting \(got \[2, 4\]\): pass Nesting"):
+        nested_cross_entropy(z, weight, target, [2, 4], engine=engine)
+    with pytest.raises(InputError, match=r"logits must be \[dims, batch, classes\] \(got shape \(2, 3\)\)"):
+        cross_entropy_by_dim(z @ weight.T, target)
     for wrong, message in [
         ((z[None], weight, target), r"must be \[batch, d\] and \[classes, d\] \(got shapes \(1, 2, 4\)"),
-        ((z, weight.half(), target), r"of one dtype \(got torch.float32 and torch.float16\)"),
+        ((z, weight.half(), target), r"of one dtype \(got torch.float32 and torch.float16\): .*or use torch.autocast"),
+        ((z.double(), weight, target), r"of one dtype \(got torch.float64 and torch.float32\): convert one$"),
+        ((z.long(), weight.long(), target), r"must be floating-point numbers \(got torch.int64 and torch.int64\)"),
+        ((z, weight[:, :2], target), r"a column for each of 4 dimensions \(got shape \(3, 2\)\)"),
         ((z, weight.to("meta"), target), r"on one device \(got cpu and meta\): move one of them"),
         ((z, weight, target.to("meta")), r"target must be on the device of the embeddings \(got meta and cpu\)"),
         ((z, weight, target[:1]), r"2 class indices, one for each embedding \(got torch.int64 of shape \(1,\)"),

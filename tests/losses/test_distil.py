@@ -92,5 +92,13 @@ def test_mistakes_are_named():
         nested_distil(z[:1], teacher[:1], NESTING)
     with pytest.raises(InputError, match="temperature must be a number above 0"):
         nested_distil(z, teacher, NESTING, 0.0)
+    with pytest.raises(InputError, match=r"of one width \(got 5 and 3 columns\): use one teacher"):
+        nested_distil(z, teacher, NESTING, candidates=z, teacher_candidates=teacher[:, :3])
+    with pytest.raises(InputError, match=r"z and candidates must be \[batch, d\] and \[n, d\] \(got .* and \(8,\)"):
+        nested_distil(z, teacher, NESTING, candidates=z[0], teacher_candidates=teacher)
+    with pytest.raises(InputError, match=r"z and teacher_candidates must be on one device \(got cpu and meta\)"):
+        nested_distil(z, teacher, NESTING, candidates=z, teacher_candidates=teacher.to("meta"))
+    with pytest.raises(NestingError, match="must come as a Nesting"):
+        nested_distil(z, teacher, [3, 5])
     with pytest.raises(NestingError, match="must not exceed"):
         nested_distil(z, teacher, Nesting([16]))

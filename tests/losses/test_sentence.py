@@ -253,6 +253,20 @@ def test_like_names_what_has_no_equal_here(model, options, outer, rule):
         NestedRankingLoss.like(original)
 
 
+def test_like_takes_a_subclass_for_its_settings_and_names_what_it_computes_anew(model):
+    class Sharp(losses.MultipleNegativesRankingLoss):
+        def __init__(self, model):
+            super().__init__(model, scale=40.0)
+
+    class Doubled(Sharp):
+        def forward(self, *args, **kwargs):
+            return 2 * super().forward(*args, **kwargs)
+
+    assert NestedRankingLoss.like(losses.MatryoshkaLoss(model, Sharp(model), DIMS)).scale == 40
+    with pytest.raises(InputError, match=r"computes anew is not known here \(got Doubled with its own forward\): keep"):
+        NestedRankingLoss.like(losses.MatryoshkaLoss(model, Doubled(model), DIMS))
+
+
 def test_like_names_another_loss(model):
     for original, got in (
         (losses.MatryoshkaLoss(model, losses.CoSENTLoss(model), DIMS), "MatryoshkaLoss over CoSENTLoss"),

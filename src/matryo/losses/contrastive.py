@@ -19,7 +19,7 @@ from matryo.losses.gather import gather_rows
 from matryo.losses.kernels import HAS_TRITON, choose, wide
 from matryo.losses.kernels.reduce import reduce
 from matryo.losses.kernels.scores import Scores
-from matryo.losses.vectors import as_autocast, check_vectors
+from matryo.losses.vectors import as_autocast, check_dims, check_vectors
 
 if TYPE_CHECKING:
     from matryo.nesting import Nesting
@@ -183,8 +183,7 @@ def _check(a: Tensor, b: Tensor, negatives: Tensor | None, nesting: Nesting, tem
         raise InputError(
             "every query needs its positive", got=f"{len(a)} queries and {len(b)} positives", cure="pair the rows"
         )
-    for vectors in (a, b) if negatives is None else (a, b, negatives):
-        nesting.check_fits(vectors.shape[1])
+    check_dims(nesting, a, b, *([] if negatives is None else [negatives]))
     if isinstance(temperature, Tensor):   # its value may be on a GPU, and is not waited for
         wrong = f"a tensor of shape {tuple(temperature.shape)}" if temperature.numel() != 1 else None
     else:

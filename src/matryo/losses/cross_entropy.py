@@ -18,7 +18,7 @@ from matryo.errors import InputError
 from matryo.losses.kernels import choose, wide
 from matryo.losses.kernels.reduce import reduce
 from matryo.losses.kernels.scores import Scores
-from matryo.losses.vectors import as_autocast, check_vectors
+from matryo.losses.vectors import as_autocast, check_dims, check_vectors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +60,7 @@ def nested_cross_entropy(
     >>> torch.allclose(loss, F.cross_entropy(z @ weight.T, target))
     True
     """
-    nesting.check_fits(min(z.shape[-1], weight.shape[-1]))
+    _check_widths(z, weight, nesting)
     losses = cross_entropy_of(
         Scores(z, weight, nesting, bias=bias),
         target,
@@ -91,7 +91,7 @@ def prefix_logits(z: Tensor, weight: Tensor, nesting: Nesting, bias: Tensor | No
 
     Dim m_i differs from dim m_{i-1} by one block of columns, so the logits are running sums over blocks.
     """
-    nesting.check_fits(min(z.shape[-1], weight.shape[-1]))
+    _check_widths(z, weight, nesting)
     blocks = [F.linear(z[..., low:high], weight[..., low:high]) for low, high in nesting.blocks]
     stacked = torch.stack(blocks)
     if stacked.dtype in (torch.bfloat16, torch.float16):
@@ -109,6 +109,9 @@ def cross_entropy_by_dim(
     class_weight: Tensor | None = None,
 ) -> Tensor:
     """Cross-entropy of [dims, batch, classes] logits against one target, as [dims] mean losses."""
+    if logits.dim() != 3:
+        got = f"shape {tuple(logits.shape)}"
+        raise InputError("logits must be [dims, batch, classes]", got=got, cure="make them of embeddings [batch, d]")
     dims, batch, classes = logits.shape
     logits = logits.to(wide(logits.dtype))
     each = F.cross_entropy(
@@ -165,6 +168,16 @@ def _count(target: Tensor, dtype: torch.dtype, ignore_index: int, class_weight: 
     if class_weight is None:
         return counted.to(dtype)
     return class_weight[target.where(counted, 0)] * counted.to(dtype)
+
+
+def _check_widths(z: Tensor, weight: Tensor, nesting: Nesting) -> None:
+    check_dims(nesting, z)
+    if weight.shape[-1] < nesting.dim:
+        raise InputError(
+            f"weight must have a column for each of {nesting.dim} dimensions",
+            got=f"shape {tuple(weight.shape)}",
+            cure="pass [classes, d]",
+        )
 
 
 def _check(

@@ -11,7 +11,7 @@ from matryo.errors import InputError
 from matryo.losses.contrastive import inverse_norms
 from matryo.losses.cross_entropy import prefix_logits, weighed
 from matryo.losses.kernels import wide
-from matryo.losses.vectors import check_vectors
+from matryo.losses.vectors import check_dims, check_vectors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -98,19 +98,26 @@ def _check(
     temperature: float,
 ) -> None:
     check_vectors(z, teacher.to(z.dtype), "z and teacher", "[batch, d] each")
-    nesting.check_fits(z.shape[1])
+    check_dims(nesting, z)
     if (candidates is None) != (teacher_candidates is None):
         got = "those of the teacher alone" if candidates is None else "those of the student alone"
         raise InputError("candidates must be known to student and teacher", got=got, cure="pass both, or none")
-    pairs = [(z, teacher)] + ([(candidates, teacher_candidates)] if candidates is not None else [])
-    for student, known in pairs:
-        assert student is not None
-        assert known is not None
-        nesting.check_fits(student.shape[1])
-        if len(student) != len(known):
-            got = f"{len(student)} vectors of the student and {len(known)} of the teacher"
-            raise InputError("student and teacher must have read the same items", got=got, cure="pair the rows")
-    if candidates is None and len(z) < 2:
+    _check_paired(z, teacher)
+    if candidates is not None and teacher_candidates is not None:
+        for name, one in (("candidates", candidates), ("teacher_candidates", teacher_candidates)):
+            check_vectors(z, one.to(z.dtype), f"z and {name}", "[batch, d] and [n, d]")
+        check_dims(nesting, candidates)
+        _check_paired(candidates, teacher_candidates)
+        if teacher.shape[1] != teacher_candidates.shape[1]:
+            got = f"{teacher.shape[1]} and {teacher_candidates.shape[1]} columns"
+            raise InputError("teacher and teacher_candidates must be of one width", got=got, cure="use one teacher")
+    elif len(z) < 2:
         raise InputError("items are compared with each other", got=f"{len(z)} of them", cure="pass two or more")
     if not temperature > 0:
         raise InputError("temperature must be a number above 0", got=temperature, cure="0.05 is usual")
+
+
+def _check_paired(student: Tensor, known: Tensor) -> None:
+    if len(student) != len(known):
+        got = f"{len(student)} vectors of the student and {len(known)} of the teacher"
+        raise InputError("student and teacher must have read the same items", got=got, cure="pair the rows")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from matryo.errors import InputError
+from matryo.losses.vectors import check_dims
 from matryo.nesting import truncate
 
 if TYPE_CHECKING:
@@ -19,6 +20,13 @@ __all__ = ["nested"]
 class _Nested(nn.Module):
     def __init__(self, loss: Callable[..., Tensor], nesting: Nesting, embeddings: int, normalize: bool) -> None:
         super().__init__()
+        check_dims(nesting)
+        if embeddings < 1:
+            raise InputError(
+                "the first positional arguments must be embeddings, one or more",
+                got=f"embeddings={embeddings}",
+                cure="say how many the loss takes",
+            )
         self.loss = loss   # a module registers itself here, so its parameters train and move with this one
         self.nesting = nesting
         self.embeddings = embeddings
@@ -32,8 +40,7 @@ class _Nested(nn.Module):
                 cure="pass the embeddings by position, in the order of the loss",
             )
         vectors, rest = args[: self.embeddings], args[self.embeddings :]
-        for z in vectors:
-            self.nesting.check_fits(z.shape[-1])
+        check_dims(self.nesting, *vectors)
         losses = [
             weight * self.loss(*(truncate(z, dim, self.normalize) for z in vectors), *rest, **kwargs)
             for dim, weight in zip(self.nesting.dims, self.nesting.weights, strict=True)

@@ -6,6 +6,7 @@ imports sentence-transformers.
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -191,7 +192,11 @@ def _check_settings(loss: Any, ranking: Any) -> None:
     similarity = getattr(ranking.similarity_fct, "__name__", repr(ranking.similarity_fct))
     hardness = getattr(ranking, "hardness_mode", None)
     tokens = getattr(ranking, "mini_batch_num_tokens", None)
+    own = _own_methods(type(ranking))
     broken = []
+    if own:
+        got = f"{type(ranking).__name__} with its own {', '.join(own)}"
+        broken.append(("what a subclass computes anew is not known here", got, "keep it, or pass its base class"))
     if loss.n_dims_per_step > 0:
         got = f"n_dims_per_step={loss.n_dims_per_step}"
         broken.append(("every step has all dims", got, "the dims share their products"))
@@ -207,6 +212,12 @@ def _check_settings(loss: Any, ranking: Any) -> None:
         broken.append(("mini batches are counted in texts", got, "use mini_batch_size"))
     for rule, got, cure in broken:
         raise InputError(rule, got=got, cure=cure)
+
+
+def _own_methods(kind: type) -> list[str]:
+    """What a subclass of sentence-transformers' ranking losses has written again, settings aside."""
+    kinds = list(takewhile(lambda one: one.__name__ not in _RANKING, kind.__mro__))
+    return [name for one in kinds for name, value in vars(one).items() if name[:2] != "__" and callable(value)]
 
 
 _MATRYOSHKA = """
