@@ -3,15 +3,17 @@
 Sentence-transformers hands a loss the texts, so :class:`NestedRankingLoss` holds the model that embeds them.
 """
 
-from matryo.losses.contrastive import nested_contrastive
+from matryo.losses.contrastive import contrastive_by_dim, nested_contrastive
 from matryo.losses.cross_entropy import cross_entropy_by_dim, nested_cross_entropy, prefix_logits
-from matryo.losses.distil import nested_distil
+from matryo.losses.distil import distil_by_dim, nested_distil
 from matryo.losses.lift import nested
 from matryo.losses.sentence import NestedRankingLoss
 
 __all__ = [
     "NestedRankingLoss",
+    "contrastive_by_dim",
     "cross_entropy_by_dim",
+    "distil_by_dim",
     "nested",
     "nested_contrastive",
     "nested_cross_entropy",
