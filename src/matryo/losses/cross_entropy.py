@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import torch
@@ -93,10 +94,12 @@ def prefix_logits(z: Tensor, weight: Tensor, nesting: Nesting, bias: Tensor | No
     """
     _check_widths(z, weight, nesting)
     blocks = [F.linear(z[..., low:high], weight[..., low:high]) for low, high in nesting.blocks]
-    stacked = torch.stack(blocks)
-    if stacked.dtype in (torch.bfloat16, torch.float16):
-        stacked = stacked.float()   # a running sum in half precision would lose what the large dims add
-    logits = stacked.cumsum(0)
+    # A running sum in half precision would lose what the large dims add.
+    if z.is_cuda:   # which waits for launches, so there are few
+        stacked = torch.stack(blocks)
+        logits = stacked.to(wide(stacked.dtype)).cumsum(0)
+    else:
+        logits = torch.stack(list(accumulate(block.to(wide(block.dtype)) for block in blocks)))
     return logits if bias is None else logits + bias
 
 
