@@ -31,8 +31,8 @@ pass, and the two gradients), at the rate measured for one, as a part of the tim
     "asked": "What was asked of the fused losses before they were written, and what was measured:",
     "main": "Cross-entropy of a tied head at the shapes of BERT and of a large classifier.",
     "separate": """Cross-entropy of a head a dim, all in one matrix; *single* is the head of the full dim. Heads that
-begin at no multiple of 16 bytes, as those of 12, 24, … do, slow down every product with them. Since the row of these
-seven, the fused loss works on a copy in which they do.""",
+begin at no multiple of 16 bytes, as those of 12, 24, … do, slow down every product with them: that of the limit, too,
+in the row of these seven. Since that row, the fused loss works on a copy in which they do.""",
     "contrastive": "InfoNCE of unit vectors, one direction.",
     "classes": "Rows and dims stay, classes grow.",
     "batch": "Classes and dims stay, the batch grows.",

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from matryo.errors import InputError, NestingError
-from matryo.losses.cross_entropy import cross_entropy_by_dim, cross_entropy_of, prefix_logits, weighed
+from matryo.losses.cross_entropy import cross_entropy_of, prefix_logits, weighed
 from matryo.losses.kernels.scores import Scores
 from matryo.losses.vectors import check_dims
 from matryo.nesting import Nesting, truncate
@@ -88,32 +89,24 @@ class NestedLinear(nn.Module):
         class_weight: Tensor | None = None,
         engine: str = "auto",
     ) -> Tensor:
-        """The unweighted cross-entropy at each dim, [dims]; logits too many to keep are not kept."""
-        logits = partial(self.logits, z)
-        if z.dim() != 2:   # a head of another kind, with logits of its own
-            compute = partial(cross_entropy_by_dim, logits(), target)
-        else:
-            self.nesting.check_fits(z.shape[-1])
-            scores = Scores(z, self.weight, self.nesting, self.tied, self.bias)
-            compute = partial(cross_entropy_of, scores, target, logits, engine=engine)
-        return compute(label_smoothing=label_smoothing, ignore_index=ignore_index, class_weight=class_weight)
+        """The unweighted cross-entropy at each dim, [dims]; logits too many to keep are not kept.
 
-    def loss(
-        self,
-        z: Tensor,
-        target: Tensor,
-        *,
-        label_smoothing: float = 0.0,
-        ignore_index: int = -100,
-        class_weight: Tensor | None = None,
-        engine: str = "auto",
-    ) -> Tensor:
-        """Σ c_m · cross_entropy at dim m: what training minimises. The options are those of nested_cross_entropy."""
-        losses = self.losses(
-            z, target,
-            label_smoothing=label_smoothing, ignore_index=ignore_index, class_weight=class_weight, engine=engine,
-        )  # fmt: skip
-        return self.weigh(losses)
+        The options are those of :func:`~matryo.losses.nested_cross_entropy`.
+        """
+        self.nesting.check_fits(z.shape[-1])
+        return cross_entropy_of(
+            Scores(z, self.weight, self.nesting, self.tied, self.bias),
+            target,
+            partial(self.logits, z),
+            label_smoothing=label_smoothing,
+            ignore_index=ignore_index,
+            class_weight=class_weight,
+            engine=engine,
+        )
+
+    def loss(self, z: Tensor, target: Tensor, **options: Any) -> Tensor:
+        """Σ c_m · cross_entropy at dim m: what training minimises. The options are those of :meth:`losses`."""
+        return self.weigh(self.losses(z, target, **options))
 
     def weigh(self, losses: Tensor) -> Tensor:
         """Σ c_m · losses[m]."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from matryo.encoders.layers import PUBLISHED, BlurConv2d, Layers
 from matryo.encoders.resnet import ResNet
 from matryo.errors import InputError
 from matryo.heads import NestedLinear
+from matryo.losses.cross_entropy import cross_entropy_by_dim
 from matryo.nesting import Nesting
 
 if TYPE_CHECKING:
@@ -110,6 +111,10 @@ class SlimmableLinear(NestedLinear):
         """The logits at every width, [widths, batch, classes]."""
         logits = F.linear(z, self.weight)
         return logits if self.bias is None else logits + self.bias
+
+    def losses(self, z: Tensor, target: Tensor, *, engine: str = "auto", **options: Any) -> Tensor:   # noqa: ARG002
+        """The unweighted cross-entropy at each width, [widths]; all logits are kept, whatever the engine."""
+        return cross_entropy_by_dim(self.logits(z), target, **options)
 
     def narrow(self, dim: int) -> NestedLinear:
         """The head of the network whose embedding has ``dim`` dimensions, with copies of its weights."""

@@ -10,7 +10,7 @@ from matryo.encoders import encoder_names
 from matryo.encoders.bert import BERTS
 from matryo.encoders.from_open_clip import OpenClip
 from matryo.errors import RecipeError
-from matryo.training.recipes import load_recipe
+from matryo.training.recipes import RECIPE, load_recipe
 
 if TYPE_CHECKING:
     from torch import nn
@@ -93,7 +93,7 @@ def _check_reads(field: str, name: str, wanted: str) -> None:
 
 
 def _check_teacher(name: str, wanted: str) -> None:
-    stored = Path(name) / "recipe.toml"
+    stored = Path(name) / RECIPE
     theirs = load_recipe(stored) if stored.is_file() else None
     reads = _reads(name) if theirs is None else "" if theirs.text.encoder else _reads(theirs.encoder.name)
     if reads and reads != wanted:

@@ -17,7 +17,9 @@ from typing import Any, Literal, get_args, get_origin
 from matryo.errors import RecipeError
 from matryo.training.recipe import Recipe
 
-__all__ = ["Field", "bundled_recipes", "load_recipe", "override", "recipe_fields", "recipe_from_dict"]
+__all__ = ["RECIPE", "Field", "bundled_recipes", "load_recipe", "override", "recipe_fields", "recipe_from_dict"]
+
+RECIPE = "recipe.toml"   # what a run was trained by, in its folder
 
 
 @dataclass(frozen=True)

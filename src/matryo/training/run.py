@@ -31,7 +31,7 @@ from matryo.files import lock, replacing, storage, write_json
 from matryo.training.checkpoint import load_checkpoint, read_facts, save_checkpoint, save_weights
 from matryo.training.fits import noun
 from matryo.training.model import SHAPES, save_shapes
-from matryo.training.recipes import recipe_fields
+from matryo.training.recipes import RECIPE, recipe_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +89,7 @@ class Run:
             load_checkpoint(path, self.model, self.optimizer, self.average, self.group.device)
             self.done, self.spent = stored["step"], stored["seconds"]
         elif self.group.first:
-            with replacing(self.folder / "recipe.toml") as file:
+            with replacing(self.folder / RECIPE) as file:
                 file.write(self.recipe.to_toml().encode())
             save_shapes(self.model.encoder, self.folder / SHAPES)
 

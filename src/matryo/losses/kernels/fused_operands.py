@@ -17,7 +17,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from matryo.losses.kernels.fused_launch import launch
-from matryo.losses.kernels.scores import Scores
+from matryo.losses.kernels.scores import Scores, spans
 
 __all__ = ["Sweep", "Tile", "as_given", "descriptor", "flags", "lying", "numbers", "pieces", "readable", "width_of"]
 
@@ -151,7 +151,7 @@ def as_given(scores: Scores, y: Tensor) -> Tensor:
 
 
 def _ranges(scores: Scores) -> tuple[tuple[int, int], ...]:
-    return tuple((start, start + dim) for start, dim in zip(scores.starts, scores.nesting.dims, strict=True))
+    return tuple((of_y.start, of_y.stop) for _, of_y in spans(scores))
 
 
 def lying(tensor: Tensor) -> Tensor:
