@@ -9,6 +9,7 @@ theirs, and least of the arithmetic.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from matryo.losses.kernels.fused_operands import (
     width_of,
 )
 from matryo.losses.kernels.fused_products import Into, Products
-from matryo.losses.kernels.fused_rows import scores_at
+from matryo.losses.kernels.fused_rows import reach_of, scores_at
 from matryo.losses.kernels.fused_small import small_kernel
 from matryo.losses.kernels.fused_stats import Stats
 from matryo.losses.kernels.fused_targets import Targets
@@ -36,19 +37,20 @@ from matryo.losses.kernels.scores import Gradients, Pull, Scores
 
 __all__ = ["gradients", "reductions"]
 
-_PULLS = 0.9, 1 << 26   # bytes of pulls at a time: so many a score, but not less than these
+_PULLS = 1.0, 1 << 26   # bytes of pulls at a time: so many a score, but not less than these
 _SMALL = 128   # dims up to this one are small
 _HELD = 4   # large dims whose pulls are in registers at the same time
 _PROGRAMS = 1024   # enough for every GPU there is
 
 # As measured on an H200, for half precision. Scores with left and right need more registers.
 _LSE = Tile(128, 128, 32, 64, warps=4, stages=3)
-_LSE_PLAIN = Tile(128, 128, 32, 64, warps=4, stages=2, group=32)   # fewer registers, so three programs at a time
+_LSE_NEAR = Tile(128, 128, 32, 64, warps=4, stages=2, group=32, registers=168)   # three programs at a time
 _PULL = {
     False: Tile(64, 128, 32, 64, warps=4, stages=4),
     True: Tile(64, 64, 32, 64, warps=4, stages=4, registers=168),
 }
 _SMALL_TILE = Tile(64, 128, 0, 0, warps=4, stages=3)   # rows are those of the tile that stays
+_SMALL_NARROW = replace(_SMALL_TILE, registers=128)   # up to 32 columns: four programs at a time
 _SMALL_WIDE = Tile(64, 64, 0, 0, warps=4, stages=3)   # for more than 64 columns, scaled or for the gradient of y
 _SINGLE = Tile(64, 64, 16, 32, warps=4, stages=2)   # in full precision, which takes twice the room
 
@@ -57,16 +59,17 @@ def reductions(scores: Scores, target: Tensor, over_rows: bool = False) -> tuple
     """See :mod:`matryo.losses.kernels.scores`."""
     with torch.cuda.device_of(scores.x):   # Triton launches on the current device
         scores, dims = readable(scores), len(scores.nesting)
-        plain = scores.left is None and scores.bias is None and scores.columns % _LSE.columns == 0
-        tile = _tile(scores, _LSE_PLAIN if plain and not over_rows else _LSE)
+        full, tile = scores.x.dtype == torch.float32, _tile(scores, _LSE)
         down, across = pieces(scores.rows, tile.rows), pieces(scores.columns, tile.columns)
         by_row = scores.x.new_empty(dims, across, scores.rows, dtype=torch.float32)
         by_column = scores.x.new_empty(dims, down, scores.columns, dtype=torch.float32) if over_rows else None
-        launch(
-            lse_kernel, (down * across,), *Sweep(scores, tile).arguments, scores.left, scores.right, scores.bias,
-            by_row, by_column, MASKED=scores.columns % tile.columns != 0, OVER_ROWS=over_rows, **flags(scores),
-            **tile.constants,
-        )  # fmt: skip
+        reach, sweep = None if full else reach_of(scores), Sweep(scores, tile)
+        for near, shape in ((True, tile if over_rows else _LSE_NEAR), (False, tile))[full:]:
+            launch(
+                lse_kernel, (down * across,), *sweep.arguments, scores.left, scores.right, scores.bias, by_row,
+                by_column, reach, MASKED=scores.columns % tile.columns != 0, OVER_ROWS=over_rows, NEAR=near,
+                **flags(scores), **shape.constants,
+            )  # fmt: skip
         at_target = scores_at(scores, target)
         return _combined(by_row), at_target, None if by_column is None else _combined(by_column)
 
@@ -137,15 +140,15 @@ def _unwritten(scores: Scores) -> Tensor:
 def _add_small(scores: Scores, stats: Stats, targets: Targets, level: int, into: Into) -> None:
     """The gradients at one small dim; where dims are tied, less what their targets take."""
     dim, start = scores.nesting.dims[level], scores.starts[level]
-    wide, gradients = width_of(dim), [into.x, into.y_small]
+    wide, scaled, gradients = width_of(dim), scores.left is not None, [into.x, into.y_small]
     sides = scores.x[:, :dim], lying(scores.y[:, start : start + dim])
     for of_y in (False, True):
         # The pulls are summed for the bias, and for left and right, where the tile that stays is the one summed for.
         wanted = into.y if of_y else into.x
         if wanted is None and into.left is None and not (of_y and into.bias is not None):
             continue
-        much = wide > 64 and (of_y or scores.left is not None)
-        tile = _tile(scores, _SMALL_WIDE if much else _SMALL_TILE)
+        much, little = wide > 64 and (of_y or scaled), wide <= 32 and not (of_y and scaled)
+        tile = _tile(scores, _SMALL_WIDE if much else _SMALL_NARROW if little else _SMALL_TILE)
         mine, others = sides[::-1] if of_y else sides
         down, across = pieces(mine.shape[0], tile.rows), pieces(others.shape[0], tile.columns)
         splits = min(across, max(1, _PROGRAMS // down))

@@ -13,13 +13,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from matryo.losses.kernels.fused_pulls import LOG2E, of_columns, of_rows, pulls_of, turn_at
+from matryo.losses.kernels.fused_pulls import LOG2E, of_columns, of_rows, pulls_of, turn_of
 
 __all__ = ["combine_kernel", "lse_kernel", "pull_kernel"]
 
 _STEPS = ["ragged_steps", "even_steps", "even_start"]   # one compilation serves all their values
 
 _LN2 = tl.constexpr(0.6931471805599453)
+_NEAR = tl.constexpr(60.0)   # a sum of so many exponentials as a tile has is a float32, and so is each of them
 
 
 @triton.jit
@@ -41,8 +42,12 @@ def _finite(most):
 def _lse_at(
     acc, level, left, right, bias, by_row, by_column, rows, columns, i, j, m, n, BM: tl.constexpr, BN: tl.constexpr,
     SCALED: tl.constexpr, BIAS: tl.constexpr, RESTART: tl.constexpr, MASKED: tl.constexpr, OVER_ROWS: tl.constexpr,
+    NEAR: tl.constexpr,
 ):  # fmt: skip
-    """The log-sum-exp of one tile at one dim, over its columns and, if asked for, over its rows."""
+    """The log-sum-exp of one tile at one dim, over its columns and, if asked for, over its rows.
+
+    Scores that are near 0 need no maximum to subtract. Without it, nothing has to be held until it is known.
+    """
     s = acc
     if SCALED:
         s = s * tl.load(left + level * rows + m, m < rows, 0.0)[:, None]
@@ -51,13 +56,17 @@ def _lse_at(
         s = s + tl.load(bias + (level * columns if RESTART else 0) + n, n < columns, 0.0)[None, :]
     if MASKED:
         s = tl.where((n < columns)[None, :], s, float("-inf"))
-    most = _finite(tl.max(s, 1)) * LOG2E
+    most = tl.zeros((BM,), tl.float32)
+    if not NEAR:
+        most = _finite(tl.max(s, 1)) * LOG2E
     total = tl.sum(tl.exp2(s * LOG2E - most[:, None]), 1)
     at = by_row + (level * tl.cdiv(columns, BN) + j).to(tl.int64) * rows + m
     tl.store(at, (most + tl.log2(total)) * _LN2, m < rows)
     if OVER_ROWS:
         s = tl.where((m < rows)[:, None], s, float("-inf"))
-        most = _finite(tl.where(n < columns, tl.max(s, 0), 0.0)) * LOG2E
+        most = tl.zeros((BN,), tl.float32)
+        if not NEAR:
+            most = _finite(tl.where(n < columns, tl.max(s, 0), 0.0)) * LOG2E
         total = tl.sum(tl.exp2(s * LOG2E - most[None, :]), 0)
         at = by_column + (level * tl.cdiv(rows, BM) + i).to(tl.int64) * columns + n
         tl.store(at, (most + tl.log2(total)) * _LN2, n < columns)
@@ -66,12 +75,19 @@ def _lse_at(
 @triton.jit(do_not_specialize=_STEPS)
 def lse_kernel(
     x_ragged, y_ragged, x_even, y_even, ends, ragged_steps, even_steps, even_start, rows, columns,
-    left, right, bias, by_row, by_column,
+    left, right, bias, by_row, by_column, reach,
     BM: tl.constexpr, BN: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
     SCALED: tl.constexpr, BIAS: tl.constexpr, RESTART: tl.constexpr, MASKED: tl.constexpr,
-    OVER_ROWS: tl.constexpr, PRECISION: tl.constexpr,
+    OVER_ROWS: tl.constexpr, NEAR: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Write the log-sum-exp of every tile: [dims, column tiles, rows], and [dims, row tiles, columns]."""
+    """Write the log-sum-exp of every tile: [dims, column tiles, rows], and [dims, row tiles, columns].
+
+    Two are launched, one for scores that are ``NEAR`` 0 and one for any: ``reach`` tells which of them has to work.
+    """
+    if reach is not None:
+        near = tl.load(reach) * tl.load(reach + 1) + tl.load(reach + 2) < _NEAR
+        if near != NEAR:
+            return
     i, j = _place(tl.program_id(0), tl.cdiv(rows, BM), tl.cdiv(columns, BN), GROUP)
     m, n = i * BM + tl.arange(0, BM), j * BN + tl.arange(0, BN)
     acc = tl.zeros((BM, BN), tl.float32)
@@ -84,7 +100,7 @@ def lse_kernel(
             acc = tl.dot(a, b.T, acc, input_precision=PRECISION)
             if step + 1 == end:
                 _lse_at(acc, level, left, right, bias, by_row, by_column, rows, columns, i, j, m, n, BM, BN,
-                        SCALED, BIAS, RESTART, MASKED, OVER_ROWS)  # fmt: skip
+                        SCALED, BIAS, RESTART, MASKED, OVER_ROWS, NEAR)  # fmt: skip
                 level += 1
                 end = tl.load(ends + level)
                 if RESTART:
@@ -95,7 +111,7 @@ def lse_kernel(
         acc = tl.dot(a, b.T, acc, input_precision=PRECISION)
         if ragged_steps + step + 1 == end:
             _lse_at(acc, level, left, right, bias, by_row, by_column, rows, columns, i, j, m, n, BM, BN,
-                    SCALED, BIAS, RESTART, MASKED, OVER_ROWS)  # fmt: skip
+                    SCALED, BIAS, RESTART, MASKED, OVER_ROWS, NEAR)  # fmt: skip
             level += 1
             end = tl.load(ends + level)
 
@@ -129,17 +145,16 @@ def _sums_of_columns(tile, BM: tl.constexpr, EXACT: tl.constexpr):
 
 @triton.jit
 def _swept(
-    products, level, m, n, edge, rows, columns, left, right, bias, negative, top, top_right, even, share, bias_sum,
+    products, level, minus, row, m, n, edge, rows, columns, right, bias, top_right, share, bias_sum,
     left_sum, right_sum, BM: tl.constexpr,
     SCALED: tl.constexpr, BIAS: tl.constexpr, RESTART: tl.constexpr, OVER_ROWS: tl.constexpr, EVEN: tl.constexpr,
     BIAS_SUM: tl.constexpr, MASKED: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """What the pulls of a tile at one dim multiply x and y with; their sums are added where they are wanted."""
-    turn = turn_at(level, negative)
-    row = of_rows(level, turn, m[:, None], rows, left, top, even, SCALED, EVEN)
+    turn = turn_of(minus)
     column = of_columns(level, n[None, :], columns, right, bias, top_right, share,
-                         SCALED, BIAS, RESTART, OVER_ROWS, EVEN)  # fmt: skip
-    p = pulls_of(products, row, column, edge, SCALED, BIAS, OVER_ROWS, EVEN, MASKED)
+                        SCALED, BIAS, RESTART, OVER_ROWS, EVEN)  # fmt: skip
+    p = pulls_of(products, row, column, turn, edge, SCALED, BIAS, OVER_ROWS, EVEN, MASKED)
     if turn < 0:
         p = -p
     column_ok = n < columns
@@ -235,22 +250,25 @@ def pull_kernel(
     older = _packed(tl.zeros((BM, BN), tl.float32), BM, BN, TYPE)
     oldest = _packed(tl.zeros((BM, BN), tl.float32), BM, BN, TYPE)
     level = 0
-    end = tl.load(ends)
+    # What a dim needs of its rows is asked for when the one before is done, so that it is there in time.
+    end, minus = tl.load(ends), tl.load(negative)
+    row = of_rows(0, m[:, None], rows, left, top, even, SCALED, EVEN)
     if x_ragged is not None:
         for step in tl.range(ragged_steps, disable_licm=True):
             a = x_ragged.load([i * BM, step * BR])
             b = y_ragged.load([begin, step * BR])
             acc = tl.dot(a, b.T, acc, input_precision=PRECISION)
             if (step + 1 == end) & (level < dims - 1):
-                p = _swept(acc, level, m, n, edge, rows, columns, left, right, bias, negative, top,
-                           top_right, even, share, bias_sum, left_sum, right_sum, BM, SCALED, BIAS, RESTART,
-                           OVER_ROWS, EVEN, BIAS_SUM, MASKED, EXACT)  # fmt: skip
+                p = _swept(acc, level, minus, row, m, n, edge, rows, columns, right, bias, top_right, share,
+                           bias_sum, left_sum, right_sum, BM, SCALED, BIAS, RESTART, OVER_ROWS, EVEN, BIAS_SUM, MASKED,
+                           EXACT)  # fmt: skip
                 if RESTART:
                     _store_tile(corner + level * stride, p, rows - i * BM, width, BM, BN)
                 else:
                     oldest, older, old = older, old, _packed(p, BM, BN, TYPE)
                 level += 1
-                end = tl.load(ends + level)
+                end, minus = tl.load(ends + level), tl.load(negative + level)
+                row = of_rows(level, m[:, None], rows, left, top, even, SCALED, EVEN)
                 if RESTART:
                     acc = tl.zeros((BM, BN), tl.float32)
     for step in tl.range(even_steps, disable_licm=True):
@@ -258,18 +276,19 @@ def pull_kernel(
         b = y_even.load([begin, even_start + step * BK])
         acc = tl.dot(a, b.T, acc, input_precision=PRECISION)
         if (ragged_steps + step + 1 == end) & (level < dims - 1):
-            p = _swept(acc, level, m, n, edge, rows, columns, left, right, bias, negative, top,
-                       top_right, even, share, bias_sum, left_sum, right_sum, BM, SCALED, BIAS, RESTART,
-                       OVER_ROWS, EVEN, BIAS_SUM, MASKED, EXACT)  # fmt: skip
+            p = _swept(acc, level, minus, row, m, n, edge, rows, columns, right, bias, top_right, share,
+                       bias_sum, left_sum, right_sum, BM, SCALED, BIAS, RESTART, OVER_ROWS, EVEN, BIAS_SUM, MASKED,
+                       EXACT)  # fmt: skip
             if RESTART:
                 _store_tile(corner + level * stride, p, rows - i * BM, width, BM, BN)
             else:
                 oldest, older, old = older, old, _packed(p, BM, BN, TYPE)
             level += 1
-            end = tl.load(ends + level)
-    total = _swept(acc, dims - 1, m, n, edge, rows, columns, left, right, bias, negative, top,
-                   top_right, even, share, bias_sum, left_sum, right_sum, BM, SCALED, BIAS, RESTART, OVER_ROWS,
-                   EVEN, BIAS_SUM, MASKED, EXACT)  # fmt: skip
+            end, minus = tl.load(ends + level), tl.load(negative + level)
+            row = of_rows(level, m[:, None], rows, left, top, even, SCALED, EVEN)
+    total = _swept(acc, dims - 1, minus, row, m, n, edge, rows, columns, right, bias, top_right, share,
+                   bias_sum, left_sum, right_sum, BM, SCALED, BIAS, RESTART, OVER_ROWS, EVEN, BIAS_SUM, MASKED,
+                   EXACT)  # fmt: skip
     if LATER:
         total += _load_tile(corner + dims * stride, rows - i * BM, width, BM, BN).to(tl.float32)
     here = corner + (dims - 1) * stride

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["LOG2E", "as_multiplied", "of_columns", "of_rows", "pulls_of", "turn_at"]
+__all__ = ["LOG2E", "as_multiplied", "of_columns", "of_rows", "pulls_of", "turn_of"]
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
@@ -19,13 +19,13 @@ def as_multiplied(tile, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def turn_at(level, negative):
+def turn_of(negative):
     """1, or −1 where soft is below 0: pulls are computed as if it were above, and turned at the end."""
-    return 1.0 - 2.0 * tl.load(negative + level).to(tl.float32)
+    return 1.0 - 2.0 * negative.to(tl.float32)
 
 
 @triton.jit
-def of_rows(level, turn, m, rows, left, top, even, SCALED: tl.constexpr, EVEN: tl.constexpr):
+def of_rows(level, m, rows, left, top, even, SCALED: tl.constexpr, EVEN: tl.constexpr):
     """What every row brings to its pulls: (there?, left, top, even)."""
     ok, at = m < rows, level * rows + m
     here = tl.load(top + at, ok, float("inf"))
@@ -33,7 +33,7 @@ def of_rows(level, turn, m, rows, left, top, even, SCALED: tl.constexpr, EVEN: t
     if SCALED:
         scale = tl.load(left + at, ok, 0.0)
     if EVEN:
-        take = tl.load(even + at, ok, 0.0) * turn
+        take = tl.load(even + at, ok, 0.0)
     return ok, scale, here, take
 
 
@@ -58,7 +58,7 @@ def of_columns(
 
 @triton.jit
 def pulls_of(
-    products, row, column, edge, SCALED: tl.constexpr, BIAS: tl.constexpr, OVER_ROWS: tl.constexpr,
+    products, row, column, turn, edge, SCALED: tl.constexpr, BIAS: tl.constexpr, OVER_ROWS: tl.constexpr,
     EVEN: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """The pull of every score of a tile, but for its turn and what targets take.
@@ -80,5 +80,5 @@ def pulls_of(
     if OVER_ROWS:   # a column's log-sum-exp bounds no score beyond the last row
         p += tl.exp2(tl.where(ok, score, float("-inf")) - top_right)
     if EVEN:
-        p -= even * share
+        p -= even * turn * share
     return p

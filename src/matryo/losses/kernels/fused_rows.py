@@ -1,9 +1,12 @@
-"""What a row has at each dim without looking at the others, in Triton: norms, and the score of its target.
+"""What a row has at each dim without looking at the others, in Triton: norms, reach, and the score of its target.
 
 The vectors are read once, whatever the dims.
 """
 
 from __future__ import annotations
+
+from math import gcd
+from typing import Any
 
 import torch
 import triton
@@ -15,7 +18,7 @@ from matryo.losses.kernels.fused_operands import flags, numbers, pieces
 from matryo.losses.kernels.fused_pulls import as_multiplied
 from matryo.losses.kernels.scores import Scores
 
-__all__ = ["inverse_norms", "inverse_norms_backward", "scores_at"]
+__all__ = ["inverse_norms", "inverse_norms_backward", "reach_of", "scores_at"]
 
 _ROWS, _STEP = 16, 128   # of a program; columns at a time
 
@@ -74,8 +77,8 @@ def inverse_norms(z: Tensor, dims: tuple[int, ...]) -> Tensor:
     found = z.new_empty(len(dims), len(z), dtype=torch.float32)
     if len(z):
         with torch.cuda.device_of(z):   # Triton launches on the current device
-            launch(norms_kernel, (pieces(len(z), _ROWS),), z, *z.stride(), numbers(dims, z.device), found, len(z),
-                   len(dims), ROWS=_ROWS, STEP=_STEP, num_warps=4)  # fmt: skip
+            launch(norms_kernel, (pieces(len(z), _ROWS),), z, *z.stride(), _ends(dims, z), found, len(z), len(dims),
+                   **_constants(dims))  # fmt: skip
     return found
 
 
@@ -84,34 +87,93 @@ def inverse_norms_backward(z: Tensor, inverse: Tensor, given: Tensor, dims: tupl
     gradient = z.new_empty(z.shape)
     if len(z):
         with torch.cuda.device_of(z):
-            launch(norms_backward_kernel, (pieces(len(z), _ROWS),), z, *z.stride(), numbers(dims, z.device), inverse,
-                   given.contiguous(), gradient, z.shape[1], len(z), len(dims), ROWS=_ROWS, STEP=_STEP,
-                   num_warps=4)  # fmt: skip
+            launch(norms_backward_kernel, (pieces(len(z), _ROWS),), z, *z.stride(), _ends(dims, z), inverse,
+                   given.contiguous(), gradient, z.shape[1], len(z), len(dims), **_constants(dims))  # fmt: skip
     return gradient
 
 
+def reach_of(scores: Scores) -> Tensor:
+    """[3] in float32: the longest prefix of a row of x, times left; the same of y; and how far a bias is from 0.
+
+    No score is further from 0 than the first two multiplied, and the third added.
+    """
+    found = scores.x.new_zeros(3, dtype=torch.float32)
+    dims = scores.nesting.dims if scores.left is not None else scores.nesting.dims[-1:]   # the whole is the longest
+    for number, (z, scale) in enumerate(((scores.x, scores.left), (scores.y, scores.right))):
+        own = (z.shape[1],) if number and not scores.tied else dims   # all separate dims together
+        launch(reach_kernel, (pieces(len(z), _ROWS),), z, *z.stride(), _ends(own, z), scale, found[number:], len(z),
+               len(own), **_constants(own))  # fmt: skip
+    if scores.bias is not None:
+        found[2] = scores.bias.abs().amax()
+    return found
+
+
+def _whole(dims: tuple[int, ...]) -> int:
+    """What all dims are multiples of: so many numbers, up to 16 bytes of them, are read at once."""
+    return gcd(8, *dims)
+
+
+def _ends(dims: tuple[int, ...], z: Tensor) -> Tensor:
+    return numbers(tuple(dim // _whole(dims) for dim in dims), z.device)
+
+
+def _constants(dims: tuple[int, ...]) -> dict[str, Any]:
+    return {"ROWS": _ROWS, "STEP": _STEP if len(dims) > 1 else 4 * _STEP, "WHOLE": _whole(dims), "num_warps": 4}
+
+
 @triton.jit(do_not_specialize=["rows", "dims"])
-def norms_kernel(z, stride, step, ends, inverse, rows, dims, ROWS: tl.constexpr, STEP: tl.constexpr):
+def norms_kernel(
+    z, stride, step, ends, inverse, rows, dims, ROWS: tl.constexpr, STEP: tl.constexpr, WHOLE: tl.constexpr
+):
     """Add up squares, and write what they come to where a dim ends."""
     m, k = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, STEP)[None, :]
     row = z + m.to(tl.int64)[:, None] * stride
-    total = tl.zeros((ROWS,), tl.float32)
+    squares = tl.zeros((ROWS, STEP), tl.float32)
     low = 0
     for level in range(dims):
-        high = tl.load(ends + level)
-        for start in range(low, high, STEP):
-            at = start + k
-            part = tl.load(row + at.to(tl.int64) * step, (m < rows)[:, None] & (at < high), 0.0).to(tl.float32)
-            total += tl.sum(part * part, 1)
+        high = tl.load(ends + level) * WHOLE
+        squares = _with_squares(squares, row, step, m, low, high, rows, k, STEP)
+        total = tl.sum(squares, 1)
         some = total > 0
         tl.store(inverse + level * rows + m, tl.where(some, tl.rsqrt(tl.where(some, total, 1.0)), 0.0), m < rows)
         low = high
 
 
 @triton.jit(do_not_specialize=["rows", "dims"])
-def norms_backward_kernel(
-    z, stride, step, ends, inverse, given, gradient, width, rows, dims, ROWS: tl.constexpr, STEP: tl.constexpr
+def reach_kernel(
+    z, stride, step, ends, scale, found, rows, dims, ROWS: tl.constexpr, STEP: tl.constexpr, WHOLE: tl.constexpr
 ):
+    """The longest of these rows, at any dim."""
+    m, k = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, STEP)[None, :]
+    row = z + m.to(tl.int64)[:, None] * stride
+    squares, most = tl.zeros((ROWS, STEP), tl.float32), tl.zeros((ROWS,), tl.float32)
+    low = 0
+    for level in range(dims):
+        high = tl.load(ends + level) * WHOLE
+        squares = _with_squares(squares, row, step, m, low, high, rows, k, STEP)
+        here = tl.sqrt(tl.sum(squares, 1))
+        if scale is not None:
+            here *= tl.abs(tl.load(scale + level * rows + m, m < rows, 0.0))
+        most = tl.maximum(most, here)
+        low = high
+    tl.atomic_max(found, tl.max(most, 0), sem="relaxed")
+
+
+@triton.jit
+def _with_squares(squares, row, step, m, low, high, rows, k, STEP: tl.constexpr):
+    """Those of the columns from ``low`` to ``high`` are added; they are summed when somebody asks."""
+    for start in range(low, high, STEP):
+        at = start + k
+        part = tl.load(row + at.to(tl.int64) * step, (m < rows)[:, None] & (at < high), 0.0).to(tl.float32)
+        squares += part * part
+    return squares
+
+
+@triton.jit(do_not_specialize=["rows", "dims"])
+def norms_backward_kernel(
+    z, stride, step, ends, inverse, given, gradient, width, rows, dims,
+    ROWS: tl.constexpr, STEP: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
     """From the last dim to the first, as a column is in the norm of its own dim and of all later ones."""
     m, k = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, STEP)[None, :]
     row, into = z + m.to(tl.int64)[:, None] * stride, gradient + m.to(tl.int64)[:, None] * width
@@ -121,7 +183,7 @@ def norms_backward_kernel(
         level = dims - 1 - turn
         low = 0
         if level >= 0:
-            low = tl.load(ends + level)
+            low = tl.load(ends + level) * WHOLE
         for start in range(low, high, STEP):
             at = start + k
             ok = (m < rows)[:, None] & (at < high)

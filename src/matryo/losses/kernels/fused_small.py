@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from matryo.losses.kernels.fused_pulls import as_multiplied, of_columns, of_rows, pulls_of, turn_at
+from matryo.losses.kernels.fused_pulls import as_multiplied, of_columns, of_rows, pulls_of, turn_of
 
 __all__ = ["small_kernel"]
 
@@ -27,7 +27,7 @@ def small_kernel(
     wide = tl.arange(0, D)
     held = mine.load([tl.program_id(0) * BM, 0])   # beyond ``dim`` there are zeros
     acc = tl.zeros((BM, D), tl.float32)
-    turn = turn_at(level, negative)
+    turn = turn_of(tl.load(negative + level))
     pulled = tl.zeros((BM,), tl.float32)
     first = tl.program_id(1) * tiles_each
     last = min(first + tiles_each, tl.cdiv(rows if OF_Y else columns, BN))
@@ -36,17 +36,17 @@ def small_kernel(
         # Asked for before the product, these are there when it is.
         if OF_Y:
             edge = (tl.program_id(0) + 1) * BM > columns
-            row = of_rows(level, turn, other[None, :], rows, left, top, even, SCALED, EVEN)
+            row = of_rows(level, other[None, :], rows, left, top, even, SCALED, EVEN)
             column = of_columns(level, own[:, None], columns, right, bias, top_right, share,
                                 SCALED, BIAS, RESTART, OVER_ROWS, EVEN)  # fmt: skip
         else:
             edge = (tile + 1) * BN > columns
-            row = of_rows(level, turn, own[:, None], rows, left, top, even, SCALED, EVEN)
+            row = of_rows(level, own[:, None], rows, left, top, even, SCALED, EVEN)
             column = of_columns(level, other[None, :], columns, right, bias, top_right, share,
                                 SCALED, BIAS, RESTART, OVER_ROWS, EVEN)  # fmt: skip
         passing = others.load([tile * BN, 0])
         products = tl.dot(held, passing.T, input_precision=PRECISION)
-        p = pulls_of(products, row, column, edge, SCALED, BIAS, OVER_ROWS, EVEN, MASKED)
+        p = pulls_of(products, row, column, turn, edge, SCALED, BIAS, OVER_ROWS, EVEN, MASKED)
         if BIAS_SUM:
             pulled += tl.sum(p, 1)
         if SCALED:

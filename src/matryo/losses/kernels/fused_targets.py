@@ -16,7 +16,7 @@ from torch import Tensor
 from matryo.losses.kernels.fused_launch import launch
 from matryo.losses.kernels.fused_operands import flags, numbers, pieces, width_of
 from matryo.losses.kernels.fused_products import Into
-from matryo.losses.kernels.fused_pulls import LOG2E, as_multiplied, of_columns, of_rows, pulls_of, turn_at
+from matryo.losses.kernels.fused_pulls import LOG2E, as_multiplied, of_columns, of_rows, pulls_of, turn_of
 from matryo.losses.kernels.fused_stats import Stats
 from matryo.losses.kernels.scores import Pull, Scores
 
@@ -84,12 +84,12 @@ def targets_kernel(
     total = tl.zeros((BLOCK,), tl.float32)
     for turned in range(dims):
         level = dims - 1 - turned
-        at, turn = level * rows + m, turn_at(level, negative)
-        row = of_rows(level, turn, m, rows, left, top, even, SCALED, EVEN)
+        at, turn = level * rows + m, turn_of(tl.load(negative + level))
+        row = of_rows(level, m, rows, left, top, even, SCALED, EVEN)
         column = of_columns(level, n, columns, right, bias, top_right, share,
                             SCALED, BIAS, RESTART, OVER_ROWS, EVEN)  # fmt: skip
         score, taken = tl.load(at_target + at, there, 0.0), tl.load(hard + at, there, 0.0)
-        p = pulls_of(score, row, column, False, False, False, OVER_ROWS, EVEN, False)   # the score has its scale
+        p = pulls_of(score, row, column, turn, False, False, False, OVER_ROWS, EVEN, False)   # the score has its scale
         if BIAS_SUM:
             tl.atomic_add(bias_sum + (level * columns if RESTART else 0) + n, -taken, there, sem="relaxed")
         if level < small:
