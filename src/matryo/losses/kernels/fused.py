@@ -29,7 +29,7 @@ from matryo.losses.kernels.fused_operands import (
     width_of,
 )
 from matryo.losses.kernels.fused_products import Into, Products
-from matryo.losses.kernels.fused_rows import reach_of, scores_at
+from matryo.losses.kernels.fused_rows import scores_at
 from matryo.losses.kernels.fused_small import small_kernel
 from matryo.losses.kernels.fused_stats import Stats
 from matryo.losses.kernels.fused_targets import Targets
@@ -63,11 +63,11 @@ def reductions(scores: Scores, target: Tensor, over_rows: bool = False) -> tuple
         down, across = pieces(scores.rows, tile.rows), pieces(scores.columns, tile.columns)
         by_row = scores.x.new_empty(dims, across, scores.rows, dtype=torch.float32)
         by_column = scores.x.new_empty(dims, down, scores.columns, dtype=torch.float32) if over_rows else None
-        reach, sweep = None if full else reach_of(scores), Sweep(scores, tile)
+        far, sweep = None if full else scores.x.new_zeros((), dtype=torch.int32), Sweep(scores, tile)
         for near, shape in ((True, tile if over_rows else _LSE_NEAR), (False, tile))[full:]:
             launch(
                 lse_kernel, (down * across,), *sweep.arguments, scores.left, scores.right, scores.bias, by_row,
-                by_column, reach, MASKED=scores.columns % tile.columns != 0, OVER_ROWS=over_rows, NEAR=near,
+                by_column, far, MASKED=scores.columns % tile.columns != 0, OVER_ROWS=over_rows, NEAR=near,
                 **flags(scores), **shape.constants,
             )  # fmt: skip
         at_target = scores_at(scores, target)

@@ -20,7 +20,7 @@ __all__ = ["combine_kernel", "lse_kernel", "pull_kernel"]
 _STEPS = ["ragged_steps", "even_steps", "even_start"]   # one compilation serves all their values
 
 _LN2 = tl.constexpr(0.6931471805599453)
-_NEAR = tl.constexpr(60.0)   # a sum of so many exponentials as a tile has is a float32, and so is each of them
+_LEAST, _MOST = tl.constexpr(2.0**-80), tl.constexpr(2.0**120)   # between them a sum of exponentials is exact enough
 
 
 @triton.jit
@@ -40,9 +40,9 @@ def _finite(most):
 
 @triton.jit
 def _lse_at(
-    acc, level, left, right, bias, by_row, by_column, rows, columns, i, j, m, n, BM: tl.constexpr, BN: tl.constexpr,
-    SCALED: tl.constexpr, BIAS: tl.constexpr, RESTART: tl.constexpr, MASKED: tl.constexpr, OVER_ROWS: tl.constexpr,
-    NEAR: tl.constexpr,
+    acc, level, left, right, bias, by_row, by_column, far, rows, columns, i, j, m, n,
+    BM: tl.constexpr, BN: tl.constexpr, SCALED: tl.constexpr, BIAS: tl.constexpr, RESTART: tl.constexpr,
+    MASKED: tl.constexpr, OVER_ROWS: tl.constexpr, NEAR: tl.constexpr,
 ):  # fmt: skip
     """The log-sum-exp of one tile at one dim, over its columns and, if asked for, over its rows.
 
@@ -60,6 +60,8 @@ def _lse_at(
     if not NEAR:
         most = _finite(tl.max(s, 1)) * LOG2E
     total = tl.sum(tl.exp2(s * LOG2E - most[:, None]), 1)
+    if NEAR:
+        _tell(far, total, m, rows)
     at = by_row + (level * tl.cdiv(columns, BN) + j).to(tl.int64) * rows + m
     tl.store(at, (most + tl.log2(total)) * _LN2, m < rows)
     if OVER_ROWS:
@@ -68,25 +70,33 @@ def _lse_at(
         if not NEAR:
             most = _finite(tl.where(n < columns, tl.max(s, 0), 0.0)) * LOG2E
         total = tl.sum(tl.exp2(s * LOG2E - most[None, :]), 0)
+        if NEAR:
+            _tell(far, total, n, columns)
         at = by_column + (level * tl.cdiv(rows, BM) + i).to(tl.int64) * columns + n
         tl.store(at, (most + tl.log2(total)) * _LN2, n < columns)
+
+
+@triton.jit
+def _tell(far, total, at, count):
+    """Say so if a sum is not exact any more, or none at all."""
+    tl.store(far + at * 0, 1, (at < count) & ~((total > _LEAST) & (total < _MOST)))
 
 
 @triton.jit(do_not_specialize=_STEPS)
 def lse_kernel(
     x_ragged, y_ragged, x_even, y_even, ends, ragged_steps, even_steps, even_start, rows, columns,
-    left, right, bias, by_row, by_column, reach,
+    left, right, bias, by_row, by_column, far,
     BM: tl.constexpr, BN: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
     SCALED: tl.constexpr, BIAS: tl.constexpr, RESTART: tl.constexpr, MASKED: tl.constexpr,
     OVER_ROWS: tl.constexpr, NEAR: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Write the log-sum-exp of every tile: [dims, column tiles, rows], and [dims, row tiles, columns].
 
-    Two are launched, one for scores that are ``NEAR`` 0 and one for any: ``reach`` tells which of them has to work.
+    Two are launched: one for scores that are ``NEAR`` 0, until it meets one that is ``far`` from it, and one for any,
+    which works if there was one.
     """
-    if reach is not None:
-        near = tl.load(reach) * tl.load(reach + 1) + tl.load(reach + 2) < _NEAR
-        if near != NEAR:
+    if far is not None:  # noqa: SIM102 - known when compiling, and when running
+        if (tl.load(far, volatile=True) == 0) != NEAR:
             return
     i, j = _place(tl.program_id(0), tl.cdiv(rows, BM), tl.cdiv(columns, BN), GROUP)
     m, n = i * BM + tl.arange(0, BM), j * BN + tl.arange(0, BN)
@@ -99,7 +109,7 @@ def lse_kernel(
             b = y_ragged.load([j * BN, step * BR])
             acc = tl.dot(a, b.T, acc, input_precision=PRECISION)
             if step + 1 == end:
-                _lse_at(acc, level, left, right, bias, by_row, by_column, rows, columns, i, j, m, n, BM, BN,
+                _lse_at(acc, level, left, right, bias, by_row, by_column, far, rows, columns, i, j, m, n, BM, BN,
                         SCALED, BIAS, RESTART, MASKED, OVER_ROWS, NEAR)  # fmt: skip
                 level += 1
                 end = tl.load(ends + level)
@@ -110,7 +120,7 @@ def lse_kernel(
         b = y_even.load([j * BN, even_start + step * BK])
         acc = tl.dot(a, b.T, acc, input_precision=PRECISION)
         if ragged_steps + step + 1 == end:
-            _lse_at(acc, level, left, right, bias, by_row, by_column, rows, columns, i, j, m, n, BM, BN,
+            _lse_at(acc, level, left, right, bias, by_row, by_column, far, rows, columns, i, j, m, n, BM, BN,
                     SCALED, BIAS, RESTART, MASKED, OVER_ROWS, NEAR)  # fmt: skip
             level += 1
             end = tl.load(ends + level)

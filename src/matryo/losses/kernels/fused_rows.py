@@ -1,4 +1,4 @@
-"""What a row has at each dim without looking at the others, in Triton: norms, reach, and the score of its target.
+"""What a row has at each dim without looking at the others, in Triton: norms, and the score of its target.
 
 The vectors are read once, whatever the dims.
 """
@@ -18,7 +18,7 @@ from matryo.losses.kernels.fused_operands import flags, numbers, pieces
 from matryo.losses.kernels.fused_pulls import as_multiplied
 from matryo.losses.kernels.scores import Scores
 
-__all__ = ["inverse_norms", "inverse_norms_backward", "reach_of", "scores_at"]
+__all__ = ["inverse_norms", "inverse_norms_backward", "scores_at"]
 
 _ROWS, _STEP = 16, 128   # of a program; columns at a time
 
@@ -92,22 +92,6 @@ def inverse_norms_backward(z: Tensor, inverse: Tensor, given: Tensor, dims: tupl
     return gradient
 
 
-def reach_of(scores: Scores) -> Tensor:
-    """[3] in float32: the longest prefix of a row of x, times left; the same of y; and how far a bias is from 0.
-
-    No score is further from 0 than the first two multiplied, and the third added.
-    """
-    found = scores.x.new_zeros(3, dtype=torch.float32)
-    dims = scores.nesting.dims if scores.left is not None else scores.nesting.dims[-1:]   # the whole is the longest
-    for number, (z, scale) in enumerate(((scores.x, scores.left), (scores.y, scores.right))):
-        own = (z.shape[1],) if number and not scores.tied else dims   # all separate dims together
-        launch(reach_kernel, (pieces(len(z), _ROWS),), z, *z.stride(), _ends(own, z), scale, found[number:], len(z),
-               len(own), **_constants(own))  # fmt: skip
-    if scores.bias is not None:
-        found[2] = scores.bias.abs().amax()
-    return found
-
-
 def _whole(dims: tuple[int, ...]) -> int:
     """What all dims are multiples of: so many numbers, up to 16 bytes of them, are read at once."""
     return gcd(8, *dims)
@@ -118,7 +102,7 @@ def _ends(dims: tuple[int, ...], z: Tensor) -> Tensor:
 
 
 def _constants(dims: tuple[int, ...]) -> dict[str, Any]:
-    return {"ROWS": _ROWS, "STEP": _STEP if len(dims) > 1 else 4 * _STEP, "WHOLE": _whole(dims), "num_warps": 4}
+    return {"ROWS": _ROWS, "STEP": _STEP, "WHOLE": _whole(dims), "num_warps": 4}
 
 
 @triton.jit(do_not_specialize=["rows", "dims"])
@@ -132,41 +116,14 @@ def norms_kernel(
     low = 0
     for level in range(dims):
         high = tl.load(ends + level) * WHOLE
-        squares = _with_squares(squares, row, step, m, low, high, rows, k, STEP)
+        for start in range(low, high, STEP):
+            at = start + k
+            part = tl.load(row + at.to(tl.int64) * step, (m < rows)[:, None] & (at < high), 0.0).to(tl.float32)
+            squares += part * part
         total = tl.sum(squares, 1)
         some = total > 0
         tl.store(inverse + level * rows + m, tl.where(some, tl.rsqrt(tl.where(some, total, 1.0)), 0.0), m < rows)
         low = high
-
-
-@triton.jit(do_not_specialize=["rows", "dims"])
-def reach_kernel(
-    z, stride, step, ends, scale, found, rows, dims, ROWS: tl.constexpr, STEP: tl.constexpr, WHOLE: tl.constexpr
-):
-    """The longest of these rows, at any dim."""
-    m, k = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, STEP)[None, :]
-    row = z + m.to(tl.int64)[:, None] * stride
-    squares, most = tl.zeros((ROWS, STEP), tl.float32), tl.zeros((ROWS,), tl.float32)
-    low = 0
-    for level in range(dims):
-        high = tl.load(ends + level) * WHOLE
-        squares = _with_squares(squares, row, step, m, low, high, rows, k, STEP)
-        here = tl.sqrt(tl.sum(squares, 1))
-        if scale is not None:
-            here *= tl.abs(tl.load(scale + level * rows + m, m < rows, 0.0))
-        most = tl.maximum(most, here)
-        low = high
-    tl.atomic_max(found, tl.max(most, 0), sem="relaxed")
-
-
-@triton.jit
-def _with_squares(squares, row, step, m, low, high, rows, k, STEP: tl.constexpr):
-    """Those of the columns from ``low`` to ``high`` are added; they are summed when somebody asks."""
-    for start in range(low, high, STEP):
-        at = start + k
-        part = tl.load(row + at.to(tl.int64) * step, (m < rows)[:, None] & (at < high), 0.0).to(tl.float32)
-        squares += part * part
-    return squares
 
 
 @triton.jit(do_not_specialize=["rows", "dims"])
