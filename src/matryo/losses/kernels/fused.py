@@ -61,25 +61,22 @@ def reductions(scores: Scores, target: Tensor, over_rows: bool = False) -> tuple
         scores, dims = readable(scores), len(scores.nesting)
         full, tile = scores.x.dtype == torch.float32, _tile(scores, _LSE)
         down, across = pieces(scores.rows, tile.rows), pieces(scores.columns, tile.columns)
-        by_row = scores.x.new_empty(dims, across, scores.rows, dtype=torch.float32)
-        by_column = scores.x.new_empty(dims, down, scores.columns, dtype=torch.float32) if over_rows else None
+        parts = [scores.x.new_empty(dims, across, scores.rows, dtype=torch.float32)]
+        if over_rows:
+            parts.append(scores.x.new_empty(dims, down, scores.columns, dtype=torch.float32))
+        found = [part.new_empty(dims, part.shape[2]) for part in parts]
         far, sweep = None if full else scores.x.new_zeros((), dtype=torch.int32), Sweep(scores, tile)
         for near, shape in ((True, tile if over_rows else _LSE_NEAR), (False, tile))[full:]:
             launch(
-                lse_kernel, (down * across,), *sweep.arguments, scores.left, scores.right, scores.bias, by_row,
-                by_column, far, MASKED=scores.columns % tile.columns != 0, OVER_ROWS=over_rows, NEAR=near,
-                **flags(scores), **shape.constants,
+                lse_kernel, (down * across,), *sweep.arguments, scores.left, scores.right, scores.bias, parts[0],
+                parts[1] if over_rows else None, far, MASKED=scores.columns % tile.columns != 0, OVER_ROWS=over_rows,
+                NEAR=near, **flags(scores), **shape.constants,
             )  # fmt: skip
-        at_target = scores_at(scores, target)
-        return _combined(by_row), at_target, None if by_column is None else _combined(by_column)
-
-
-def _combined(logs: Tensor) -> Tensor:
-    """The log-sum-exp of the tiles' own."""
-    dims, parts, count = logs.shape
-    out = logs.new_empty(dims, count)
-    launch(combine_kernel, (pieces(count, 128), dims), logs, out, parts, count, BLOCK=128, num_warps=4)
-    return out
+            for part, logs in zip(parts, found, strict=True):
+                count = part.shape[2]
+                launch(combine_kernel, (pieces(count, 128), dims), part, logs, far, part.shape[1], count, BLOCK=128,
+                       NEAR=near, num_warps=4)  # fmt: skip
+        return found[0], scores_at(scores, target), found[1] if over_rows else None
 
 
 def gradients(scores: Scores, pull: Pull, *, x: bool = True, y: bool = True, bias: bool = False) -> Gradients:

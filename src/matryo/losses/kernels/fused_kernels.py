@@ -20,7 +20,7 @@ __all__ = ["combine_kernel", "lse_kernel", "pull_kernel"]
 _STEPS = ["ragged_steps", "even_steps", "even_start"]   # one compilation serves all their values
 
 _LN2 = tl.constexpr(0.6931471805599453)
-_LEAST, _MOST = tl.constexpr(2.0**-80), tl.constexpr(2.0**120)   # between them a sum of exponentials is exact enough
+_LEAST, _MOST = tl.constexpr(-80.0), tl.constexpr(120.0)   # between these powers of 2 a sum of exponentials is exact
 
 
 @triton.jit
@@ -40,7 +40,7 @@ def _finite(most):
 
 @triton.jit
 def _lse_at(
-    acc, level, left, right, bias, by_row, by_column, far, rows, columns, i, j, m, n,
+    acc, level, left, right, bias, by_row, by_column, rows, columns, i, j, m, n,
     BM: tl.constexpr, BN: tl.constexpr, SCALED: tl.constexpr, BIAS: tl.constexpr, RESTART: tl.constexpr,
     MASKED: tl.constexpr, OVER_ROWS: tl.constexpr, NEAR: tl.constexpr,
 ):  # fmt: skip
@@ -60,8 +60,6 @@ def _lse_at(
     if not NEAR:
         most = _finite(tl.max(s, 1)) * LOG2E
     total = tl.sum(tl.exp2(s * LOG2E - most[:, None]), 1)
-    if NEAR:
-        _tell(far, total, m, rows)
     at = by_row + (level * tl.cdiv(columns, BN) + j).to(tl.int64) * rows + m
     tl.store(at, (most + tl.log2(total)) * _LN2, m < rows)
     if OVER_ROWS:
@@ -70,16 +68,8 @@ def _lse_at(
         if not NEAR:
             most = _finite(tl.where(n < columns, tl.max(s, 0), 0.0)) * LOG2E
         total = tl.sum(tl.exp2(s * LOG2E - most[None, :]), 0)
-        if NEAR:
-            _tell(far, total, n, columns)
         at = by_column + (level * tl.cdiv(rows, BM) + i).to(tl.int64) * columns + n
         tl.store(at, (most + tl.log2(total)) * _LN2, n < columns)
-
-
-@triton.jit
-def _tell(far, total, at, count):
-    """Say so if a sum is not exact any more, or none at all."""
-    tl.store(far + at * 0, 1, (at < count) & ~((total > _LEAST) & (total < _MOST)))
 
 
 @triton.jit(do_not_specialize=_STEPS)
@@ -92,11 +82,11 @@ def lse_kernel(
 ):  # fmt: skip
     """Write the log-sum-exp of every tile: [dims, column tiles, rows], and [dims, row tiles, columns].
 
-    Two are launched: one for scores that are ``NEAR`` 0, until it meets one that is ``far`` from it, and one for any,
-    which works if there was one.
+    Two are launched: one for scores that are ``NEAR`` 0, and, when its sums have been looked at, one for any, which
+    works if they showed some that are ``far`` from it.
     """
-    if far is not None:  # noqa: SIM102 - known when compiling, and when running
-        if (tl.load(far, volatile=True) == 0) != NEAR:
+    if not NEAR and far is not None:  # noqa: SIM102 - known when compiling, and when running
+        if tl.load(far) == 0:
             return
     i, j = _place(tl.program_id(0), tl.cdiv(rows, BM), tl.cdiv(columns, BN), GROUP)
     m, n = i * BM + tl.arange(0, BM), j * BN + tl.arange(0, BN)
@@ -109,7 +99,7 @@ def lse_kernel(
             b = y_ragged.load([j * BN, step * BR])
             acc = tl.dot(a, b.T, acc, input_precision=PRECISION)
             if step + 1 == end:
-                _lse_at(acc, level, left, right, bias, by_row, by_column, far, rows, columns, i, j, m, n, BM, BN,
+                _lse_at(acc, level, left, right, bias, by_row, by_column, rows, columns, i, j, m, n, BM, BN,
                         SCALED, BIAS, RESTART, MASKED, OVER_ROWS, NEAR)  # fmt: skip
                 level += 1
                 end = tl.load(ends + level)
@@ -120,25 +110,30 @@ def lse_kernel(
         b = y_even.load([j * BN, even_start + step * BK])
         acc = tl.dot(a, b.T, acc, input_precision=PRECISION)
         if ragged_steps + step + 1 == end:
-            _lse_at(acc, level, left, right, bias, by_row, by_column, far, rows, columns, i, j, m, n, BM, BN,
+            _lse_at(acc, level, left, right, bias, by_row, by_column, rows, columns, i, j, m, n, BM, BN,
                     SCALED, BIAS, RESTART, MASKED, OVER_ROWS, NEAR)  # fmt: skip
             level += 1
             end = tl.load(ends + level)
 
 
 @triton.jit(do_not_specialize=["parts"])
-def combine_kernel(logs, out, parts, count, BLOCK: tl.constexpr):
-    """The log-sum-exp of [dims, parts, count] over the parts."""
+def combine_kernel(logs, out, far, parts, count, BLOCK: tl.constexpr, NEAR: tl.constexpr):
+    """The log-sum-exp of [dims, parts, count] over the parts; ``far`` as in the kernel that wrote them."""
+    if not NEAR and far is not None:  # noqa: SIM102
+        if tl.load(far) == 0:
+            return
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     start = logs + tl.program_id(1).to(tl.int64) * parts * count + at
-    most = tl.full((BLOCK,), float("-inf"), tl.float32)
+    least, most = tl.full((BLOCK,), float("inf"), tl.float32), tl.full((BLOCK,), float("-inf"), tl.float32)
     total = tl.zeros((BLOCK,), tl.float32)
     for _ in range(parts):
         here = tl.load(start, at < count, 0.0) * LOG2E
         start += count
-        higher = tl.maximum(most, here)
+        least, higher = tl.minimum(least, here), tl.maximum(most, here)
         total = total * tl.exp2(most - _finite(higher)) + tl.exp2(here - _finite(higher))
         most = higher
+    if NEAR:
+        tl.store(far + at * 0, 1, (at < count) & ~((least > _LEAST) & (most < _MOST)))
     tl.store(out + tl.program_id(1) * count + at, (_finite(most) + tl.log2(total)) * _LN2, at < count)
 
 
