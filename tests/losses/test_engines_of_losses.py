@@ -404,3 +404,13 @@ def test_scores_far_from_zero_have_finite_sums(largest, one_way, kind, device):
         torch.testing.assert_close(by_row.double(), score.logsumexp(2), rtol=1e-4, atol=1e-4)
         if over_rows:
             torch.testing.assert_close(by_column.double(), score.logsumexp(1), rtol=1e-4, atol=1e-4)
+
+
+@NEEDS_TRITON
+@pytest.mark.parametrize(("rows", "columns"), [(3, 1100), (1100, 3)])   # 18 tiles in full precision
+def test_many_tiles_are_combined(rows, columns, device):
+    scores = make((8, 20), rows, columns, 0, device, torch.float32, scaled=True)
+    score = oracle_products(scores)
+    by_row, _, by_column = importlib.import_module(MODULES["triton"]).reductions(scores, make_target(scores, 0), True)
+    torch.testing.assert_close(by_row.double(), score.logsumexp(2), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(by_column.double(), score.logsumexp(1), rtol=1e-5, atol=1e-5)

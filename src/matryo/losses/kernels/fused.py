@@ -74,8 +74,8 @@ def reductions(scores: Scores, target: Tensor, over_rows: bool = False) -> tuple
             )  # fmt: skip
             for part, logs in zip(parts, found, strict=True):
                 count = part.shape[2]
-                launch(combine_kernel, (pieces(count, 128), dims), part, logs, far, part.shape[1], count, BLOCK=128,
-                       NEAR=near, num_warps=4)  # fmt: skip
+                launch(combine_kernel, (pieces(count, 32), dims), part, logs, far, part.shape[1], count, PARTS=16,
+                       BLOCK=32, NEAR=near, num_warps=1)  # fmt: skip
         return found[0], scores_at(scores, target), found[1] if over_rows else None
 
 

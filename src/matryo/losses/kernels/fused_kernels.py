@@ -117,20 +117,23 @@ def lse_kernel(
 
 
 @triton.jit(do_not_specialize=["parts"])
-def combine_kernel(logs, out, far, parts, count, BLOCK: tl.constexpr, NEAR: tl.constexpr):
-    """The log-sum-exp of [dims, parts, count] over the parts; ``far`` as in the kernel that wrote them."""
+def combine_kernel(logs, out, far, parts, count, PARTS: tl.constexpr, BLOCK: tl.constexpr, NEAR: tl.constexpr):
+    """The log-sum-exp of [dims, parts, count] over the parts, so many at once; ``far`` as where they were written."""
     if not NEAR and far is not None:  # noqa: SIM102
         if tl.load(far) == 0:
             return
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    start = logs + tl.program_id(1).to(tl.int64) * parts * count + at
+    at, k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, PARTS)
+    start = logs + tl.program_id(1).to(tl.int64) * parts * count + at[None, :]
     least, most = tl.full((BLOCK,), float("inf"), tl.float32), tl.full((BLOCK,), float("-inf"), tl.float32)
     total = tl.zeros((BLOCK,), tl.float32)
-    for _ in range(parts):
-        here = tl.load(start, at < count, 0.0) * LOG2E
-        start += count
-        least, higher = tl.minimum(least, here), tl.maximum(most, here)
-        total = total * tl.exp2(most - _finite(higher)) + tl.exp2(here - _finite(higher))
+    for first in range(0, parts, PARTS):
+        part = (first + k)[:, None]
+        there = part < parts
+        here = tl.load(start + part.to(tl.int64) * count, there & (at < count)[None, :], 0.0) * LOG2E
+        least = tl.minimum(least, tl.min(tl.where(there, here, float("inf")), 0))
+        here = tl.where(there, here, float("-inf"))
+        higher = tl.maximum(most, tl.max(here, 0))
+        total = total * tl.exp2(most - _finite(higher)) + tl.sum(tl.exp2(here - _finite(higher)[None, :]), 0)
         most = higher
     if NEAR:
         tl.store(far + at * 0, 1, (at < count) & ~((least > _LEAST) & (most < _MOST)))
