@@ -22,7 +22,7 @@ from matryo import EmbeddingSet, Nesting, evaluate
 from matryo.cli import build_parser
 from matryo.errors import MissingExtra
 from matryo.results import Row, append_rows
-from matryo.training.recipes import load_recipe, recipe_fields, recipe_from_dict
+from matryo.training.recipes import load_recipe, override, recipe_fields, recipe_from_dict
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "scripts" / "make_docs.py"
@@ -108,7 +108,11 @@ def test_commands_parse(words):
     args = build_parser().parse_args(words)
     if words[0] == "train" and words[1] != "RECIPE":
         given = {f.name: value for f in recipe_fields() if (value := getattr(args, f.name)) is not None}
-        load_recipe("demo" if words[1].endswith(".toml") else words[1], given)
+        shown = next((block.text for block in BLOCKS if block.text.startswith(f"# {words[1]}\n")), None)
+        if shown is not None:   # a recipe of the pages' own
+            override(recipe_from_dict(tomllib.loads(shown)), given)
+        else:
+            load_recipe("demo" if words[1].endswith(".toml") else words[1], given)
 
 
 def test_recipes_in_pages_are_recipes():

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from matryo.errors import StorageError
-from matryo.files import replacing, sha256, storage, write_json
+from matryo.files import replacing, sha256, storage, swap_in, write_json
 
 
 def names(folder: Path) -> list[str]:
@@ -80,6 +80,18 @@ def test_sha256_is_that_of_the_bytes(tmp_path: Path) -> None:
     assert sha256(tmp_path / "x") == hashlib.sha256(data).hexdigest()
 
 
+@pytest.mark.parametrize("path", ["../old", ".", "../link"])
+def test_a_folder_takes_the_place_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    for name in ("new", "old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    (tmp_path / "link").symlink_to(tmp_path / "old")
+    monkeypatch.chdir(tmp_path / "old")
+    swap_in(tmp_path / "new", Path(path))
+    assert names(tmp_path / "old") == ["new"]
+    assert names(tmp_path) == ["link", "old"]
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_a_full_disk_is_named_with_its_cure() -> None:
     told = r"cannot write here \(got No space left.*: free some space and run"
@@ -93,7 +105,7 @@ def test_a_full_disk_is_named_with_its_cure() -> None:
     assert isinstance(error.value, OSError)
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EBUSY])
 def test_what_the_disk_refuses_becomes_one_error(number: int) -> None:
     with pytest.raises(StorageError, match="cannot write here"), storage(Path("here")):
         raise OSError(number, os.strerror(number))

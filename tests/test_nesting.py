@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -99,6 +100,14 @@ def test_truncate_does_not_touch_its_input() -> None:
 def test_truncate_names_the_columns_there_are(dim: int) -> None:
     with pytest.raises(NestingError, match=rf"dim must lie in 1 … 3, the columns .*got {dim}\): pick a dim"):
         truncate(np.ones((2, 3)), dim)
+
+
+@pytest.mark.parametrize("dim", ["2", 2.0, np.float64(2), True, np.True_, None])
+def test_truncate_takes_no_dim_that_is_no_integer(dim: object) -> None:
+    told = rf"dim must be an integer.*got {re.escape(repr(dim))}\): say for example 8"
+    with pytest.raises(NestingError, match=told):
+        truncate(np.ones((2, 3)), dim)   # type: ignore[type-var]
+    assert truncate(np.ones((2, 3)), np.int64(2)).shape == (2, 2)
 
 
 @pytest.mark.parametrize(

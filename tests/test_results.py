@@ -95,6 +95,15 @@ def test_a_stamped_row_says_what_ran(monkeypatch: pytest.MonkeyPatch) -> None:
         (["matryo", "train", "--data=/mnt/pictures"], "matryo train --data=DIR"),
         (["matryo", "train", "--data", "pictures"], "matryo train --data DIR"),
         (["matryo", "evaluate", "/srv/emb/test", "emb/train"], "matryo evaluate test emb/train"),
+        (["matryo", "train", "--encoder.name", "bert:/home/me/model"], "matryo train --encoder.name bert:model"),
+        (["matryo", "train", "--encoder.name=bert:/home/me/model/"], "matryo train --encoder.name=bert:model"),
+        (["matryo", "evaluate", "/home/me/my files/emb"], "matryo evaluate emb"),
+        (["matryo", "evaluate", "/emb"], "matryo evaluate emb"),
+        (["matryo", "train", "https://a.b/c", "timm:hf_hub:a/b"], "matryo train https://a.b/c timm:hf_hub:a/b"),
+        (["matryo", "train", "--head.dims", "", "--name", "a b"], "matryo train --head.dims '' --name 'a b'"),
+        (["matryo", "train", "--head.dims", "8,16"], "matryo train --head.dims 8,16"),
+        (["scripts/run all.py", "x"], "python 'scripts/run all.py' x"),
+        (["/opt/scripts/run.py", "x"], "run.py x"),
     ],
 )
 def test_a_command_tells_no_folder_of_the_machine(argv: list[str], told: str) -> None:

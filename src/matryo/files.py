@@ -7,6 +7,7 @@ import errno
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import tempfile
 from pathlib import Path
@@ -62,6 +63,7 @@ def storage(path: Path) -> Iterator[None]:
             errno.ENOENT: "a folder of that path is not there: choose another",
             errno.ENOTDIR: "a part of that path is a file: choose another",
             errno.EISDIR: "that is a folder: name a file",
+            errno.EBUSY: "something is mounted there: choose a folder in it",
         }
         if error.errno not in cures:
             raise
@@ -137,9 +139,9 @@ def sha256(path: Path) -> str:
 
 def swap_in(folder: Path, path: Path) -> None:
     """Rename the whole ``folder`` to ``path``; what was there goes last, so a kill loses neither."""
-    old = None
+    path, old = path.resolve(), None   # "." has no name to rename, and a link is not the folder
     if path.exists():
-        old = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".old", dir=path.parent))
+        old = path.with_name(f".{path.name}.{secrets.token_hex(4)}.old")
         path.rename(old)
     try:
         sync_folder(folder)

@@ -117,6 +117,8 @@ def truncate(z: Array, dim: int, normalize: bool = True) -> Array:
     >>> truncate(np.array([[3.0, 4.0, 12.0]]), 2, normalize=False)
     array([[3., 4.]])
     """
+    if not _is_integer(dim):
+        raise NestingError("dim must be an integer, how many columns to keep", got=repr(dim), cure="say for example 8")
     if not 1 <= dim <= z.shape[-1]:
         raise NestingError(
             f"dim must lie in 1 … {z.shape[-1]}, the columns of the vectors",
@@ -168,11 +170,15 @@ def _torch() -> Any:
 def _check_dims(dims: Iterable[int]) -> tuple[int, ...]:
     given = tuple(dims)
     rule, cure = "dims must be positive integers in increasing order", "list each dim once, smallest first"
-    if not given or not all(isinstance(m, (int, np.integer)) and not isinstance(m, bool) for m in given):
+    if not given or not all(map(_is_integer, given)):
         raise NestingError(rule, got=given, cure=cure)
     if given[0] < 1 or any(low >= high for low, high in pairwise(given)):
         raise NestingError(rule, got=given, cure=cure)
     return tuple(int(m) for m in given)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def _check_weights(weights: Iterable[float] | None, count: int) -> tuple[float, ...]:

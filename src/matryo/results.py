@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import asdict, dataclass, field, fields
@@ -131,17 +132,18 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def command_line(argv: list[str]) -> str:
-    """The command as others would type it: no folder outside the project appears in a stored row.
+    """The command as others would type it into a shell: no folder outside the project appears in a stored row.
 
     >>> command_line(["/somewhere/bin/matryo", "train", "demo", "--data", "/mnt/pictures", "--optim.lr=0.1"])
     'matryo train demo --data DIR --optim.lr=0.1'
     """
     program = Path(argv[0])
-    name = f"python {program}" if program.suffix == ".py" and not program.is_absolute() else program.name
-    words = ["matryo" if program.name == "__main__.py" else name, *argv[1:]]
+    name = ["python", str(program)] if program.suffix == ".py" and not program.is_absolute() else [program.name]
+    words = [*(["matryo"] if program.name == "__main__.py" else name), *argv[1:]]
     hidden = ["DIR" if before == "--data" else word for before, word in zip(["", *words[:-1]], words, strict=True)]
     hidden = [re.sub(r"^--data=.*", "--data=DIR", word) for word in hidden]
-    return " ".join(re.sub(r"(^|=)/\S*/([^/]+)/?$", r"\1\2", word) for word in hidden)
+    # Behind a colon too, as in bert:/somewhere/model; but an address, https://…, is no folder.
+    return shlex.join(re.sub(r"(^|[=:])/(?!/)(?:.*/)?([^/]+)/?$", r"\1\2", word) for word in hidden)
 
 
 def _commit() -> str:

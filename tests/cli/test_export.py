@@ -76,7 +76,7 @@ def test_mistakes_are_one_line_with_a_cure(texts_run, tmp_path, capsys):
     assert "export it to sentence-transformers or transformers or onnx" in told
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "mine").write_text("x")
-    assert "--overwrite" in error(capsys, "export", texts_run, "--to", "transformers", "--out", tmp_path / "there")
+    assert "another --out" in error(capsys, "export", texts_run, "--to", "transformers", "--out", tmp_path / "there")
     assert "only a slimmable network" in error(
         capsys, "export", texts_run, "--to", "transformers", "--out", tmp_path / "out", "--width", "0.5"
     )

@@ -10,6 +10,7 @@ import pytest
 
 from matryo import EmbeddingSet, Nesting
 from matryo.cli import VERBS, build_parser, main
+from matryo.evaluation import zero_shot
 from matryo.results import read_rows
 
 
@@ -142,6 +143,35 @@ def test_a_split_of_other_classes_is_left_out_unless_asked_for(matryo, refused, 
     assert done.returncode == 0, done.stderr
     assert "left out unseen" in done.stderr
     assert "of a class that the database holds" in refused("evaluate", folder, "--queries", "unseen")
+
+
+def test_zero_shot_needs_no_database(matryo, refused, tmp_path):
+    rng = np.random.default_rng(0)
+    labels = np.arange(12) % 3
+    images = 4 * np.eye(3, 8)[labels] + rng.normal(size=(12, 8))
+    asked = EmbeddingSet.write(tmp_path / "mine" / "val", images, labels=labels, classes=list("abc"))
+    texts = EmbeddingSet.write(tmp_path / "texts", np.eye(3, 8), labels=range(3), classes=list("abc"))
+    wanted = zero_shot(texts, asked).top1
+    words = ["evaluate", tmp_path / "mine", "--texts", tmp_path / "texts"]
+    for queries in (["--queries", "val"], []):
+        rows = tmp_path / f"rows{len(queries)}.jsonl"
+        done = matryo(*words, *queries, "--protocols", "zero-shot,similarity", "--json", rows)
+        assert done.returncode == 0, done.stderr
+        found, span = read_rows(rows)
+        assert (span.kind, found.figures["split"], found.figures["top1"]) == ("similarity", "val", list(wanted))
+    assert "split train" in refused(*words, "--queries", "val", "--protocols", "zero-shot,evaluate")
+    assert "split nope" in refused(*words, "--queries", "nope", "--protocols", "zero-shot")
+    (tmp_path / "bare").mkdir()
+    bare = ["evaluate", tmp_path / "bare", "--texts", tmp_path / "texts", "--protocols", "zero-shot"]
+    assert "must hold embeddings (got none): give a folder with" in refused(*bare)
+
+
+def test_a_run_whose_database_has_another_name_is_told_how_to_say_so(refused, tmp_path):
+    folder = vectors(tmp_path / "run" / "embeddings").parent
+    (folder / "embeddings" / "train").rename(folder / "embeddings" / "learn")
+    (folder / "run.json").write_text(json.dumps({"recipe": {"data": {"train": "learn", "source": "texts"}}}))
+    assert "split train (got learn, test): say --database learn" in refused("evaluate", folder)
+    assert f"matryo encode {folder} --data DIR --split nope" in refused("evaluate", folder, "--database", "nope")
 
 
 def test_bad_folders_are_named_with_their_cure(refused, tmp_path):

@@ -63,7 +63,12 @@ def test_a_folder_of_images_from_training_to_a_table(few, folder, tmp_path, caps
     assert main(["train", "tiny-imagenet-rn18", "--data", str(folder), "--data.source", "folder", "--out", str(run),
                  "--encoder.name", "convnet", "--loop.compile", "false", *FAST]) == 0  # fmt: skip
     assert "next: matryo encode" in capsys.readouterr().out
+    assert f"matryo encode {run} --data DIR" in error(capsys, "evaluate", run)
+    assert main(["encode", str(run), "--data", str(folder), "--split", "val", "--quiet"]) == 0
+    assert "next:" not in capsys.readouterr().out   # there is no database yet
+    assert f"matryo encode {run} --data DIR --split train" in error(capsys, "evaluate", run)
     assert main(["encode", str(run), "--data", str(folder), "--quiet"]) == 0
+    assert f"next: matryo evaluate {run}\n" in capsys.readouterr().out
     stored = EmbeddingSet.open(run / "embeddings" / "val")
     stored.verify()
     assert stored.classes == tuple(sorted(few.classes))   # folders are read in order of their names
@@ -150,11 +155,24 @@ def test_a_corrupt_image_is_one_line_from_worker_processes_too(folder, tmp_path,
     assert ".png" in error(capsys, *words, "--data.workers", "1")
 
 
-def test_a_misspelt_flag_names_the_one_meant(capsys):
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["--head.knd", "tied"], "--head.knd: did you mean --head.kind?"),
+        (["--optim.lrr=3"], "--optim.lrr=3: did you mean --optim.lr?"),
+        (["--lr", "3"], "--lr: did you mean --optim.lr?"),
+        (["--set", "optim.lr=1"], "--set: say --optim.lr 1"),
+        (["--set=optim.lr=1"], "--set=optim.lr=1: say --optim.lr 1"),
+        (["optim.lr=1"], "optim.lr=1: say --optim.lr 1"),
+        (["--set", "optim.rate=1"], "--set"),   # nothing is near
+        (["--verbose"], "--verbose"),
+    ],
+)
+def test_a_misspelt_flag_names_the_one_meant(given, told, capsys):
     with pytest.raises(SystemExit) as stop:
-        main(["train", "demo", "--head.knd", "tied"])
+        main(["train", "demo", *given])
     assert stop.value.code == 2
-    assert "did you mean --head.kind?" in capsys.readouterr().err
+    assert capsys.readouterr().err.endswith(f"unrecognized argument {told}\n")
 
 
 def test_numbered_classes_are_names_of_their_own(few, tmp_path):

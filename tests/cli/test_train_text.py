@@ -50,7 +50,9 @@ def test_a_corpus_and_its_masked_words(tmp_path, capsys):
     assert "masked words on test  8:" in shown
     assert "their loss on test" in shown
     assert "windows/s" in shown
-    assert main(words(["encode", run, "--data", tmp_path, "--split", "test", "--quiet"])) == 0
+    for splits in (["--split", "test"], []):   # nothing here has a label: there is nothing to evaluate
+        assert main(words(["encode", run, "--data", tmp_path, *splits, "--quiet"])) == 0
+        assert "next:" not in capsys.readouterr().out
     assert len(EmbeddingSet.open(run / "embeddings" / "test")) == 20
 
 
@@ -61,12 +63,18 @@ def test_pairs_become_two_folders(tmp_path, capsys):
     run = tmp_path / "run"
     assert main(words(["train", "minilm-pairs", "--data", tmp_path / "data", "--out", run, *FAST])) == 0
     assert "hit@10 on test" in capsys.readouterr().out
+    assert main(words(["evaluate", run])) == 1   # and what it says to do instead is done next
+    assert f"matryo encode {run} --data DIR --split test\n" in capsys.readouterr().err
     assert main(words(["encode", run, "--data", tmp_path / "data", "--split", "test", "--quiet"])) == 0
     shown = capsys.readouterr().out
     assert "test/queries: 16 vectors of 128 dimensions" in shown
+    assert shown.endswith(f"next: matryo evaluate {run}\n")
     assert len((run / "embeddings" / "test" / "relevance.tsv").read_text().splitlines()) == 17
     assert main(words(["encode", run, "--data", tmp_path / "data", "--split", "test", "--quiet"])) == 0
     assert "there already" in capsys.readouterr().out
+    write(tmp_path / "data" / "test.jsonl", rows[::-1])   # as many rows under the same name
+    assert main(words(["encode", run, "--data", tmp_path / "data", "--split", "test", "--quiet"])) == 1
+    assert "whose data has changed since): choose another --out, or pass --overwrite" in capsys.readouterr().err
     assert main(words(["evaluate", run, "--quiet"])) == 0
     assert "nDCG@10" in capsys.readouterr().out
 

@@ -7,7 +7,7 @@ import pytest
 
 from matryo.data import decode_all
 from matryo.data.arrays import ArrayImages
-from matryo.data.decode import decode, image_shape, in_threads
+from matryo.data.decode import decode, image_shape, in_threads, to_rgb
 from matryo.errors import DataError, MissingExtra
 
 Image = pytest.importorskip("PIL.Image")
@@ -75,6 +75,26 @@ def test_16_bit_gray_keeps_its_high_byte(encode):
     deep = np.array([[0, 255, 256, 65_535]], np.uint16)
     assert decode(encode(deep), "x")[0, :, 0].tolist() == [0, 0, 1, 255]
     assert decode(encode(deep, "TIFF"), "x")[0, :, 2].tolist() == [0, 0, 1, 255]
+
+
+def test_32_bit_gray_may_hold_8_bits_or_16(encode):
+    shallow, deep = np.array([[0, 1, 128, 255]], np.int32), np.array([[0, 255, 256, 65_535]], np.int32)
+    assert Image.fromarray(shallow).mode == "I"
+    assert decode(encode(shallow, "TIFF"), "x")[0].tolist() == [[value] * 3 for value in (0, 1, 128, 255)]
+    assert to_rgb(Image.fromarray(shallow), "x")[0, :, 1].tolist() == [0, 1, 128, 255]
+    assert decode(encode(deep, "TIFF"), "x")[0, :, 0].tolist() == [0, 0, 1, 255]
+
+
+@pytest.mark.parametrize("ending", ["PNG", "TIFF", "PPM"])
+def test_a_dark_image_of_16_bits_stays_dark(encode, ending):
+    dark = np.array([[0, 1, 128, 255]], np.uint16)
+    assert not decode(encode(dark, ending), "x").any()
+
+
+@pytest.mark.parametrize("value", [-1, 1 << 16])
+def test_32_bit_gray_beyond_16_bits_is_refused(encode, refuses, value):
+    with refuses("image a.tif must have 8 or 16 bits", "Pillow mode I", "save it as 8-bit"):
+        decode(encode(np.array([[0, value]], np.int32), "TIFF"), "a.tif")
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int32])

@@ -133,6 +133,19 @@ def test_padding_and_length_that_a_file_asks_for_are_not_its_to_decide(tokenizer
     assert np.array_equal(Tokenizer.open(path).encode(TEXTS, 32)[0], tokenizer.encode(TEXTS, 32)[0])
 
 
+@pytest.mark.parametrize("accents", [None, False, True])
+@pytest.mark.parametrize("chinese", [False, True])
+def test_old_berts_say_what_becomes_of_accents_and_chinese(tmp_path, accents, chinese):
+    transformers = pytest.importorskip("transformers")
+    pieces = [*("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), "café", "cafe", "漢", "##字", "字", "漢字"]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    settings = {"do_lower_case": True, "strip_accents": accents, "tokenize_chinese_chars": chinese}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    theirs = transformers.BertTokenizer(str(tmp_path / "vocab.txt"), **settings)
+    ours = Tokenizer.open(tmp_path)
+    assert ours.flat(["Café 漢字"])[0].tolist() == theirs("Café 漢字")["input_ids"]
+
+
 @pytest.mark.parametrize("lower", [True, False])
 def test_old_berts_have_a_vocab_txt(tmp_path, lower):
     pieces = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "The", "cat", "##s", "!"]

@@ -33,7 +33,7 @@ def test_it_is_readable(folder: Path) -> None:
     data = json.loads(text)
     assert list(data) == [
         "format", "dim", "dtype", "nesting", "normalized", "model", "dataset", "split",
-        "classes", "superclasses", "superclass_of", "count", "files",
+        "classes", "superclasses", "superclass_of", "content", "count", "files",
     ]   # fmt: skip
     assert data["format"] == 1
     assert data["nesting"] == {"dims": [2], "weights": [1.0]}

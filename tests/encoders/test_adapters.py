@@ -255,6 +255,12 @@ def test_an_open_clip_model_is_a_dual_encoder(clip, tmp_path):
     again.load_state_dict(clip.state_dict())
     with torch.no_grad():
         torch.testing.assert_close(again.embed_queries(images), a)
+    again = build_encoder(f"open_clip:local-dir:{tmp_path / 'gone'}", shape=tmp_path / "shape")
+    again.load_state_dict(clip.state_dict())
+    with torch.no_grad():
+        torch.testing.assert_close(again.embed_candidates(Tokens(ids, ids != 0)), b)
+    with pytest.raises(InputError, match=r"open_clip must be able to load the model \(got local-dir:.*gone.*\): check"):
+        build_encoder(f"open_clip:local-dir:{tmp_path / 'gone'}")
     with pytest.raises(InputError, match=r"a dual encoder has the dim it has \(got 8, not 16\): use dim 0"):
         build_encoder("open_clip:matryo-test", dim=8)
     with pytest.raises(InputError, match=r"open_clip must have a model of that name \(got 'nope'\)"):
@@ -289,6 +295,30 @@ def test_a_timm_model_goes_home_and_comes_back(timm, name, layout, tmp_path):
     with torch.no_grad():
         twice = from_timm(f"local-dir:{tmp_path / 'twice'}", pretrained=True).eval()
         torch.testing.assert_close(twice(images), wanted)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("swin_tiny_patch4_window7_224", {"embed_dim": 24, "depths": (1, 1, 1, 1), "num_heads": (1, 2, 4, 8)}),
+        ("swinv2_tiny_window8_256", {"embed_dim": 24, "depths": (1, 1, 1, 1), "num_heads": (1, 2, 4, 8)}),
+        ("davit_tiny", {"embed_dims": (8, 16, 24, 32), "depths": (1, 1, 1, 1), "num_heads": (1, 2, 3, 4)}),
+        ("nextvit_small", {}),
+    ],
+)
+def test_weights_that_timm_would_rename_go_home(timm, name, shape, tmp_path):
+    encoder, images = from_timm(name, size=64, **shape).eval(), torch.randn(1, 3, 64, 64)
+    encoder.save(tmp_path)
+    home = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
+    back = from_timm(f"local-dir:{tmp_path}", pretrained=True).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(home(images), encoder(images))
+        torch.testing.assert_close(back(images), encoder(images))
+    assert (back.dim, back.settings.keys()) == (encoder.dim, encoder.settings.keys())
+    other = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, num_classes=3).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(other.forward_features(images), home.forward_features(images))
+        assert other(images).shape == (1, 3)
 
 
 @pytest.mark.usefixtures("timm")

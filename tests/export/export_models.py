@@ -1,5 +1,8 @@
 """Models to export, whose weights all matter; nothing is trained."""
 
+import contextlib
+import re
+
 import torch
 from torch import nn
 
@@ -38,6 +41,14 @@ def alive(model):
             nn.init.normal_(value.data, std=0.2 if value.ndim < 4 else 0.05)
     model.network.eval()
     return model
+
+
+def run_card(folder, **known):
+    """What the Python of a card leaves behind, run where the folder lies; a card names it alone."""
+    code = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL)[1]
+    with contextlib.chdir(folder.parent), torch.no_grad():
+        exec(code, known)
+    return known
 
 
 def text_model(name="bert-tiny", *, dim=0, dims=(8, 32, 128), kind="pairs", pooling="", length=24, words=None):

@@ -1,19 +1,23 @@
 """An exported folder is whole or absent, replaces nothing unasked, and says what it is."""
 
 import json
+import os
 import re
 
 import numpy as np
 import pytest
 from export_models import image_model, text_model
 
-from matryo import EmbeddingSet, Nesting
+from matryo import EmbeddingSet, Nesting, train
 from matryo import export as room
 from matryo.cli.export import FORMATS as TYPED
+from matryo.data import array_dataset
 from matryo.errors import InputError, MissingExtra
 from matryo.evaluation import Relevance, evaluate, pairs
 from matryo.export import FORMATS, export, format_names
+from matryo.files import lock
 from matryo.results import stamp
+from matryo.training import load_recipe
 
 
 def front_matter(folder):
@@ -130,12 +134,88 @@ def test_nothing_is_replaced_unasked(tmp_path):
     export(other, "timm", out, overwrite=True)
     assert {path.name for path in out.iterdir()} == {"README.md", "config.json", "model.safetensors"}
     assert [path.name for path in out.parent.iterdir()] == ["out"], "no half folder is left"
-    file = tmp_path / "file"
-    file.write_text("mine")
-    with pytest.raises(InputError, match="what is there is not replaced"):
-        export(model, "timm", file)
     (tmp_path / "empty").mkdir()
     export(model, "timm", tmp_path / "empty")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("what", ["a file", "a folder of files", "a folder with a card of somebody's"])
+def test_what_no_export_wrote_is_never_replaced(what, overwrite, tmp_path):
+    out = tmp_path / "out"
+    inside = out if what == "a file" else out / ("README.md" if "card" in what else "photo.png")
+    inside.parent.mkdir(exist_ok=True)
+    inside.write_text("---\ntags:\n- theirs\n---\n")
+    rule = rf"what is there is not replaced, as it is not an export alone \(got {out}\): choose another --out$"
+    with pytest.raises(InputError, match=rule):
+        export(image_model(), "timm", out, overwrite=overwrite)
+    assert inside.read_text() == "---\ntags:\n- theirs\n---\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_clone_of_a_hub_keeps_its_history(tmp_path):
+    out = export(image_model(), "timm", tmp_path / "out")
+    (out / ".git").mkdir()
+    with pytest.raises(InputError, match="as it is not an export alone"):
+        export(image_model(), "timm", out, overwrite=True)
+    assert (out / ".git").is_dir()
+
+
+def test_a_run_is_not_replaced_by_its_export(tmp_path):
+    """Nor is what it lies in, even where the card of an export is beside it."""
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3), np.uint8)
+    small = {"encoder.name": "resnet18", "encoder.dim": "0", "head.dims": "8,64", "data.test": "", "loop.epochs": "1",
+             "loop.batch": "2"}  # fmt: skip
+    images = array_dataset({"train": (pixels, [0, 0, 1, 1])})
+    run = train(load_recipe("demo", small), images, tmp_path / "hub" / "run", progress=False)
+    before = {path: path.read_bytes() for path in run.iterdir() if path.is_file()}
+    inside = export(run, "timm", run / "export" / "timm")
+    assert export(run, "timm", inside, overwrite=True) == inside, "in a run an export may lie"
+    for out in (run, run / "export" / "..", run.parent):
+        (out / "README.md").write_bytes((inside / "README.md").read_bytes())
+        with pytest.raises(InputError, match="what is there is not replaced, as it is not an export alone"):
+            export(run, "timm", out, overwrite=True)
+    assert {path: path.read_bytes() for path in before} == before
+
+
+@pytest.mark.parametrize("how", ["here", "by a link"])
+def test_an_export_is_replaced_however_it_is_named(how, tmp_path, monkeypatch):
+    real = export(image_model(), "timm", tmp_path / "real")
+    (real / "stray").write_text("gone")
+    monkeypatch.chdir(real)
+    if how == "by a link":
+        (tmp_path / "link").symlink_to(real)
+    export(image_model(), "timm", "." if how == "here" else "../link", overwrite=True)
+    assert sorted(path.name for path in real.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == (["real"] if how == "here" else ["link", "real"])
+    assert "# real" in (real / "README.md").read_text()
+
+
+def test_what_a_killed_export_left_is_swept(tmp_path):
+    names = [".out.0123abcd.tmp", ".out.89abcdef.tmp", ".out.mine.tmp", ".other.0123abcd.tmp"]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "half").write_text("x")
+    writing = lock(tmp_path / names[1])   # as an export that lives does
+    export(image_model(), "timm", tmp_path / "out")
+    os.close(writing)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names[1:], "out"])
+    export(image_model(), "timm", tmp_path / "out", overwrite=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names[2:], "out"])
+
+
+def test_an_export_under_way_is_left_alone(tmp_path, monkeypatch):
+    """Another begins while the first writes: neither takes the other's folder away."""
+    write = room.to_timm.write_weights
+
+    def begin_another(path, weights):
+        monkeypatch.setattr(room.to_timm, "write_weights", write)
+        export(image_model(), "timm", tmp_path / "out")
+        write(path, weights)
+
+    monkeypatch.setattr(room.to_timm, "write_weights", begin_another)
+    export(image_model(), "timm", tmp_path / "out", overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert len(list((tmp_path / "out").iterdir())) == 3
 
 
 def test_a_failure_leaves_nothing(tmp_path, monkeypatch):

@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 import torch
-from export_models import TEXTS, alive, image_model, tokenizer, trained
+from export_models import TEXTS, alive, image_model, run_card, tokenizer, trained
 from safetensors.torch import load_file
+from torch.nn import functional as F
 
 from matryo.encoders import Tokens, from_timm
 from matryo.errors import InputError
@@ -36,6 +37,16 @@ def test_timm_loads_what_is_written(case, tmp_path):
     assert theirs.pretrained_cfg["interpolation"] == "bilinear"
 
 
+@pytest.mark.parametrize("flip", [False, True])
+def test_the_card_gives_the_vectors_of_the_model(flip, tmp_path):
+    pytest.importorskip("timm", exc_type=ImportError)
+    model = image_model(flip=flip)
+    folder, images = export(model, "timm", tmp_path / "out"), torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        wanted = F.normalize(model.network.embed(images, flip=flip)[:, :64])
+    torch.testing.assert_close(run_card(folder, images=images)["vectors"], wanted)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_the_files_are_what_timm_reads(case, tmp_path):
     model = CASES[case]()
@@ -53,6 +64,7 @@ def test_a_model_of_timm_goes_home(layout, tmp_path):
     timm = pytest.importorskip("timm", exc_type=ImportError)
     model = image_model("timm:resnet10t", size=64)
     model.network.to(memory_format=layout)   # a model that was loaded has the second
+    model.network.encoder.model.pretrained_cfg["crop_mode"] = "squash"   # as some published ones have
     folder = export(model, "timm", tmp_path / "out")
     theirs, images = timm.create_model(f"local-dir:{folder}", pretrained=True).eval(), torch.randn(2, 3, 64, 64)
     with torch.no_grad():
@@ -62,7 +74,7 @@ def test_a_model_of_timm_goes_home(layout, tmp_path):
     # Images must be read as they were in this training, not as the published weights were trained.
     seen = config["pretrained_cfg"]
     assert (seen["input_size"], seen["mean"]) == ([3, 64, 64], list(model.recipe.data.mean))
-    assert (seen["interpolation"], seen["crop_pct"]) == ("bilinear", 1.0)
+    assert (seen["interpolation"], seen["crop_pct"], seen["crop_mode"]) == ("bilinear", 1.0, "center")
 
 
 def test_a_model_of_timm_for_images_of_another_size_goes_home(tmp_path):
@@ -95,21 +107,29 @@ def test_a_model_of_open_clip_goes_home(tmp_path):
     known = open_clip.factory._MODEL_CONFIGS
     known["matryo-test"] = config
     try:
-        recipe = Recipe(name="clip", data=Data(source="captions"), encoder=Encoder(name="open_clip:matryo-test"),
-                        objective=Objective(kind="pairs"), loop=Loop(precision="fp32"))  # fmt: skip
+        recipe = Recipe(name="clip", data=Data(source="captions", test_flip=True),
+                        encoder=Encoder(name="open_clip:matryo-test"), objective=Objective(kind="pairs"),
+                        loop=Loop(precision="fp32"))  # fmt: skip
         model = trained(recipe, sides=("images", "texts"))
         assert isinstance(model.network, PairModel)
+        model.network.encoder.settings["preprocess_cfg"]["resize_mode"] = "squash"   # as some published ones have
     finally:
         del known["matryo-test"]
     folder = export(alive(model), "open_clip", tmp_path / "out")
     seen = json.loads((folder / "open_clip_config.json").read_text())["preprocess_cfg"]
     assert (seen["mean"], seen["interpolation"]) == (list(recipe.data.mean), "bilinear")
+    assert seen["resize_mode"] == "shortest"
     theirs = open_clip.create_model(f"local-dir:{folder}").eval()
     images, ids = torch.randn(2, 3, 32, 32), torch.randint(1, 30, (2, 12))
     with torch.no_grad():
         a, b = model.network.encoder((images, Tokens(ids)))
         torch.testing.assert_close(theirs.encode_image(images), a)
         torch.testing.assert_close(theirs.encode_text(ids), b)
+        card = run_card(folder, images=images, ids=ids)
+        dim = card["vectors"].shape[1]
+        wanted = model.network.embed(images, flip=True)
+        torch.testing.assert_close(card["vectors"], F.normalize(wanted[:, :dim]))
+        torch.testing.assert_close(card["texts"], F.normalize(b[:, :dim]))
 
 
 def test_the_tokenizer_lies_where_open_clip_looks_for_it(tmp_path):

@@ -1,10 +1,14 @@
 """A folder that transformers loads has our hidden states, and a masked model's predictions at every dim."""
 
+import json
+
+import numpy as np
 import pytest
 import torch
-from export_models import TEXTS, image_model, text_model
+from export_models import TEXTS, alive, image_model, run_card, text_model
+from torch.nn import functional as F
 
-from matryo.encoders import Tokens
+from matryo.encoders import Tokens, TransformersEncoder
 from matryo.errors import InputError
 from matryo.export import export
 
@@ -45,6 +49,31 @@ def test_a_masked_model_predicts_the_same_words(tmp_path):
         torch.testing.assert_close(got[tokens.mask], (z @ network.words.T + network.bias)[tokens.mask],
                                    atol=1e-4, rtol=1e-4)  # fmt: skip
     assert theirs.config.is_matryoshka
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
+@pytest.mark.parametrize("kind", ["pairs", "masked"])
+def test_the_card_gives_the_vectors_of_the_model(kind, pooling, tmp_path):
+    """A masked model's are behind its transform, of which the pooling in a config.json would say nothing."""
+    model = text_model(kind=kind, pooling=pooling)
+    folder = export(model, "transformers", tmp_path / "out")
+    wanted = model.encode(["a text", "another one"], dim=32)
+    np.testing.assert_allclose(run_card(folder)["vectors"], wanted, atol=1e-5)
+    config = json.loads((folder / "config.json").read_text())
+    assert config.get("pooling") == (pooling if kind == "pairs" else None)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
+def test_the_card_of_a_model_of_images_looks_at_their_mirror_images_too(pooling, tmp_path):
+    config = transformers.ViTConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, image_size=8, patch_size=4
+    )
+    model, images = image_model(dims=(4, 8, 16), dim=0, flip=True), torch.randn(2, 3, 8, 8)
+    model.network.encoder = TransformersEncoder(transformers.ViTModel(config, add_pooling_layer=False), 16, pooling)
+    folder = export(alive(model), "transformers", tmp_path / "out")
+    with torch.no_grad():
+        wanted = F.normalize(model.network.embed(images, flip=True)[:, :8])
+    torch.testing.assert_close(run_card(folder, images=images)["vectors"], wanted, atol=1e-5, rtol=1e-5)
 
 
 def test_what_transformers_would_not_apply_is_refused(tmp_path):

@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tqdm import tqdm
 
 from matryo.data import array_dataset
-from matryo.errors import DataError, NestingError, RunError, TrainingError
+from matryo.errors import DataError, InputError, NestingError, RunError, TrainingError
 from matryo.training import load, load_recipe, loop, train
 from matryo.training.checkpoint import load_weights
 from matryo.training.measure import measure
@@ -173,6 +174,55 @@ def test_two_processes_equal_one_on_the_same_global_batch(tmp_path):
     wanted, got = (load_weights(tmp_path / name / "model.safetensors") for name in ("one", "two"))
     for name in wanted:
         torch.testing.assert_close(wanted[name], got[name], atol=1e-5, rtol=1e-4)
+
+
+def test_a_run_stopped_after_its_last_step_trains_no_further(tmp_path, monkeypatch):
+    """Seven steps are one epoch and a part of another, whose rest must not be trained on."""
+    whole = train(recipe(loop__steps=7), dataset(), tmp_path / "whole", progress=False)
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "measure", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            train(recipe(loop__steps=7), dataset(), tmp_path / "run", progress=False)
+    run = train(recipe(loop__steps=7), dataset(), tmp_path / "run", progress=False)
+    assert [line["step"] for line in metrics(run)] == [1, 2, 3, 4, 5, 6, 7]
+    a, b = load_weights(whole / "model.safetensors"), load_weights(run / "model.safetensors")
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_what_cannot_be_measured_is_told_before_training(tmp_path):
+    with pytest.raises(InputError, match="whole patches"):
+        train(recipe(encoder__name="vit-ti8", encoder__dim=0, data__test_size=20), dataset(), tmp_path / "run",
+              progress=False)  # fmt: skip
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_a_run_may_be_measured_on_other_splits_than_it_began_with(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "measure", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            train(recipe(), dataset(), tmp_path / "run", progress=False)
+    run = train(recipe(data__test=""), dataset(), tmp_path / "run", progress=False)
+    assert json.loads((run / "run.json").read_text())["row"]["figures"]["top1"] == {}
+
+
+def test_a_folder_that_holds_something_else_is_left_alone(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "model.safetensors").write_bytes(b"precious")
+    with pytest.raises(RunError, match=r"a run needs a folder of its own .*which holds model.safetensors"):
+        train(recipe(), dataset(), tmp_path / "mine", progress=False)
+    assert (tmp_path / "mine" / "model.safetensors").read_bytes() == b"precious"
+    assert len(list((tmp_path / "mine").iterdir())) == 1
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / ".keep").touch()
+    train(recipe(loop__steps=1), dataset(), tmp_path / "empty", progress=False)
+
+
+def test_measuring_has_a_bar_of_its_own(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("matryo.training.batches.tqdm", lambda *a, **k: tqdm(*a, **{**k, "delay": 0}))
+    train(recipe(loop__steps=1), dataset(), tmp_path / "run")
+    said = capsys.readouterr().err
+    assert "test test: 100%" in said
+    assert "the warm-up of 3 steps outlasts the 1 of training" in said
 
 
 def test_a_complete_run_is_left_as_it_is(tmp_path):

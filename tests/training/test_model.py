@@ -2,12 +2,13 @@
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional as F
 
-from matryo.encoders import build_encoder
-from matryo.errors import NestingError, RecipeError
-from matryo.training.model import build_model, freeze_before
+from matryo.encoders import Tokens, build_encoder
+from matryo.errors import NestingError, RecipeError, RunError
+from matryo.training.model import build_model, freeze_before, start_from
 from matryo.training.recipe import Recipe
 from matryo.training.recipes import override
 
@@ -158,6 +159,30 @@ def test_training_leaves_no_trace_in_a_frozen_encoder(name):
     with_gradient = {key for key, p in model.named_parameters() if p.grad is not None}
     expected = {"encoder.projection.weight", "encoder.projection.bias"} if name == "resnet18" else set()
     assert with_gradient == {"head.weight", "head.bias"} | expected
+
+
+@pytest.mark.parametrize("changes", [{"encoder__name": "vit-ti8", "encoder__drop_path": 0.9},
+                                     {"encoder__name": "bert-tiny", "encoder__dropout": 0.9}])  # fmt: skip
+def test_a_frozen_transformer_drops_nothing(changes):
+    """Attention and blocks drop by themselves, without a layer that does."""
+    model = build_model(recipe(head__dims=8, text__length=16, **changes), classes=3, vocabulary=30)
+    model.train()
+    for module in freeze_before(model.encoder, "none"):
+        module.eval()
+    inputs = Tokens(torch.arange(12)[None]) if "bert" in changes["encoder__name"] else torch.randn(2, 3, 32, 32)
+    assert torch.equal(model.encoder(inputs), model.encoder(inputs))
+
+
+@pytest.mark.parametrize(("name", "told"), [("blocks.12.norm1.weight", True), ("head.weight", False)])
+def test_weights_that_have_no_place_are_named_unless_they_are_a_heads(name, told, tmp_path):
+    encoder = build_encoder("vit-ti8", size=32)
+    others = {name: torch.ones(4), "blocks.0.extra": torch.zeros(3)}
+    save_file({**encoder.state_dict(), **others}, tmp_path / "w.safetensors")
+    if told:
+        with pytest.raises(RunError, match=r"weights of this encoder alone \(got 1 .*blocks.12.norm1.weight"):
+            start_from(encoder, tmp_path / "w.safetensors")
+    else:
+        start_from(encoder, tmp_path / "w.safetensors")
 
 
 class Transformer(nn.Module):

@@ -107,6 +107,18 @@ def test_layer_norms_do_not_decay():
     assert groups[1]["weight_decay"] == 0
 
 
+def test_matrices_decay_whatever_libraries_call_them():
+    parts = {"attention": nn.MultiheadAttention(4, 2), "words": nn.Embedding(3, 4), "norm": nn.RMSNorm(4)}
+    model = nn.ModuleDict(parts)
+    model.text_projection, model.pos_embed = nn.Parameter(torch.zeros(4, 4)), nn.Parameter(torch.zeros(1, 9, 4))
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    groups = make_optimizer(model, recipe(optim__weight_decay=0.1, optim__decay="matrices")).param_groups
+    decayed = {names[id(one)] for group in groups if group["weight_decay"] for one in group["params"]}
+    assert decayed == {"attention.in_proj_weight", "attention.out_proj.weight", "text_projection"}
+    most = make_optimizer(nn.RMSNorm(4), recipe(optim__weight_decay=0.1)).param_groups
+    assert [group["weight_decay"] for group in most] == [0]
+
+
 def test_frozen_parameters_are_left_out():
     model = build_model(recipe(encoder__name="resnet18"), classes=3)
     freeze_before(model.encoder, "layer4.1.conv2")

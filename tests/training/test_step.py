@@ -24,14 +24,17 @@ def inputs(kind):
     if kind == "classify":
         return Tokens(ids, torch.arange(12) < torch.arange(5, 13)[:, None]), torch.arange(8) % 3
     target = torch.randint(30, (8, 2), generator=source)
+    if kind == "uneven":   # the first texts ask for nothing, others for one word or two
+        target[:3] = target[5, 1] = IGNORED
     return MaskedText(Tokens(ids), torch.tensor([[1, 5]]).expand(8, -1)), target
 
 
-@pytest.mark.parametrize("kind", ["classify", "masked"])
+@pytest.mark.parametrize("kind", ["classify", "masked", "uneven"])
 def test_parts_give_the_step_of_the_whole(kind):
-    found = []
+    found, objective = [], "classify" if kind == "classify" else "masked"
     for parts in (1, 4):
-        recipe = override(Recipe(), {**SMALL, "objective.kind": kind, "head.kind": "tied", "loop.parts": str(parts)})
+        changes = {"objective.kind": objective, "head.kind": "tied", "loop.parts": str(parts)}
+        recipe = override(Recipe(), {**SMALL, **changes})
         model = build_model(recipe, 3, vocabulary=30)
         step = make_step(model, make_optimizer(model, recipe), recipe, Group(0, 1, torch.device("cpu")))
         z, losses = step(*inputs(kind), 0.1)
@@ -64,9 +67,20 @@ def test_a_groups_share_multiplies_the_rate():
     assert sorted({group["lr"] for group in optimizer.param_groups}) == [0.1, 0.2]
 
 
+def test_parts_of_a_slimmable_network_are_put_together():
+    changes = {"encoder.name": "resnet18", "head.kind": "slimmable", "head.dims": "", "loop.parts": "4"}
+    recipe = override(Recipe(), {**SMALL, **changes})
+    model = build_model(recipe, 3)
+    step = make_step(model, make_optimizer(model, recipe), recipe, Group(0, 1, torch.device("cpu")))
+    target = torch.arange(8) % 3
+    z, _ = step(torch.randn(8, 3, 16, 16), target, 0.1)
+    assert model.hits(z, target).shape == (len(model.nesting),)
+
+
+@pytest.mark.parametrize("before", [0, 1])   # the first step fills the buffers of an optimiser
 @pytest.mark.parametrize("name", ["sgd", "adamw", "adafactor"])
 @pytest.mark.parametrize("wrong", [float("inf"), float("nan")])
-def test_a_step_without_a_finite_gradient_is_as_if_it_had_never_been(name, wrong):
+def test_a_step_without_a_finite_gradient_is_as_if_it_had_never_been(name, wrong, before):
     changes = {"optim.clip": "1", "optim.name": name, "optim.momentum": "0.9", "optim.lr": "0.01"}
     recipe = override(Recipe(), {**SMALL, **changes})
     found = []
@@ -74,7 +88,8 @@ def test_a_step_without_a_finite_gradient_is_as_if_it_had_never_been(name, wrong
         model = build_model(recipe, 3, vocabulary=30)
         optimizer = make_optimizer(model, recipe)
         step = make_step(model, optimizer, recipe, Group(0, 1, torch.device("cpu")))
-        step(*inputs("classify"), 0.01)
+        for _ in range(before):
+            step(*inputs("classify"), 0.01)
         if lost:
             hook = next(model.parameters()).register_hook(lambda gradient: gradient * wrong)
             step(*inputs("classify"), 0.01)

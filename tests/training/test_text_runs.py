@@ -1,6 +1,7 @@
 """Whole runs on texts, pairs and images with captions: they learn, survive an interruption bit for bit, and load."""
 
 import json
+import math
 import shutil
 import signal
 
@@ -17,7 +18,7 @@ from texts_made import figures, recipe
 from matryo import EmbeddingSet, truncate
 from matryo.data import text_dataset
 from matryo.encoders import Bert, build_encoder
-from matryo.errors import InputError, RecipeError, RunError
+from matryo.errors import DataError, InputError, RecipeError, RunError
 from matryo.training import encode_pairs, encode_split, load, loop, train
 from matryo.training.checkpoint import load_weights
 from matryo.training.model import start_from
@@ -65,6 +66,9 @@ def test_interrupted_it_ends_with_the_same_bits(runs, tmp_path, monkeypatch, nam
 def test_training_leaves_the_callers_chance_alone(tmp_path):
     torch.manual_seed(5)
     before = torch.get_rng_state()
+    train(recipe(loop__epochs=1), made.labelled(), tmp_path / "run", progress=False)
+    assert torch.equal(torch.get_rng_state(), before)
+    (tmp_path / "run" / "run.json").unlink()   # as if it had been killed before the end
     train(recipe(loop__epochs=1), made.labelled(), tmp_path / "run", progress=False)
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -220,6 +224,13 @@ def test_what_does_not_fit_together_is_named(folder, tmp_path):
                       "text__tokenizer": tmp_path / "other.json"}, "must have one tokenizer"),
         (made.pairs, {"encoder__name": "transformers:nobody/nothing", "objective__kind": "pairs"}, "own tokenizer"),
         (made.labelled, {"finetune__unfreeze": "encoder.layer.1"}, "unfreeze needs trained weights"),
+        (made.pairs, {"objective__kind": "pairs", "objective__teacher": f"bert:{folder}"},
+         r"a teacher must be listened to .*distil 0"),
+        (made.labelled, {"objective__teacher": f"bert:{folder}", "objective__distil": 1}, "must be listened to"),
+        (made.labelled, {"objective__kind": "distil", "objective__teacher": "runs/nowhere"},
+         r"folder of a complete run, or an encoder \(got runs/nowhere, which does not exist"),
+        (made.pairs, {"objective__kind": "pairs", "objective__temperature": 0.001}, "temperature must be 0.01 or more"),
+        (made.pairs, {"objective__kind": "pairs", "loop__batch": 1}, "compares the items of a batch"),
         (made.captions, {"objective__kind": "masked", "head__kind": "tied"}, "needs items, not pairs"),
         (made.pairs, {"objective__kind": "pairs", "encoder__name": f"bert:{folder}", "finetune__unfreeze": "none"},
          r"something must be left to train \(got objective.kind pairs"),
@@ -300,6 +311,33 @@ def test_texts_longer_than_an_encoder_are_named_at_the_start(runs, folder, tmp_p
     for number, (changes, error, message) in enumerate(cases):
         with pytest.raises(error, match=message):
             train(recipe(**long, **changes), made.pairs(), tmp_path / f"run{number}", progress=False)
+
+
+def test_a_corpus_too_short_to_be_tested_on_is_told_before_training(tmp_path):
+    short = text_dataset({"train": made.sentences(40, 30), "test": ["cat"]})
+    _, changes = RUNS["masked"]
+    with pytest.raises(DataError, match=r"the texts must fill one window \(got 2 tokens, windows of 16"):
+        train(recipe(**changes), short, tmp_path / "run", progress=False)
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_texts_without_an_ordinary_word_ask_for_nothing(tmp_path):
+    """All that a vocabulary does not know is one special token; whole batches may consist of it."""
+    texts = ["cat dog " * 20] * 8 + ["§ ¶ " * 40] * 24
+    made.tokenizer().save(tmp_path / "words.json")
+    data = text_dataset({"train": texts, "test": texts[:8]})
+    _, changes = RUNS["masked"]
+    run = train(recipe(**changes, loop__parts=4, text__tokenizer=tmp_path / "words.json"), data, tmp_path / "run",
+                progress=False)  # fmt: skip
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert all(math.isfinite(value) for line in lines if line["kind"] == "train" for value in line["loss"].values())
+
+
+def test_other_negatives_or_texts_are_another_run(tmp_path):
+    pairs = {"objective__kind": "pairs", "loop__steps": 1}
+    train(recipe(**pairs), made.pairs(negatives=1), tmp_path / "run", progress=False)
+    with pytest.raises(RunError, match=r"holds another run .*dataset labels"):
+        train(recipe(**pairs), made.pairs(negatives=2), tmp_path / "run", progress=False)
 
 
 def test_another_corpus_of_as_many_texts_is_another_run(runs):

@@ -35,11 +35,17 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _unrecognised(word: str, known: list[str]) -> str:
+def _unrecognised(strange: list[str], known: list[str]) -> str:
     """Name the option that was probably meant."""
+    for given in strange[:2]:   # optim.lr=1, alone or behind --set, as other programs have it
+        option, _, value = f"--{given.removeprefix('--set=')}".partition("=")
+        if value and option in known:
+            return f"unrecognized argument {strange[0]}: say {option} {value}"
+    word, name = strange[0], strange[0].split("=")[0]
     if not word.startswith("-"):
         return f"unrecognized argument {word}: paths stand side by side, before or behind all options"
-    near = get_close_matches(word.split("=")[0], known, n=1, cutoff=0.5)
+    ends = [option for option in known if option.endswith("." + name.lstrip("-"))]   # --lr for --optim.lr
+    near = ends or get_close_matches(name, known, n=1, cutoff=0.7)
     return f"unrecognized argument {word}" + (f": did you mean {near[0]}?" if near else "")
 
 
@@ -48,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = build_parser()
     args, strange = parser.parse_known_args(argv)
     if strange:
-        parser.error(_unrecognised(strange[0], args.options))
+        parser.error(_unrecognised(strange, args.options))
     try:
         args.run(args)
     except MatryoError as error:

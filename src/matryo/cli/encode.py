@@ -11,6 +11,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from matryo.cli.subjects import RELEVANCE
 from matryo.data.open import SOURCES
 
 if TYPE_CHECKING:
@@ -67,7 +70,9 @@ def run(args: argparse.Namespace) -> None:
         for folder, vectors, before in zip(folders, written, there, strict=True):
             print(f"{folder}: {len(vectors):,} vectors of {vectors.dim} dimensions"
                   + (", there already (--overwrite encodes again)" if before else ""))
-    print(f"next: matryo evaluate {out.parent if args.out is None else out}")
+    told = _evaluation(out, model.recipe.data.train)
+    if told is not None:
+        print(f"next: matryo evaluate {out.parent if args.out is None else out}{told}")
 
 
 def _open(model: TrainedModel, source: str, root: Path | None, splits: list[str]) -> Dataset:
@@ -80,3 +85,20 @@ def _open(model: TrainedModel, source: str, root: Path | None, splits: list[str]
         print("no class of the dataset is one of the model's: it keeps its own")
         return open_dataset(source, root)
     return dataset
+
+
+def _evaluation(out: Path, database: str) -> str | None:
+    """The options that evaluate what lies in ``out``: pairs, or a split that knows classes of the ``database``.
+
+    None where there is nothing to evaluate yet.
+    """
+    from matryo.embeddings import EmbeddingSet
+
+    if any(out.glob(f"*/{RELEVANCE}")):
+        return ""
+    folders = [path.parent for path in out.glob("*/manifest.json")]
+    labels = {folder.name: np.asarray(EmbeddingSet.open(folder).labels) for folder in folders}
+    known = labels.pop(database, np.empty(0))
+    if not any(np.isin(asked, known[known >= 0]).any() for asked in labels.values()):
+        return None
+    return "" if database == "train" else f" --database {database}"

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="result rows of `matryo evaluate --json`, for tables in the card; repeat for more",
     )  # fmt: skip
     parser.add_argument("--width", type=float, default=1.0, metavar="W", help="the width of a slimmable network [1.0]")
-    parser.add_argument("--overwrite", action="store_true", help="replace what is in the folder")
+    parser.add_argument("--overwrite", action="store_true", help="replace the export that is in the folder")
 
 
 def run(args: argparse.Namespace) -> None:

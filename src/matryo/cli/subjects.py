@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["add_subject_arguments", "open_subjects", "parse_dims", "subjects_of"]
 
 RELEVANCE = "relevance.tsv"
+_SEARCHLESS = {"zero-shot", "cascade", "similarity"}   # protocols that read the asking splits alone
 
 
 def add_subject_arguments(parser: argparse.ArgumentParser, folders: str = "+", baselines: str = "pca") -> None:
@@ -47,10 +48,12 @@ def add_subject_arguments(parser: argparse.ArgumentParser, folders: str = "+", b
 
 
 def subjects_of(args: argparse.Namespace) -> list[Subject]:
-    """What the arguments of :func:`add_subject_arguments` name."""
+    """What the arguments of :func:`add_subject_arguments` name, for the ``--protocols`` beside them."""
+    protocols = {*(args.protocols or "").split(",")}
     return open_subjects(
         args.folders, database=args.database, queries=args.queries, dims=parse_dims(args.dims), texts=args.texts,
-        candidates=args.candidates, relevance=args.relevance, progress=not args.quiet,
+        candidates=args.candidates, relevance=args.relevance, searched=not protocols <= _SEARCHLESS,
+        progress=not args.quiet,
     )  # fmt: skip
 
 
@@ -63,11 +66,13 @@ def open_subjects(
     texts: Path | None = None,
     candidates: Path | None = None,
     relevance: Path | None = None,
+    searched: bool = True,
     progress: bool = True,
 ) -> list[Subject]:
     """The model in each folder, all to be evaluated at the same dims: the first one's, unless ``dims`` says.
 
-    A folder of pairs is a subject of its own for each split, whose database are the candidates.
+    A folder of pairs is a subject of its own for each split, whose database are the candidates. Where no database is
+    ``searched``, there need be none.
     """
     from matryo.embeddings import EmbeddingSet
     from matryo.evaluation import default_dims
@@ -77,7 +82,7 @@ def open_subjects(
         opened = (
             _open_pairs(folder, candidates, relevance, queries)
             if _holds_pairs(folder, candidates, relevance)
-            else [_open_labelled(folder, database, queries)]
+            else [_open_labelled(folder, database, queries, searched)]
         )
         found += [(folder, subject) for subject in opened]
     described = EmbeddingSet.open(texts) if texts else None
@@ -112,10 +117,21 @@ def parse_dims(text: str | None) -> list[int] | None:
         ) from None
 
 
-def _open_labelled(folder: Path, database: str, queries: Sequence[str] | None) -> Subject:
+def _open_labelled(folder: Path, database: str, queries: Sequence[str] | None, searched: bool) -> Subject:
+    from matryo.errors import EmbeddingsError
     from matryo.evaluation import Subject
 
-    sets = _open_sets(folder, {database, *(queries or ())})
+    sets = _open_sets(folder, {*(queries or ()), *([database] if searched else [])})
+    if searched and len(sets) < 2:
+        raise EmbeddingsError(
+            f"{folder} must hold embeddings of a database split and of one that asks",
+            got=", ".join(sets),
+            cure="encode another split",
+        )
+    if not searched and (database not in sets or len(sets) == 1):
+        asking = {split: _named(sets[split], split) for split in queries or sets}
+        first = next(iter(asking.values()))   # whose dims are those of all
+        return Subject(folder.name, _seed(first), first, asking)
     asking = {split: _named(sets[split], split) for split in queries or _answerable(sets, database)}
     return Subject(folder.name, _seed(sets[database]), sets[database], asking)
 
@@ -229,17 +245,27 @@ def _open_sets(folder: Path, wanted: set[str]) -> dict[str, EmbeddingSet]:
             cure=f"give {folder.parent}" if folder.is_dir() else "check the path",
         )
     paths = {path.parent.name: path.parent for path in sorted(inside.glob("*/manifest.json"))}
-    if missing := sorted(wanted - paths.keys()):
-        trained = (folder / "run.json").exists()
+    if (missing := sorted(wanted - paths.keys())) or not paths:
+        splits = f" of the split{'s' * (len(missing) > 1)} {', '.join(missing)}" if missing else ""
         raise EmbeddingsError(
-            f"{folder} must hold embeddings of the split{'s' * (len(missing) > 1)} {', '.join(missing)}",
+            f"{folder} must hold embeddings{splits}",
             got=", ".join(paths) or "none",
-            cure=f"matryo encode {folder} --split {missing[0]}" if trained else "name others: --database, --queries",
-        )
-    if len(paths) < 2:
-        raise EmbeddingsError(
-            f"{folder} must hold embeddings of a database split and of one that asks",
-            got=", ".join(paths),
-            cure="encode another split",
+            cure=_cure(folder, missing, paths),
         )
     return {name: EmbeddingSet.open(path) for name, path in paths.items()}
+
+
+def _cure(folder: Path, missing: Sequence[str], there: Collection[str]) -> str:
+    """How to come by the ``missing`` splits: encode them, if this is a run."""
+    from matryo.data.open import BUNDLED
+
+    run = _run(folder)
+    data = run.get("recipe", {}).get("data", {})
+    if not run:
+        return "name others: --database, --queries" if there else "give a folder with an embeddings folder a split"
+    if "train" in missing and data.get("train") in there:
+        return f"say --database {data['train']}"
+    if not there:   # all of the recipe; of pairs those it was not trained on, as no others are measured
+        missing = data.get("test", []) if run.get("sides") else []
+    where = "" if data.get("source") in BUNDLED else " --data DIR"
+    return f"matryo encode {folder}{where}" + "".join(f" --split {split}" for split in missing)

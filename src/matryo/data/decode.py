@@ -183,8 +183,10 @@ def to_rgb(image: Image.Image, name: str) -> Pixels:
     if image.mode.startswith("I"):
         gray = np.asarray(image).astype(np.int64)
         if gray.min() >= 0 and gray.max() < 1 << 16:
-            # Pillow would clip 16-bit gray to white; of 16-bit colour it keeps the high byte, and so do we.
-            return np.repeat((gray >> 8).astype(np.uint8)[..., None], 3, axis=-1)
+            # Pillow would clip 16-bit gray to white; of 16-bit colour it keeps the high byte, and so do we. Mode I has
+            # 32 bits that may hold either, and its values tell which; but in a PPM file they are 16-bit.
+            deep = image.mode != "I" or image.format == "PPM" or gray.max() > 255
+            return np.repeat((gray >> (8 if deep else 0)).astype(np.uint8)[..., None], 3, axis=-1)
     if image.mode.startswith(("I", "F")):
         raise DataError(
             f"image {name} must have 8 or 16 bits a channel",

@@ -104,9 +104,7 @@ def _build_captions(path: Path, relative: str) -> CaptionIndex:
                 raise DataError(
                     f"sample {relative}/{key} must have one image and a caption",
                     got=", ".join(f".{ending}" for ending in parts),
-                    cure='add a .txt file with the caption, or a .json file with "caption"'
-                    if images
-                    else "add the image or remove the sample",
+                    cure=_caption_cure(parts) if images else "add the image or remove the sample",
                 )
             rows.append((*parts[images[0]], UNKNOWN, os.fsencode(key)))
             for caption in captions:
@@ -186,6 +184,14 @@ def _label(handle: int, parts: Parts, name: str) -> int | None:
             got=text[:40],
             cure=f"write the class index into its .{ending} file",
         ) from None
+
+
+def _caption_cure(parts: Parts) -> str:
+    if "txt" in parts:
+        return "its .txt file is empty: write the caption into it, or remove the sample"
+    if "json" in parts:
+        return 'its .json file has no "caption", or an empty one: write it there, or remove the sample'
+    return 'add a .txt file with the caption, or a .json file with "caption"'
 
 
 def _captions(handle: int, parts: Parts, name: str) -> list[str]:

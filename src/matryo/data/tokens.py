@@ -261,7 +261,13 @@ def _from_vocabulary(library: Any, folder: Path) -> Any:
             cure="give a folder with a tokenizer.json",
         )
     config = read_json(folder / "tokenizer_config.json", dict, default={})
-    inner = _word_piece(library, bool(config.get("do_lower_case", True)), vocabulary)
+    lowercase, accents = bool(config.get("do_lower_case", True)), config.get("strip_accents")
+    inner = _word_piece(library, lowercase, vocabulary)
+    inner.normalizer = library.normalizers.BertNormalizer(
+        lowercase=lowercase,
+        strip_accents=None if accents is None else bool(accents),
+        handle_chinese_chars=bool(config.get("tokenize_chinese_chars", True)),
+    )
     inner.add_special_tokens(list(_BERT))
     _surround(library, inner)
     return inner

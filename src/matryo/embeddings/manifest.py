@@ -50,6 +50,8 @@ class Manifest:
     classes: tuple[str, ...] = ()
     superclasses: tuple[str, ...] = ()
     superclass_of: tuple[int, ...] = ()
+    content: str = ""
+    """A digest of what was embedded; empty where nobody says."""
     count: int = 0
     files: Mapping[str, FileRecord] = field(default_factory=dict)
 
@@ -104,6 +106,8 @@ class Description(TypedDict, total=False):
     superclasses: Sequence[str] | None
     superclass_of: Sequence[int] | None
     """The index into ``superclasses`` of each class, −1 for a class that has none."""
+    content: str
+    """A digest of the items, by which to know them again."""
 
 
 def describe(
@@ -118,6 +122,7 @@ def describe(
     classes: Sequence[str] | None = None,
     superclasses: Sequence[str] | None = None,
     superclass_of: Sequence[int] | None = None,
+    content: str = "",
 ) -> Manifest:
     """The manifest of vectors about to be written; see :class:`Description` for the fields."""
     if isinstance(dim, bool) or dim < 1:
@@ -137,6 +142,7 @@ def describe(
         classes=tuple(map(str, classes or ())),
         superclasses=tuple(map(str, superclasses or ())),
         superclass_of=tuple(map(int, superclass_of or ())),
+        content=content,
     )
     _check_superclasses(manifest)
     _check_plain(manifest)
@@ -179,6 +185,7 @@ def _parse(data: dict[str, Any]) -> Manifest:
         classes=_typed(data, "classes", list),
         superclasses=_typed(data, "superclasses", list),
         superclass_of=_typed(data, "superclass_of", list),
+        content=_typed({"content": "", **data}, "content", str),   # younger than the layout
     )
     files = {name: _record(name, entry) for name, entry in _typed(data, "files", dict).items()}
     count = _typed(data, "count", int)

@@ -123,14 +123,20 @@ def _from_library(library: str, name: str, pooling: str, dropout: float | None, 
     elif library == "sentence-transformers":
         encoder = from_sentence_transformers(place, truncation=truncation_of(name))
     elif library == "open_clip":
-        model, _, weights = (name, "", "") if ":" in name else name.partition("/")   # a folder, or owner/name
-        encoder = from_open_clip(model, weights if weights and shape is None else None)
+        encoder = _from_open_clip(name, shape)
     else:
         raise _unknown(f"{library}:{name}")
     for module in encoder.modules():
         if isinstance(module, nn.Dropout) and dropout is not None:
             module.p = dropout
     return encoder
+
+
+def _from_open_clip(name: str, shape: Path | None) -> OpenClip:
+    if shape is not None:
+        return from_open_clip(f"local-dir:{shape}", pretrained_text=False)
+    model, _, weights = (name, "", "") if ":" in name else name.partition("/")   # a folder, or owner/name
+    return from_open_clip(model, weights or None)
 
 
 def _check_vocabulary(encoder: nn.Module, vocabulary: int) -> None:

@@ -65,11 +65,17 @@ class OpenClip(DualEncoder):
 def from_open_clip(name: str, pretrained: str | None = None, **options: Any) -> OpenClip:
     """The open_clip model ``name`` as a dual encoder; ``options`` go to ``open_clip.create_model``.
 
-    ``pretrained`` names published weights, or a file of them; without it they are drawn.
+    ``pretrained`` names published weights, or a file of them; without it they are drawn, unless ``name`` is
+    ``local-dir:FOLDER`` (which :meth:`OpenClip.save` writes) or ``hf-hub:OWNER/NAME``.
     """
     with MissingExtra.unless_installed("open_clip", "open_clip"):
         import open_clip
-    config = open_clip.get_model_config(name)
+    try:
+        config = open_clip.get_model_config(name)
+    except OSError as error:
+        raise InputError(
+            "open_clip must be able to load the model", got=f"{name}: {error}", cure="check the name or the folder"
+        ) from error
     if config is None:
         cure = "open_clip.list_models() prints the names"
         raise InputError("open_clip must have a model of that name", got=repr(name), cure=cure)

@@ -14,6 +14,8 @@ from matryo.errors import InputError, MissingExtra
 
 __all__ = ["TimmEncoder", "from_timm"]
 
+# Modules of timm that take weights without a head for old ones, and rename them: theirs get an empty head.
+_RENAMED = ("davit", "nextvit", "swin_transformer", "swin_transformer_v2")
 _WRONG = (ArithmeticError, AssertionError, LookupError, OSError, RuntimeError, ValueError)   # what timm raises
 
 
@@ -48,14 +50,21 @@ class TimmEncoder(nn.Module):
     def save(self, folder: str | Path) -> None:
         """Write the model as timm does: ``timm.create_model("local-dir:FOLDER", pretrained=True)`` loads it."""
         self.save_shape(folder)
-        write_weights(Path(folder) / "model.safetensors", self.model.state_dict())
+        head = {"head.fc.weight": torch.zeros(0, self.dim)} if self._is_renamed else {}
+        write_weights(Path(folder) / "model.safetensors", self.model.state_dict() | head)
 
     def save_shape(self, folder: str | Path) -> None:
         """Write its config, from which ``from_timm("local-dir:FOLDER")`` builds it again."""
         from timm.models._hub import save_config_for_hf
 
         Path(folder).mkdir(parents=True, exist_ok=True)
-        save_config_for_hf(self.model, Path(folder) / "config.json", model_args=self.settings)
+        # timm drops a head of another number of classes than is asked for: −1 is another than any.
+        head, asked = ({"num_classes": -1}, {"num_classes": 0}) if self._is_renamed else ({}, {})
+        save_config_for_hf(self.model, Path(folder) / "config.json", head, self.settings | asked)
+
+    @property
+    def _is_renamed(self) -> bool:
+        return type(self.model).__module__.rpartition(".")[2] in _RENAMED
 
 
 def from_timm(name: str, *, pretrained: bool = False, size: int = 0, **options: Any) -> TimmEncoder:
@@ -118,7 +127,7 @@ def _published(name: str) -> tuple[int, dict[str, Any]]:
     else:
         known, settings = get_pretrained_cfg(place), {}
         seen = {} if known is None else known.to_dict()
-    settings = dict(settings or {})
+    settings = {key: value for key, value in (settings or {}).items() if key != "num_classes"}   # here always 0
     if not seen.get("fixed_input_size"):
         return 0, settings
     size = settings.get("img_size", seen["input_size"])

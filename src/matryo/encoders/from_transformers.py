@@ -43,7 +43,10 @@ class TransformersEncoder(nn.Module):
         return pool(self.hidden(inputs), inputs.mask if isinstance(inputs, Tokens) else None, self.pooling)
 
     def save(self, folder: str | Path) -> None:
-        """Write the model as transformers does, so that ``AutoModel.from_pretrained`` loads it."""
+        """Write the model as transformers does, so that ``AutoModel.from_pretrained`` loads it.
+
+        Its tokenizer is not a part of it: save that to the same folder.
+        """
         self.model.save_pretrained(str(folder))   # type: ignore[operator]
 
     def save_shape(self, folder: str | Path) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matryo.results import Row
     from matryo.training.trained import TrainedModel
 
-__all__ = ["write_card"]
+__all__ = ["is_card", "write_card"]
 
 # Figures that are shares of 1, which a card shows in percent.
 _SHARE = re.compile(r"(^|[ _])(top\d+|(map|p|knn|recall|hit)@\d+|accuracy|fine|rejected|first_right|auc|oracle)$")
@@ -50,6 +50,15 @@ def write_card(path: Path, model: TrainedModel, to: str, rows: Sequence[Row], na
         lines += _tables(row)
     with replacing(path) as file:
         file.write(("\n".join(lines) + "\n").encode())
+
+
+def is_card(path: Path) -> bool:
+    """Whether :func:`write_card` wrote it, of whatever model."""
+    try:
+        front = path.read_text(encoding="utf-8").split("---")[1]
+    except (OSError, UnicodeDecodeError, IndexError):
+        return False
+    return {"- matryoshka", "- matryo"} <= set(front.splitlines())
 
 
 def _promise(dims: Sequence[int]) -> str:

@@ -24,6 +24,7 @@ __all__ = [
     "facts_in",
     "is_masked",
     "matryoshka",
+    "of_images",
     "parts_of",
     "some_dim",
     "write_tokenizer",
@@ -64,6 +65,18 @@ def matryoshka(model: TrainedModel) -> dict[str, Any]:
 def some_dim(model: TrainedModel) -> int:
     """A dim for an example: neither the smallest nor the largest, where there is another."""
     return model.nesting.dims[len(model.nesting) // 2]
+
+
+def of_images(model: TrainedModel, call: str) -> str:
+    """Python of the vectors of ``images``, which ``call`` embeds; with ``data.test_flip`` of their mirror images too.
+
+    >>> from types import SimpleNamespace as Some
+    >>> of_images(Some(recipe=Some(data=Some(test_flip=True))), "model(images)")
+    '((model(images) + model(images.flip(-1))) / 2)'
+    """
+    if not model.recipe.data.test_flip:
+        return call
+    return f"(({call} + {call.replace('images', 'images.flip(-1)')}) / 2)"
 
 
 def add_to_json(path: Path, facts: dict[str, Any]) -> None:

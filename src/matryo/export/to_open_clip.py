@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from matryo.encoders import OpenClip
-from matryo.export.parts import add_to_json, matryoshka, some_dim, write_tokenizer
+from matryo.export.parts import add_to_json, matryoshka, of_images, some_dim, write_tokenizer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ def write(model: TrainedModel, folder: Path) -> None:
     assert isinstance(encoder, OpenClip)   # as `fits` has seen
     encoder.save(folder)
     data, config = model.recipe.data, folder / "open_clip_config.json"
-    seen = {"mean": list(data.mean), "std": list(data.std), "interpolation": "bilinear"}
+    seen = {"mean": list(data.mean), "std": list(data.std), "interpolation": "bilinear", "resize_mode": "shortest"}
     add_to_json(config, {"preprocess_cfg": {**encoder.settings["preprocess_cfg"], **seen}})
     add_to_json(folder / "config.json", matryoshka(model))
     write_tokenizer(model, folder)   # where open_clip looks for it, unless it is CLIP's own
@@ -43,6 +43,6 @@ def usage(model: TrainedModel, name: str) -> str:
     return (
         "import open_clip\nfrom torch.nn import functional as F\n\n"
         f'model = open_clip.create_model("local-dir:{name}").eval()\n'
-        f"images = F.normalize(model.encode_image(pixels)[:, :{dim}], dim=-1)\n"
+        f"vectors = F.normalize({of_images(model, 'model.encode_image(images)')}[:, :{dim}], dim=-1)\n"
         f"texts = F.normalize(model.encode_text(ids)[:, :{dim}], dim=-1)"
     )

@@ -9,7 +9,7 @@ from matryo.encoders import ResNet, TimmEncoder, ViT
 from matryo.encoders.layers import PUBLISHED
 from matryo.encoders.resnet import SHAPES
 from matryo.encoders.weights import write_weights
-from matryo.export.parts import add_to_json, matryoshka, some_dim
+from matryo.export.parts import add_to_json, matryoshka, of_images, some_dim
 from matryo.files import write_json
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ def write(model: TrainedModel, folder: Path) -> None:
         "mean": list(data.mean),
         "std": list(data.std),
         "crop_pct": data.test_crop,
-        "interpolation": "bilinear",   # as images are read here
+        "crop_mode": "center",   # as images are read here, whatever was published
+        "interpolation": "bilinear",
     }
     if isinstance(encoder, TimmEncoder):
         encoder.save(folder)
@@ -63,7 +64,7 @@ def usage(model: TrainedModel, name: str) -> str:
     return (
         "import timm\nfrom torch.nn import functional as F\n\n"
         f'model = timm.create_model("local-dir:{name}", pretrained=True).eval()\n'
-        f"vectors = F.normalize(model(images)[:, :{some_dim(model)}], dim=-1)"
+        f"vectors = F.normalize({of_images(model, 'model(images)')}[:, :{some_dim(model)}], dim=-1)"
     )
 
 

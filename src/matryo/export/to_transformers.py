@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from matryo.encoders import Bert, Projected, TransformersEncoder
 from matryo.encoders.bert_folder import CONFIG, WEIGHTS
 from matryo.encoders.weights import write_weights
-from matryo.export.parts import add_to_json, is_masked, matryoshka, some_dim, write_tokenizer
+from matryo.export.parts import add_to_json, facts_in, is_masked, matryoshka, of_images, some_dim, write_tokenizer
+from matryo.files import write_json
 from matryo.training.masked import MaskedModel
 
 if TYPE_CHECKING:
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from matryo.training.trained import TrainedModel
 
 __all__ = ["fits", "task", "usage", "write", "write_encoder"]
+
+_POOLED = {"mean": "(hidden * kept).sum(1) / kept.sum(1)", "cls": "hidden[:, 0]",
+           "last": "hidden[range(len(hidden)), kept.sum(1)[:, 0] - 1]"}  # fmt: skip
+_POOLED_IMAGES = {"mean": ".mean(1)", "cls": "[:, 0]", "last": "[:, -1]"}
 
 
 def fits(model: TrainedModel) -> bool:
@@ -54,17 +59,29 @@ def task(model: TrainedModel) -> str:
 
 
 def usage(model: TrainedModel, name: str) -> str:
-    """Python that loads and truncates."""
-    if is_masked(model):
-        return f'from transformers import pipeline\n\nfill = pipeline("fill-mask", "{name}")'
-    pooling = getattr(model.network.encoder, "pooling", "mean")
-    at = {"mean": "mean of the tokens that are no padding", "cls": "first token", "last": "last token"}[pooling]
-    return (
-        "from torch.nn import functional as F\nfrom transformers import AutoModel\n\n"
-        f'model = AutoModel.from_pretrained("{name}")\n'
-        f"# A vector is the {at} of model(…).last_hidden_state. Truncate it, then normalise:\n"
-        f"# F.normalize(vectors[:, :{some_dim(model)}], dim=-1)"
-    )
+    """Python that loads, pools and truncates."""
+    pooling = str(getattr(model.network.encoder, "pooling", "mean"))
+    cut = f"[:, :{some_dim(model)}], dim=-1)"
+    if model.tokenizer is None:
+        vectors = of_images(model, f"model(images).last_hidden_state{_POOLED_IMAGES[pooling]}")
+        return (
+            "from torch.nn import functional as F\nfrom transformers import AutoModel\n\n"
+            f'model = AutoModel.from_pretrained("{name}").eval()\n'
+            f"vectors = F.normalize({vectors}{cut}"
+        )
+    auto, hidden = "AutoModel", "model(**inputs).last_hidden_state"
+    if is_masked(model):   # its vector is what meets the words, not the last layer
+        auto, hidden = "AutoModelForMaskedLM", "model.cls.predictions.transform(model.bert(**inputs).last_hidden_state)"
+    return "\n".join([
+        "from torch.nn import functional as F",
+        f"from transformers import {auto}, AutoTokenizer{', pipeline' * is_masked(model)}",
+        "",
+        *([f'fill = pipeline("fill-mask", "{name}")', ""] if is_masked(model) else []),
+        f'tokenizer, model = AutoTokenizer.from_pretrained("{name}"), {auto}.from_pretrained("{name}").eval()',
+        'inputs = tokenizer(["a text", "another one"], padding=True, truncation=True, return_tensors="pt")',
+        f'hidden, kept = {hidden}, inputs["attention_mask"][..., None]',
+        f"vectors = F.normalize(({_POOLED[pooling]}){cut}",
+    ])  # fmt: skip
 
 
 def _write_masked(network: MaskedModel, folder: Path) -> None:
@@ -76,5 +93,6 @@ def _write_masked(network: MaskedModel, folder: Path) -> None:
         weights[f"cls.predictions.transform.{name}"] = value
     weights["cls.predictions.bias"] = network.bias
     bert.save_shape(folder)
-    add_to_json(folder / CONFIG, {"architectures": ["BertForMaskedLM"], "tie_word_embeddings": True})
+    shape = {key: value for key, value in facts_in(folder / CONFIG).items() if key != "pooling"}   # of the last layer
+    write_json(folder / CONFIG, {**shape, "architectures": ["BertForMaskedLM"], "tie_word_embeddings": True})
     write_weights(folder / WEIGHTS, weights)

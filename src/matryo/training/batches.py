@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from tqdm import tqdm
 
 from matryo.data.dataset import PairSplit, TextSplit
 from matryo.data.pairs import pairs_by_label
@@ -109,15 +110,25 @@ def test_inputs(
     batch: int = 512,
     workers: int | None = None,
     tokenizer: Tokenizer | None = None,
+    progress: str = "",
 ) -> Iterator[Tensor | Tokens]:
-    """The split in order from item ``start`` on, as the network sees it when encoding (no augmentation)."""
+    """The split in order from item ``start`` on, as the network sees it when encoding (no augmentation).
+
+    ``progress`` is what stands before a bar; without it, there is none.
+    """
     rows = [list(range(low, min(low + batch, len(split)))) for low in range(start, len(split), batch)]
+    found: Iterator[Tensor | Tokens]
     if isinstance(split, TextSplit):
         assert tokenizer is not None
-        for some in rows:
-            yield to_tokens([split.text(i) for i in some], tokenizer, recipe.text.length, device)
+        texts = ([split.text(i) for i in some] for some in rows)
+        found = (to_tokens(some, tokenizer, recipe.text.length, device) for some in texts)
     else:
-        yield from centred_images(split, recipe, device, rows, workers)
+        found = centred_images(split, recipe, device, rows, workers)
+    unit = "text" if isinstance(split, TextSplit) else "image"
+    with tqdm(total=len(split), initial=start, desc=progress, unit=unit, delay=2, disable=not progress) as bar:
+        for some, inputs in zip(rows, found, strict=True):
+            yield inputs
+            bar.update(len(some))
 
 
 def test_batches(

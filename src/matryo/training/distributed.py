@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import torch
@@ -57,7 +58,8 @@ def process_group(device: str) -> Iterator[Group]:
     chosen = choose_device(device, int(os.environ["LOCAL_RANK"]))
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
-    distributed.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+    # The others wait while the first one learns a tokenizer or measures; torchrun notices who died.
+    distributed.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=timedelta(hours=12))
     try:
         yield Group(int(os.environ["RANK"]), world, chosen)
     finally:

@@ -5,13 +5,14 @@ Pairs become two folders, queries and candidates, and relevance.tsv, which says 
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tqdm import tqdm
 
-from matryo.data.dataset import PairSplit
+from matryo.data.dataset import PairSplit, TextSplit
 from matryo.embeddings import EmbeddingSet, EmbeddingWriter, Head
 from matryo.errors import EmbeddingsError, InputError
 from matryo.files import replacing
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["RELEVANCE", "encode_pairs", "encode_split", "head_arrays"]
 
 RELEVANCE = "relevance.tsv"
+_LOOKED_AT = 1024   # images; to read them all may take as long as to encode them
 
 
 def encode_split(
@@ -40,8 +42,8 @@ def encode_split(
 ) -> EmbeddingSet:
     """Write the embeddings of ``dataset``'s ``split`` to the folder ``out``; a finished one is left as it is.
 
-    The vectors are stored as the head reads them, not normalised. The head goes along when the dataset has the
-    model's classes.
+    One of another model, or of data that has changed since, is refused unless ``overwrite=True``. The vectors are
+    stored as the head reads them, not normalised. The head goes along when the dataset has the model's classes.
     """
     items, out = dataset.split(split), Path(out)
     if isinstance(items, PairSplit):
@@ -66,14 +68,18 @@ def encode_pairs(
     """
     pairs, out = dataset.split(split), Path(out)
     options = (dtype, batch, overwrite, progress)
+    kept = not overwrite and all((out / side / "manifest.json").exists() for side in ("queries", "candidates"))
     queries = _encode(model, dataset, split, pairs.queries, out / "queries", *options)
     candidates = _encode(model, dataset, split, pairs.candidates, out / "candidates", *options)
     asked, found = queries.ids, candidates.ids
     lines = ["query-id\tcorpus-id\tscore"]
     for (query, candidate), grade in zip(pairs.pairs.tolist(), pairs.grades.tolist(), strict=True):
         lines.append(f"{asked[query]}\t{found[candidate]}\t{grade:g}")
+    told = ("\n".join(lines) + "\n").encode()
+    if kept and (out / RELEVANCE).exists() and (out / RELEVANCE).read_bytes() != told:
+        raise _other(out, f"{RELEVANCE} of other pairs")
     with replacing(out / RELEVANCE) as file:
-        file.write(("\n".join(lines) + "\n").encode())
+        file.write(told)
     return queries, candidates
 
 
@@ -90,14 +96,11 @@ def _encode(
 ) -> EmbeddingSet:
     names = [items.name(i) for i in range(len(items))]
     unique = len(set(names)) == len(names)   # they may repeat in a split that was put together by hand
+    content = _content(items, names)
     if (out / "manifest.json").exists() and not overwrite:
         there = EmbeddingSet.open(out)
-        about = there.manifest
-        stored = (about.model, about.dtype, about.dataset, about.split, about.classes)
-        same = stored == (model.description, dtype, dataset.name, split, dataset.classes)
-        same = same and np.array_equal(np.asarray(there.labels), items.labels)
-        if not same or (unique and list(there.ids) != names):
-            raise _other(out, there)
+        wanted = (model.description, dtype, dataset.name, split, dataset.classes)
+        _check_same(out, there, wanted, content, items.labels, names if unique else None)
         return there
     writer = EmbeddingWriter(
         out,
@@ -106,6 +109,7 @@ def _encode(
         # Rounding depends on the batch and the device, and a continued file must equal an uninterrupted one.
         fingerprint={
             "count": len(items),
+            "content": content,
             "batch": batch,
             "device": model.device.type,
             "precision": model.precision,
@@ -114,6 +118,7 @@ def _encode(
         overwrite=overwrite,
         nesting=model.nesting,
         model=model.description,
+        content=content,
         dataset=dataset.name,
         split=split,
         classes=dataset.classes,
@@ -134,12 +139,44 @@ def _encode(
     return EmbeddingSet.open(out)
 
 
-def _other(out: Path, there: EmbeddingSet) -> EmbeddingsError:
+def _check_same(
+    out: Path, there: EmbeddingSet, wanted: tuple[Any, ...], content: str, labels: Any, ids: list[str] | None
+) -> None:
+    """Raise unless the folder ``out`` is what would be written now."""
     about = there.manifest
+    same_data = (
+        about.content in ("", content)   # older folders do not tell
+        and np.array_equal(np.asarray(there.labels), labels)
+        and (ids is None or list(there.ids) == ids)
+    )
+    same = (about.model, about.dtype, about.dataset, about.split, about.classes) == wanted
+    if not same or not same_data:
+        held = f"{len(there)} {about.dtype} vectors of {about.dataset} {about.split} by {about.title or '?'}"
+        raise _other(out, f"{held}, whose data has changed since" if same else held)
+
+
+def _content(items: Any, names: list[str]) -> str:
+    """The SHA-256 of names, labels and texts; of images, where they are many, some that are spread over all.
+
+    Names alone do not tell other data: where it has none, positions serve as such.
+    """
+    digest = hashlib.sha256("\0".join(names).encode(errors="surrogateescape"))
+    digest.update(np.asarray(items.labels, np.int64).tobytes())
+    if isinstance(items, TextSplit):
+        parts = (items.text(row).encode() for row in range(len(items)))
+    else:
+        rows = np.linspace(0, len(items) - 1, min(len(items), _LOOKED_AT)).astype(int).tolist()
+        stored = getattr(items, "encoded", None) or (lambda row: items.image(row).tobytes())
+        parts = (stored(row) for row in rows)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))   # where one ends and the next begins is part of it
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _other(out: Path, got: str) -> EmbeddingsError:
     return EmbeddingsError(
-        f"{out} holds other embeddings",
-        got=f"{len(there)} {about.dtype} vectors of {about.dataset} {about.split} by {about.title or '?'}",
-        cure="choose another --out, or pass --overwrite",
+        f"{out} holds other embeddings", got=got, cure="choose another --out, or pass --overwrite"
     )
 
 

@@ -44,6 +44,13 @@ def check_objective(recipe: Recipe, split: Any) -> None:
             got=f"{len(split)} {what} without labels",
             cure="choose another --objective.kind or --data.source",
         )
+    alone = recipe.loop.batch == 1 and not (what == "pairs" and split.negatives.shape[1])
+    if kind in ("pairs", "distil") and alone:
+        raise RecipeError(
+            f"objective.kind {kind} compares the items of a batch with each other",
+            got="loop.batch 1",
+            cure="use --loop.batch 2 or more",
+        )
     if kind == "masked" and what != "texts":
         raise RecipeError("only texts have words to mask", got=what, cure="use --data.source corpus")
     if kind == "classify" and len(split) and (split.labels < 0).all():

@@ -23,9 +23,9 @@ class Log:
     """
 
     def __init__(self, folder: Path, *, done: int, total: int, enabled: bool, progress: bool) -> None:
-        self.enabled = enabled
+        self.enabled, self.progress = enabled, enabled and progress   # the latter: whether bars are shown
         self.bar = tqdm(
-            total=total, initial=done, desc=folder.name, unit="step", disable=not (enabled and progress),
+            total=total, initial=done, desc=folder.name, unit="step", disable=not self.progress,
             dynamic_ncols=True, smoothing=0.05, mininterval=0.1 if sys.stderr.isatty() else 30,
         )  # fmt: skip
         self.path = folder / "metrics.jsonl"
@@ -58,9 +58,18 @@ class Log:
         """The same, at once: before the first step there is nothing else to see."""
         self.bar.set_postfix_str(text)
 
+    def remark(self, text: str) -> None:
+        """A line that stays, above the bar."""
+        if self.progress:
+            self.bar.write(text, file=sys.stderr)
+
+    def end(self) -> None:
+        """The last step is done; lines may follow, and other bars."""
+        self.bar.close()
+
     def close(self) -> None:
         """Finish the bar and flush TensorBoard."""
-        self.bar.close()
+        self.end()
         if self.board is not None:
             self.board.close()
 

@@ -17,7 +17,7 @@ from matryo.training.batches import open_batches
 from matryo.training.distributed import process_group
 from matryo.training.fits import check_encoder, check_objective, noun
 from matryo.training.log import Log
-from matryo.training.measure import measure
+from matryo.training.measure import measure, rehearse
 from matryo.training.model import build_model, freeze_before, start_from
 from matryo.training.optim import Average, learning_rate, make_optimizer
 from matryo.training.pairs import DistilledModel, PairModel
@@ -52,7 +52,8 @@ def train(recipe: Recipe, dataset: Dataset, out: str | Path, *, progress: bool =
         facts = describe(recipe, dataset, group)
         with writing(out, group):
             if not is_complete(out, facts):
-                _train(recipe, dataset, out, facts, group, progress)
+                with _own_chance(group):
+                    _train(recipe, dataset, out, facts, group, progress)
             group.wait()
     return out
 
@@ -68,19 +69,23 @@ def _train(
     batches = open_batches(split, recipe, group, progress=progress and group.first, tokenizer=tokenizer)
     optimizer = make_optimizer(model, recipe)
     average = Average(model, recipe.optim.ema) if recipe.optim.ema else None
+    if group.first:   # what cannot be measured is better known before training than after it
+        for name in recipe.data.test:
+            rehearse(model, dataset.split(name), recipe, group.device, tokenizer)
     run = Run(recipe, out, facts, group, model, optimizer, average)
     run.restore()
     step = make_step(model, optimizer, recipe, group)
     total = recipe.loop.steps or recipe.loop.epochs * batches.steps
     log = Log(out, done=run.done, total=total, enabled=group.first, progress=progress)
+    if (warm_up := recipe.optim.warmup or recipe.optim.peak * batches.steps) >= total:
+        log.remark(f"the warm-up of {warm_up:g} steps outlasts the {total} of training: the rate only grows")
     if recipe.loop.compile:
         log.tell("compiling, which may take minutes")
 
     with (
-        contextlib.closing(log), _fast_convolutions(), _sound_attention(), _own_chance(group),
-        _interruptible() as interrupted,
+        contextlib.closing(log), _fast_convolutions(), _sound_attention(), _interruptible() as interrupted,
     ):  # fmt: skip
-        for epoch in range(run.done // batches.steps, math.ceil(total / batches.steps)):
+        for epoch in range(run.done // batches.steps, math.ceil(total / batches.steps) if run.done < total else 0):
             model.train()
             for layer in frozen:
                 layer.eval()
@@ -106,6 +111,7 @@ def _train(
             if recipe.loop.test_every and (epoch + 1) % recipe.loop.test_every == 0 and run.done < total:
                 _test(run, log, dataset, tokenizer)
         run.save()
+        log.end()
         run.finish(dataset, _test(run, log, dataset, tokenizer))
 
 
@@ -226,7 +232,8 @@ def _test(
     run.model.load_state_dict(run.weights())
     found: dict[str, dict[str, dict[int, float]]] = {}
     for name in run.recipe.data.test:
-        figures = measure(run.model, dataset.split(name), run.recipe, run.group.device, tokenizer)
+        progress = f"test {name}" if log.progress else ""
+        figures = measure(run.model, dataset.split(name), run.recipe, run.group.device, tokenizer, progress)
         log.line(run.done, f"test-{name}", **figures)
         for figure, by_dim in figures.items():
             found.setdefault(figure, {})[name] = by_dim

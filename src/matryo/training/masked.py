@@ -79,7 +79,8 @@ class MaskedModel(NestedModel):
             lambda: prefix_logits(z, self.words, self.nesting, self.bias),
             ignore_index=IGNORED,
         )
-        return z, losses * self._share(target)
+        asked = target >= 0
+        return z, losses.where(asked.any(), 0.0) * self._share(asked.sum())   # texts of unknown words ask for nothing
 
     def embed(self, inputs: Tokens, *, flip: bool = False) -> Tensor:   # noqa: ARG002 - a text has no mirror image
         """The transformed tokens, pooled: what was trained to be good at every dim."""
@@ -97,10 +98,18 @@ class MaskedModel(NestedModel):
         for part in self.encoder.children():
             part.compile()
 
-    def _share(self, target: Tensor) -> Tensor | float:
+    def share_of(self, part: Tensor, whole: Tensor) -> Tensor:
+        """By the words that are asked for, in all processes."""
+        words: Tensor = self._over_processes(torch.stack([(part >= 0).sum(), (whole >= 0).sum()]))
+        return words[0] / words[1].clamp(min=1)
+
+    def _share(self, own: Tensor) -> Tensor:
         """What makes the mean over processes that over all their words, however many each has."""
+        both: Tensor = self._over_processes(torch.stack([own, torch.ones_like(own)]))   # words, and processes
+        return own * both[1] / both[0].clamp(min=1)
+
+    def _over_processes(self, counts: Tensor) -> Tensor:
         if not (self.training and distributed.is_available() and distributed.is_initialized()):
-            return 1.0
-        own = (target >= 0).sum().float()
-        distributed.all_reduce(total := own.clone())
-        return own * distributed.get_world_size() / total.clamp(min=1)
+            return counts
+        distributed.all_reduce(total := counts.clone())
+        return total

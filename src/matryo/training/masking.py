@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matryo.training.distributed import Group
     from matryo.training.recipe import Recipe
 
-__all__ = ["HELD_OUT", "IGNORED", "MaskedBatches", "MaskedText", "Masks", "to_windows"]
+__all__ = ["HELD_OUT", "IGNORED", "MaskedBatches", "MaskedText", "Masks", "check_windows", "to_windows"]
 
 HELD_OUT = 2**32 - 1   # the epoch whose masks are for measuring: every model is asked for the same words
 IGNORED = -100
@@ -68,10 +68,25 @@ def to_windows(split: TextSplit, tokenizer: Tokenizer, length: int) -> np.ndarra
     inside = length - 2
     body = stream[: len(stream) // inside * inside].reshape(-1, inside)
     if not len(body):
-        got = f"{len(stream)} tokens, windows of {length}"
-        raise DataError("the texts must fill one window", got=got, cure="use a smaller --text.length")
+        raise _too_short(len(stream), length)
     ends = [np.full((len(body), 1), token, np.int32) for token in (tokenizer.cls, tokenizer.sep)]
     return np.concatenate([ends[0], body, ends[1]], 1)
+
+
+def check_windows(split: TextSplit, tokenizer: Tokenizer, length: int) -> None:
+    """Raise what :func:`to_windows` would raise, and read no further than to know."""
+    found = 0
+    for row in range(len(split)):
+        ids, _ = tokenizer.flat([split.text(row)])
+        found += int((ids != tokenizer.cls).sum())
+        if found >= length - 2:
+            return
+    raise _too_short(found, length)
+
+
+def _too_short(tokens: int, length: int) -> DataError:
+    rule, got = "the texts must fill one window", f"{tokens} tokens, windows of {length}"
+    return DataError(rule, got=got, cure="use a smaller --text.length")
 
 
 class Masks:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from tqdm import tqdm
 
 from matryo.data.dataset import PairSplit
 from matryo.nesting import truncate
 from matryo.training.batches import test_batches, test_inputs
 from matryo.training.classify import Classifier
 from matryo.training.masked import MaskedModel
-from matryo.training.masking import HELD_OUT, Masks, to_windows
+from matryo.training.masking import HELD_OUT, Masks, check_windows, to_windows
 from matryo.training.objective import hits_by_dim
 from matryo.training.pairs import DistilledModel, PairModel
 from matryo.training.step import autocast
@@ -27,39 +28,60 @@ if TYPE_CHECKING:
 
     Figures = dict[str, dict[int, float]]
 
-__all__ = ["head_accuracy", "hit_rates", "label_hit_rates", "masked_words", "measure"]
+__all__ = ["head_accuracy", "hit_rates", "label_hit_rates", "masked_words", "measure", "rehearse"]
 
 _BATCH = 256
 _DEPTHS = (1, 10)
 
 
 def measure(
-    model: NestedModel, split: Any, recipe: Recipe, device: torch.device, tokenizer: Tokenizer | None
-) -> Figures:
-    """The figures of ``model`` on ``split``, each by dim; none where a split does not suit the objective."""
+    model: NestedModel, split: Any, recipe: Recipe, device: torch.device, tokenizer: Tokenizer | None,
+    progress: str = "",
+) -> Figures:  # fmt: skip
+    """The figures of ``model`` on ``split``, each by dim; none where a split does not suit the objective.
+
+    ``progress`` is what stands before a bar; without it, there is none.
+    """
     model.eval()
+    given = recipe, device, tokenizer, progress
     with torch.no_grad():
         if isinstance(split, PairSplit):
-            return hit_rates(model, split, recipe, device, tokenizer)
+            return hit_rates(model, split, *given)
         if isinstance(model, PairModel):
-            return label_hit_rates(model, split, recipe, device, tokenizer)
+            return label_hit_rates(model, split, *given)
         if isinstance(model, Classifier):
-            return {"top1": head_accuracy(model, split, recipe, device, tokenizer)}
+            return {"top1": head_accuracy(model, split, *given)}
         if isinstance(model, MaskedModel) and tokenizer is not None:
-            return masked_words(model, split, recipe, device, tokenizer)
+            return masked_words(model, split, recipe, device, tokenizer, progress)
         if isinstance(model, DistilledModel) and model.taught_by:
-            return {"distil_loss": _divergence(model, split, recipe, device, tokenizer)}
+            return {"distil_loss": _divergence(model, split, *given)}
         return {}
 
 
 @torch.no_grad()
+def rehearse(
+    model: NestedModel, split: Any, recipe: Recipe, device: torch.device, tokenizer: Tokenizer | None
+) -> None:
+    """Read and embed two items of ``split``: what is wrong with it is raised here as :func:`measure` would raise it."""
+    model.eval()
+    if isinstance(model, MaskedModel) and tokenizer is not None:
+        check_windows(split, tokenizer, recipe.text.length)
+        return
+    for side in (split.queries, split.candidates) if isinstance(split, PairSplit) else (split,):
+        for inputs in test_inputs(side, recipe, device, batch=2, workers=0, tokenizer=tokenizer):
+            model.embed(inputs)
+            break
+
+
+@torch.no_grad()
 def head_accuracy(
-    model: Classifier, split: Any, recipe: Recipe, device: torch.device, tokenizer: Tokenizer | None = None
-) -> dict[int, float]:
+    model: Classifier, split: Any, recipe: Recipe, device: torch.device, tokenizer: Tokenizer | None = None,
+    progress: str = "",
+) -> dict[int, float]:  # fmt: skip
     """Top-1 accuracy of the head at every dim on the items of ``split`` whose class is known."""
     right = torch.zeros(len(model.nesting), dtype=torch.int64, device=device)
     model.eval()
-    for inputs, labels in test_batches(split, recipe, device, tokenizer=tokenizer):
+    for inputs, labels in test_batches(split, recipe, device, tokenizer=tokenizer, progress=progress):
         with autocast(recipe, device):
             z = model.embed(inputs, flip=recipe.data.test_flip and isinstance(inputs, torch.Tensor))
         right += (model.head.logits(z).argmax(-1) == labels.to(device)).sum(1)
@@ -68,14 +90,14 @@ def head_accuracy(
 
 @torch.no_grad()
 def masked_words(
-    model: MaskedModel, split: Any, recipe: Recipe, device: torch.device, tokenizer: Tokenizer
+    model: MaskedModel, split: Any, recipe: Recipe, device: torch.device, tokenizer: Tokenizer, progress: str = ""
 ) -> Figures:
     """The share of hidden words predicted, and the mean loss; models of one tokenizer are asked for the same words."""
     windows = torch.from_numpy(to_windows(split, tokenizer, recipe.text.length))
     masks = Masks(tokenizer, recipe.objective.mask, 0, device)
     right, loss = torch.zeros(2, len(model.nesting), dtype=torch.float64, device=device).unbind()
     asked = 0
-    for low in range(0, len(windows), _BATCH):
+    for low in tqdm(range(0, len(windows), _BATCH), desc=progress, unit="batch", delay=2, disable=not progress):
         ids = windows[low : low + _BATCH].to(device).long()
         inputs, target = masks(ids, torch.arange(low, low + len(ids), device=device), HELD_OUT)
         with autocast(recipe, device):
@@ -88,11 +110,11 @@ def masked_words(
 
 
 def _divergence(
-    model: DistilledModel, split: Any, recipe: Recipe, device: torch.device, tokenizer: Tokenizer | None
+    model: DistilledModel, split: Any, recipe: Recipe, device: torch.device, tokenizer: Tokenizer | None, progress: str
 ) -> dict[int, float]:
     """The mean loss over batches of the split in order."""
     total, count = torch.zeros(len(model.nesting), dtype=torch.float64, device=device), 0
-    for inputs, labels in test_batches(split, recipe, device, batch=_BATCH, tokenizer=tokenizer):
+    for inputs, labels in test_batches(split, recipe, device, batch=_BATCH, tokenizer=tokenizer, progress=progress):
         if len(labels) > 1:
             with autocast(recipe, device):
                 total += model(inputs, labels)[1].double() * len(labels)
@@ -101,10 +123,11 @@ def _divergence(
 
 
 def hit_rates(
-    model: NestedModel, split: PairSplit, recipe: Recipe, device: torch.device, tokenizer: Tokenizer | None
-) -> Figures:
+    model: NestedModel, split: PairSplit, recipe: Recipe, device: torch.device, tokenizer: Tokenizer | None,
+    progress: str = "",
+) -> Figures:  # fmt: skip
     """hit@k: the share of queries with one of their candidates among the first k; and the way back."""
-    sides = [torch.cat(list(_embedded(model, side, recipe, device, tokenizer))) for side in
+    sides = [torch.cat(list(_embedded(model, side, recipe, device, tokenizer, progress))) for side in
              (split.queries, split.candidates)]  # fmt: skip
     pairs = torch.from_numpy(split.pairs[split.grades > 0]).to(device)
     found: Figures = {}
@@ -117,8 +140,9 @@ def hit_rates(
 
 
 def label_hit_rates(
-    model: NestedModel, split: Any, recipe: Recipe, device: torch.device, tokenizer: Tokenizer | None
-) -> Figures:
+    model: NestedModel, split: Any, recipe: Recipe, device: torch.device, tokenizer: Tokenizer | None,
+    progress: str = "",
+) -> Figures:  # fmt: skip
     """hit@k where items of one label belong together: the share of items with another of their label among the first k.
 
     Each is looked for among all others; those alone in their class are not asked. Without labels there is no figure.
@@ -128,7 +152,7 @@ def label_hit_rates(
     asked = torch.nonzero((labels >= 0) & (counts[place] > 1)).flatten()
     if not len(asked):
         return {}
-    whole = torch.cat(list(_embedded(model, split, recipe, device, tokenizer)))
+    whole = torch.cat(list(_embedded(model, split, recipe, device, tokenizer, progress)))
     found: Figures = {}
     for dim in model.nesting.dims:
         vectors, hits = truncate(whole, dim), _no_hits(device)
@@ -163,9 +187,9 @@ def _hits(right: Tensor) -> Tensor:
 
 
 def _embedded(
-    model: NestedModel, split: Any, recipe: Recipe, device: torch.device, tokenizer: Tokenizer | None
+    model: NestedModel, split: Any, recipe: Recipe, device: torch.device, tokenizer: Tokenizer | None, progress: str
 ) -> Iterator[Tensor]:
-    for inputs in test_inputs(split, recipe, device, batch=_BATCH, tokenizer=tokenizer):
+    for inputs in test_inputs(split, recipe, device, batch=_BATCH, tokenizer=tokenizer, progress=progress):
         with autocast(recipe, device):
             yield model.embed(inputs, flip=recipe.data.test_flip and isinstance(inputs, torch.Tensor))
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["build_model", "freeze_before", "save_shapes", "start_from"]
 
 _SAME_ENCODER = "use the encoder settings of the run it came from, or name a BERT's folder: --encoder.name bert:FOLDER"
+_HEADS = ("fc.", "head.", "heads.", "classifier.", "cls.", "pooler.")
 SHAPES = "encoder"   # the folder of a run that says what pretrained encoders are, without their weights
 
 
@@ -124,6 +125,10 @@ def freeze_before(encoder: nn.Module, name: str) -> list[nn.Module]:
             parameter.requires_grad_(reached)
         if not reached and not list(module.children()):
             frozen.append(module)   # a layer: the running statistics of a frozen norm must not drift either
+    for module in modules.values():   # and nothing may be dropped, which attention and blocks do themselves
+        own = list(module.parameters())
+        if own and not any(parameter.requires_grad for parameter in own):
+            frozen.append(module)
     return frozen
 
 
@@ -139,7 +144,9 @@ def start_from(encoder: nn.Module, path: Path) -> None:
         {name.removeprefix(prefix): value for name, value in stored.items() if name.startswith(prefix)}
         for prefix in ("encoder.", "", "bert.")
     ]
-    given = max(({name: values[name] for name in wanted if name in values} for values in readings), key=len)
+    held = max(readings, key=lambda values: len(wanted.keys() & values.keys()))
+    given = {name: held[name] for name in wanted if name in held}
+    surplus = [name for name in held if name not in wanted and not _is_no_matter(name, held[name])]
     wrong = [name for name, value in wanted.items() if name in given and given[name].shape != value.shape]
     missing = [name for name in wanted if name not in given and not name.endswith("num_batches_tracked")]
     if missing or wrong:
@@ -148,7 +155,18 @@ def start_from(encoder: nn.Module, path: Path) -> None:
             got=f"{len(missing)} missing and {len(wrong)} of another shape, the first is {[*missing, *wrong][0]}",
             cure=_other_length(given, wrong) if wrong and not missing else _SAME_ENCODER,
         )
+    if surplus:   # left out, they would make another model of it
+        raise RunError(
+            "finetune.start must hold weights of this encoder alone",
+            got=f"{len(surplus)} that it has no place for, the first is {surplus[0]}",
+            cure=_SAME_ENCODER,
+        )
     encoder.load_state_dict(given, strict=False)
+
+
+def _is_no_matter(name: str, value: torch.Tensor) -> bool:
+    """Whether a weight says nothing of the vectors: heads come after them, and zeros are added to no effect."""
+    return name.startswith(_HEADS) or name.endswith(("num_batches_tracked", "position_ids")) or not value.any()
 
 
 def _other_length(given: Mapping[str, torch.Tensor], wrong: Sequence[str]) -> str:

@@ -45,6 +45,10 @@ class NestedModel(nn.Module):
         """Σ c_m · losses[m]: what training minimises."""
         return weighed(losses, self.nesting)
 
+    def share_of(self, part: Tensor, whole: Tensor) -> Tensor | float:
+        """What the loss of a part of a batch counts in that of the whole, by their targets."""
+        return len(part) / len(whole)
+
     def compile_encoder(self) -> None:
         """Let torch compile the encoder alone: runs that differ in what is on top share the compiled code."""
         self.encoder.compile()

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Average", "learning_rate", "make_optimizer"]
 
-_NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
+_NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+_MATRICES = ("weight", "proj", "projection")   # how the names of matrices end, in libraries as here
 
 
 def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
@@ -49,7 +50,7 @@ def _spared(model: nn.Module, decay: str) -> set[int]:
     spared = set()
     for module in model.modules():
         for name, value in module.named_parameters(recurse=False):
-            matrix = name == "weight" and value.dim() > 1 and not isinstance(module, nn.Embedding)
+            matrix = name.endswith(_MATRICES) and value.dim() > 1 and not isinstance(module, nn.Embedding)
             if isinstance(module, _NORMS) or (decay == "matrices" and not matrix):
                 spared.add(id(value))
     return spared

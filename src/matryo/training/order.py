@@ -81,11 +81,13 @@ class Slices:
         order = order[: self.steps * self.together]
         return order.reshape(self.steps, self.group.world, self.batch, *order.shape[1:])[:, self.group.rank]
 
-    def check(self, noun: str) -> None:
-        """Raise unless the items fill one batch."""
+    def check(self, noun: str, least: int = 1) -> None:
+        """Raise unless the items fill one batch, which must not be smaller than the ``least``."""
         if self.count < self.together:
+            most = self.count // self.group.world
+            fewer = f"use --loop.batch {most} or less" if most >= least else "add some to it"
             raise DataError(
                 "the training split must fill one batch",
                 got=f"{self.count} {noun}, a global batch of {self.together}",
-                cure=f"use --loop.batch {max(1, self.count // self.group.world)} or less",
+                cure=fewer,
             )

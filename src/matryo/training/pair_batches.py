@@ -49,7 +49,7 @@ class PairBatches:
         self.positives = Positives(self.pairs, self.negatives, belonging)
         self.queries, self.candidates = queries, candidates
         self.slices = Slices(len(self.positives), recipe.loop.seed, recipe.loop.batch, group)
-        self.slices.check("queries with a positive")
+        self.slices.check("queries with a positive", least=2)
         if split.by_label:
             _check_labels(len(np.unique(split.queries.labels[self.pairs[:, 0]])), self.slices)
         self.steps, self.group = self.slices.steps, group

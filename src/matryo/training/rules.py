@@ -70,11 +70,16 @@ def _of_objectives(recipe: Recipe) -> list[Rule]:
     dropout, path = recipe.encoder.dropout, recipe.encoder.drop_path
     return [
         (it.temperature > 0, "objective.temperature must be positive", it.temperature, "0.05 is usual"),
+        (kind != "pairs" or it.temperature >= 0.01, "objective.temperature must be 0.01 or more, as lower ones make "
+         "training unstable", it.temperature, "0.05 is usual"),
         (0 < it.mask < 1, "objective.mask must lie in (0, 1)", it.mask, "0.15 is usual"),
         (it.gain > 0, "objective.gain must be positive", it.gain, "1 is usual"),
         (it.distil >= 0, "objective.distil must not be negative", it.distil, "0 is none"),
         (bool(it.teacher) or (kind != "distil" and not it.distil), "distilling needs a teacher", "no objective.teacher",
          "name a run folder: --objective.teacher RUN"),
+        (not it.teacher or kind == "distil" or (kind == "pairs" and it.distil > 0), "a teacher must be listened to",
+         f"objective.teacher {it.teacher} with objective.kind {kind} and objective.distil {it.distil:g}",
+         "use --objective.kind distil, or pairs with --objective.distil 1"),
         (kind != "masked" or head in ("tied", "fixed"), "masked words are told apart by the embedding of words, which "
          "all dims share", f"head.kind {head}", "use --head.kind tied, or fixed"),
         (kind == "classify" or head != "slimmable", "a slimmable network classifies", f"objective.kind {kind}",

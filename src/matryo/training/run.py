@@ -22,6 +22,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from matryo import results
@@ -32,6 +33,7 @@ from matryo.training.checkpoint import load_checkpoint, read_facts, save_checkpo
 from matryo.training.fits import noun
 from matryo.training.model import SHAPES, save_shapes
 from matryo.training.recipes import RECIPE, recipe_fields
+from matryo.training.texts import TOKENIZER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +50,8 @@ if TYPE_CHECKING:
 __all__ = ["CHECKPOINT", "RUN", "WEIGHTS", "Run", "describe", "is_complete", "read_run", "writing"]
 
 CHECKPOINT, WEIGHTS, RUN = "checkpoint.safetensors", "model.safetensors", "run.json"
-_FREE = {"log_every", "checkpoint_seconds", "workers", "device"}   # recipe fields that change no result
+# Recipe fields that change no weight.
+_FREE = {"log_every", "checkpoint_seconds", "workers", "device", "test", "test_every"}
 
 
 @dataclasses.dataclass
@@ -145,6 +148,12 @@ def writing(folder: Path, group: Group) -> Iterator[None]:
     with storage(folder):
         folder.mkdir(parents=True, exist_ok=True)
         handle = lock(folder)
+        there = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+    others = there - {TOKENIZER}   # which a start that failed may have left
+    if others and not there & {RECIPE, CHECKPOINT, RUN}:
+        os.close(handle)
+        cure = "name an empty or a new folder: --out DIR"
+        raise RunError("a run needs a folder of its own", got=f"{folder}, which holds {min(others)}", cure=cure)
     try:
         yield
     finally:
@@ -166,7 +175,7 @@ def describe(recipe: Recipe, dataset: Dataset, group: Group) -> dict[str, Any]:
         "classes": len(dataset.classes),
         # The same folder may have moved; other classes or labels are another dataset, even of the same size.
         "names": hashlib.sha256("\0".join(dataset.classes).encode()).hexdigest()[:16],
-        "labels": hashlib.sha256((split.pairs if pairs else split.labels).tobytes()).hexdigest()[:16],
+        "labels": hashlib.sha256(_labels(split).tobytes()).hexdigest()[:16],
     }
     sides = [side for side in ((split.queries, split.candidates) if pairs else (split,)) if isinstance(side, TextSplit)]
     if sides:   # texts may have no labels to tell them apart
@@ -174,9 +183,16 @@ def describe(recipe: Recipe, dataset: Dataset, group: Group) -> dict[str, Any]:
     return {"recipe": dataclasses.asdict(recipe), "dataset": known, "processes": group.world}
 
 
+def _labels(split: Any) -> np.ndarray[Any, Any]:
+    """What belongs together: classes, or pairs with their grades and negatives."""
+    if noun(split) != "pairs":
+        return np.asarray(split.labels)
+    return np.concatenate([split.pairs, split.grades[:, None], split.negatives], 1)
+
+
 def _some(texts: TextSplit) -> str:
-    """A few hundred of the texts: all of a large corpus would take longer to read than a run to start."""
-    return "\0".join(texts.text(row) for row in range(0, len(texts), max(1, len(texts) // 256)))
+    """All texts, or 100,000 of them and more: a larger corpus would take longer to read than a run to start."""
+    return "\0".join(texts.text(row) for row in range(0, len(texts), max(1, len(texts) // 100_000)))
 
 
 def is_complete(folder: Path, facts: dict[str, Any]) -> bool:

@@ -59,6 +59,7 @@ class Step:
         # The running statistics of a batch norm would be lost all the same, so there a lost step must stop the run.
         careful = not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
         self.may_leave_out = bool(recipe.optim.clip) and careful
+        self.moved = bool(optimizer.state)   # by this run or the one it goes on from
         self.lost = torch.zeros(2, device=device)   # steps left out: since someone asked, and in a row up to now
 
     def __call__(self, inputs: Any, target: Tensor, rate: float) -> tuple[Tensor, Tensor]:
@@ -93,17 +94,18 @@ class Step:
         bad = norm.isfinite().logical_not().float()
         self.lost.add_(bad)
         self.lost[1:].mul_(bad)
-        if self.recipe.optim.name == "adafactor":
-            return not bool(bad)
-        # As torch's GradScaler says it. The first step of SGD has to fill its buffers, whatever with.
-        self.optimizer.found_inf = bad if self.optimizer.state else None   # type: ignore[attr-defined]
+        if self.recipe.optim.name == "adafactor" or not self.moved:   # the first step fills buffers, whatever with
+            sound = not bool(bad)
+            self.moved |= sound
+            return sound
+        self.optimizer.found_inf = bad   # type: ignore[attr-defined]   # as torch's GradScaler says it
         return True
 
-    def _backward(self, inputs: Any, target: Tensor, share: float = 1.0) -> tuple[Tensor, Tensor]:
+    def _backward(self, inputs: Any, target: Tensor, share: Tensor | float | None = None) -> tuple[Tensor, Tensor]:
         with autocast(self.recipe, self.device):
             z, losses = self.spread(inputs, target)
         weighed = self.model.weigh(losses)
-        (weighed if share == 1 else weighed * share).backward()
+        (weighed if share is None else weighed * share).backward()
         return z.detach(), losses.detach()
 
     def _in_parts(self, inputs: Any, target: Tensor, parts: int) -> tuple[Tensor, Tensor]:
@@ -112,8 +114,10 @@ class Step:
         for number, (some, wanted) in enumerate(zip(_chunks(inputs, parts), target.chunk(parts), strict=True)):
             alone = number < parts - 1 and isinstance(self.spread, nn.parallel.DistributedDataParallel)
             with self.spread.no_sync() if alone else contextlib.nullcontext():   # type: ignore[operator]
-                found.append(self._backward(some, wanted, 1 / parts))
-        return torch.cat([z for z, _ in found]), torch.stack([losses for _, losses in found]).mean(0)
+                share = self.model.share_of(wanted, target)
+                z, losses = self._backward(some, wanted, share)
+                found.append((z, losses * share))
+        return torch.cat([z for z, _ in found], -2), torch.stack([losses for _, losses in found]).sum(0)
 
 
 def _chunks(inputs: Any, parts: int) -> Iterator[Any]:

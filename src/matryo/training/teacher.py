@@ -45,6 +45,12 @@ def open_teacher(recipe: Recipe, tokenizer: Tokenizer | None, device: torch.devi
     name = recipe.objective.teacher
     run = Path(name)
     if not (run / RUN).is_file():
+        if ":" not in name and (run.exists() or len(run.parts) > 1):   # what looks like a path is no encoder
+            raise RecipeError(
+                "objective.teacher must be the folder of a complete run, or an encoder",
+                got=f"{name}, which {'holds no run.json' if run.exists() else 'does not exist'}",
+                cure="check the path, or let its training finish",
+            )
         network = build_encoder(name, size=recipe.data.size, pretrained=name.startswith("timm:"))
         if tokenizer is not None:
             check_length(recipe, network, f"the teacher {name}")

@@ -97,12 +97,14 @@ class TrainedModel:
             side: ``queries`` or ``candidates`` says which side of its pairs they are. A model of images and texts
                 takes a ``str`` for a text, unless that side was images: then it is the path of one.
         """
-        given = self._given(items, side)
+        given, full = self._given(items, side), self.nesting.dim
+        dim = full if dim is None else dim
+        none = truncate(np.zeros((0, full), np.float32), dim)   # a wrong dim is told before anything is encoded
         if not len(given):
-            return np.zeros((0, dim or self.nesting.dim), np.float32)
+            return none
         # No worker processes: they would run the caller's script once more, and be sent all its images.
         vectors = np.concatenate([part for part, _ in self.embed(given, workers=0)])
-        return truncate(vectors, self.nesting.dim if dim is None else dim, normalize)
+        return truncate(vectors, dim, normalize)
 
     def _given(self, items: Any, side: str | None) -> ImageSplit | TextSplit:
         """What a caller passed, as a split without labels."""
@@ -121,7 +123,10 @@ class TrainedModel:
         if isinstance(items, list | tuple) and not items:
             return TextRows([])
         if not told:
-            got = type(items[0]).__name__ if isinstance(items, list | tuple) else type(items).__name__
+            got = type(items).__name__
+            if isinstance(items, list | tuple):
+                place, wrong = next((i, item) for i, item in enumerate(items) if not isinstance(item, str))
+                got = f"{type(wrong).__name__} at position {place}"
             raise InputError("this model reads texts", got=got, cure="pass a list of str")
         return TextRows(items)
 
