@@ -67,7 +67,8 @@ class ViT(nn.Module):
         if dim % heads:
             raise InputError("the width must be a multiple of the heads", got=f"{dim} and {heads}", cure="divide it")
         if size % patch:
-            raise InputError(f"images must be cut into whole patches of {patch} px", got=f"{size} px", cure="resize")
+            cure = f"use images of {max(1, round(size / patch)) * patch} px: --data.size, --data.test_size"
+            raise InputError(f"images must be cut into whole patches of {patch} px", got=f"{size} px", cure=cure)
         self.dim, self.heads, self.patch, self.pooling, self.grid = dim, heads, patch, pooling, size // patch
         self.patch_embed = PatchEmbed(dim, patch)
         own = 1 if pooling == "cls" else 0
