@@ -219,6 +219,7 @@ def test_parquet_of_pairs(write):
         ({"query": "a", "positive": ""}, ["positive must be a text"]),
         ({"query": "a", "positive": "b", "negatives": ["b"]}, ["a negative must not be the positive"]),
         ({"query": "a", "positive": "b", "negatives": [None]}, ["negatives must be a text"]),
+        ({"query": "a", "positive": "b", "negativ": "c"}, ["hard negatives stand under negative", "negativ)", "name"]),
         ({"query": "a", "positive": "b", "score": -1}, ["a score is a number ≥ 0", "-1"]),
         ({"query": "a", "positive": "b", "score": "high"}, ["a row needs a number under score or grade", "'high'"]),
         ({"query": "a", "positive": "b", "score": "nan"}, ["a score is a number ≥ 0", "nan"]),

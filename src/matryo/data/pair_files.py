@@ -14,6 +14,8 @@ how many negatives they have, those with fewer repeat theirs.
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,4 +67,13 @@ def _negatives(row: Row) -> list[str]:
     while row.has(f"negative_{number}"):
         found += row.texts(f"negative_{number}")
         number += 1
+    if not found and (near := _near(tuple(row.values))):
+        raise row.refused("hard negatives stand under negative, negatives or negative_1, …", near, "name the column so")
     return found
+
+
+@lru_cache
+def _near(columns: tuple[str, ...]) -> str:
+    """A column that was probably meant to hold negatives, and would go unread."""
+    unread = (name for name in columns if name not in _NEGATIVE and not name.startswith("negative_"))
+    return next((name for name in unread if get_close_matches(name.lower(), _NEGATIVE, cutoff=0.8)), "")
