@@ -225,6 +225,15 @@ def test_measuring_has_a_bar_of_its_own(tmp_path, capsys, monkeypatch):
     assert "the warm-up of 3 steps outlasts the 1 of training" in said
 
 
+def test_other_images_under_the_same_labels_are_another_run(tmp_path):
+    data = dataset()
+    train(recipe(loop__steps=1), data, tmp_path / "run", progress=False)
+    other = {name: (255 - np.stack([split.image(i) for i in range(len(split))]), split.labels)
+             for name, split in data.splits.items()}  # fmt: skip
+    with pytest.raises(RunError, match=r"holds another run .*dataset content"):
+        train(recipe(loop__steps=1), array_dataset(other), tmp_path / "run", progress=False)
+
+
 def test_a_complete_run_is_left_as_it_is(tmp_path):
     run = train(recipe(), dataset(), tmp_path / "run", progress=False)
     before = (run / "model.safetensors").stat().st_mtime_ns

@@ -173,13 +173,16 @@ def test_a_frozen_transformer_drops_nothing(changes):
     assert torch.equal(model.encoder(inputs), model.encoder(inputs))
 
 
-@pytest.mark.parametrize(("name", "told"), [("blocks.12.norm1.weight", True), ("head.weight", False)])
-def test_weights_that_have_no_place_are_named_unless_they_are_a_heads(name, told, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [("blocks.12.norm1.weight", 1, True), ("blocks.0.ls1.gamma", 0, True), ("blocks.0.ls1.bias", 0, False),
+     ("head.weight", 1, False)],
+)  # fmt: skip
+def test_weights_that_have_no_place_are_named_unless_they_do_not_matter(name, value, told, tmp_path):
     encoder = build_encoder("vit-ti8", size=32)
-    others = {name: torch.ones(4), "blocks.0.extra": torch.zeros(3)}
-    save_file({**encoder.state_dict(), **others}, tmp_path / "w.safetensors")
+    save_file({**encoder.state_dict(), name: torch.full((4,), float(value))}, tmp_path / "w.safetensors")
     if told:
-        with pytest.raises(RunError, match=r"weights of this encoder alone \(got 1 .*blocks.12.norm1.weight"):
+        with pytest.raises(RunError, match=r"weights of this encoder alone \(got 1 .*the first is " + name):
             start_from(encoder, tmp_path / "w.safetensors")
     else:
         start_from(encoder, tmp_path / "w.safetensors")

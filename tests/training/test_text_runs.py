@@ -343,5 +343,5 @@ def test_other_negatives_or_texts_are_another_run(tmp_path):
 def test_another_corpus_of_as_many_texts_is_another_run(runs):
     _, changes = RUNS["masked"]
     other = text_dataset({name: [text[::-1] for text in split] for name, split in made.corpus().splits.items()})
-    with pytest.raises(RunError, match=r"holds another run .*dataset texts"):
+    with pytest.raises(RunError, match=r"holds another run .*dataset content"):
         train(recipe(loop__epochs=3, **changes), other, runs["masked"], progress=False)

@@ -233,11 +233,11 @@ def _library() -> Any:
     return tokenizers
 
 
-def _word_piece(library: Any, lowercase: bool, vocabulary: dict[str, int] | None = None) -> Any:
+def _word_piece(library: Any, lowercase: bool, vocabulary: dict[str, int] | None = None, **normal: Any) -> Any:
     """BERT's tokenizer, yet without the special tokens around a text, whose ids may not be known."""
     model = library.models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100)
     inner = library.Tokenizer(model)
-    inner.normalizer = library.normalizers.BertNormalizer(lowercase=lowercase)
+    inner.normalizer = library.normalizers.BertNormalizer(lowercase=lowercase, **normal)
     inner.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
     inner.decoder = library.decoders.WordPiece()
     return inner
@@ -262,12 +262,11 @@ def _from_vocabulary(library: Any, folder: Path) -> Any:
         )
     config = read_json(folder / "tokenizer_config.json", dict, default={})
     lowercase, accents = bool(config.get("do_lower_case", True)), config.get("strip_accents")
-    inner = _word_piece(library, lowercase, vocabulary)
-    inner.normalizer = library.normalizers.BertNormalizer(
-        lowercase=lowercase,
-        strip_accents=None if accents is None else bool(accents),
-        handle_chinese_chars=bool(config.get("tokenize_chinese_chars", True)),
-    )
+    normal = {
+        "strip_accents": None if accents is None else bool(accents),
+        "handle_chinese_chars": bool(config.get("tokenize_chinese_chars", True)),
+    }
+    inner = _word_piece(library, lowercase, vocabulary, **normal)
     inner.add_special_tokens(list(_BERT))
     _surround(library, inner)
     return inner

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
+from matryo.data.content import content_of
 from matryo.data.dataset import PairSplit, TextSplit
 from matryo.embeddings import EmbeddingSet, EmbeddingWriter, Head
 from matryo.errors import EmbeddingsError, InputError
@@ -96,7 +97,7 @@ def _encode(
 ) -> EmbeddingSet:
     names = [items.name(i) for i in range(len(items))]
     unique = len(set(names)) == len(names)   # they may repeat in a split that was put together by hand
-    content = _content(items, names)
+    content = content_of(items, None if isinstance(items, TextSplit) else _LOOKED_AT)
     if (out / "manifest.json").exists() and not overwrite:
         there = EmbeddingSet.open(out)
         wanted = (model.description, dtype, dataset.name, split, dataset.classes)
@@ -110,6 +111,7 @@ def _encode(
         fingerprint={
             "count": len(items),
             "content": content,
+            "names": hashlib.sha256("\0".join(names).encode(errors="surrogateescape")).hexdigest(),
             "batch": batch,
             "device": model.device.type,
             "precision": model.precision,
@@ -153,25 +155,6 @@ def _check_same(
     if not same or not same_data:
         held = f"{len(there)} {about.dtype} vectors of {about.dataset} {about.split} by {about.title or '?'}"
         raise _other(out, f"{held}, whose data has changed since" if same else held)
-
-
-def _content(items: Any, names: list[str]) -> str:
-    """The SHA-256 of names, labels and texts; of images, where they are many, some that are spread over all.
-
-    Names alone do not tell other data: where it has none, positions serve as such.
-    """
-    digest = hashlib.sha256("\0".join(names).encode(errors="surrogateescape"))
-    digest.update(np.asarray(items.labels, np.int64).tobytes())
-    if isinstance(items, TextSplit):
-        parts = (items.text(row).encode() for row in range(len(items)))
-    else:
-        rows = np.linspace(0, len(items) - 1, min(len(items), _LOOKED_AT)).astype(int).tolist()
-        stored = getattr(items, "encoded", None) or (lambda row: items.image(row).tobytes())
-        parts = (stored(row) for row in rows)
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "little"))   # where one ends and the next begins is part of it
-        digest.update(part)
-    return digest.hexdigest()
 
 
 def _other(out: Path, got: str) -> EmbeddingsError:

@@ -165,8 +165,9 @@ def start_from(encoder: nn.Module, path: Path) -> None:
 
 
 def _is_no_matter(name: str, value: torch.Tensor) -> bool:
-    """Whether a weight says nothing of the vectors: heads come after them, and zeros are added to no effect."""
-    return name.startswith(_HEADS) or name.endswith(("num_batches_tracked", "position_ids")) or not value.any()
+    """Whether a weight says nothing of the vectors: heads come after them, and a bias of zeros has no effect."""
+    no_bias = name.endswith("bias") and not value.any()
+    return no_bias or name.startswith(_HEADS) or name.endswith(("num_batches_tracked", "position_ids"))
 
 
 def _other_length(given: Mapping[str, torch.Tensor], wrong: Sequence[str]) -> str:

@@ -27,6 +27,7 @@ import torch
 
 from matryo import results
 from matryo.data import TextSplit
+from matryo.data.content import content_of
 from matryo.errors import DataError, RunError
 from matryo.files import lock, replacing, storage, write_json
 from matryo.training.checkpoint import load_checkpoint, read_facts, save_checkpoint, save_weights
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 __all__ = ["CHECKPOINT", "RUN", "WEIGHTS", "Run", "describe", "is_complete", "read_run", "writing"]
 
 CHECKPOINT, WEIGHTS, RUN = "checkpoint.safetensors", "model.safetensors", "run.json"
+_TEXTS, _IMAGES = 100_000, 256   # so many are looked at to know a dataset again
 # Recipe fields that change no weight.
 _FREE = {"log_every", "checkpoint_seconds", "workers", "device", "test", "test_every"}
 
@@ -170,16 +172,16 @@ def describe(recipe: Recipe, dataset: Dataset, group: Group) -> dict[str, Any]:
             cure=f'choose from {", ".join(sorted(dataset.splits))}, or test nothing: --data.test ""',
         )
     what, pairs = noun(split), noun(split) == "pairs"
+    sides = (split.queries, split.candidates) if pairs else (split,)
     known = {
         what: len(split),
         "classes": len(dataset.classes),
         # The same folder may have moved; other classes or labels are another dataset, even of the same size.
         "names": hashlib.sha256("\0".join(dataset.classes).encode()).hexdigest()[:16],
         "labels": hashlib.sha256(_labels(split).tobytes()).hexdigest()[:16],
+        # All of a large dataset would take longer to read than a run to start.
+        "content": [content_of(side, _TEXTS if isinstance(side, TextSplit) else _IMAGES)[:16] for side in sides],
     }
-    sides = [side for side in ((split.queries, split.candidates) if pairs else (split,)) if isinstance(side, TextSplit)]
-    if sides:   # texts may have no labels to tell them apart
-        known["texts"] = hashlib.sha256("\0".join(map(_some, sides)).encode()).hexdigest()[:16]
     return {"recipe": dataclasses.asdict(recipe), "dataset": known, "processes": group.world}
 
 
@@ -188,11 +190,6 @@ def _labels(split: Any) -> np.ndarray[Any, Any]:
     if noun(split) != "pairs":
         return np.asarray(split.labels)
     return np.concatenate([split.pairs, split.grades[:, None], split.negatives], 1)
-
-
-def _some(texts: TextSplit) -> str:
-    """All texts, or 100,000 of them and more: a larger corpus would take longer to read than a run to start."""
-    return "\0".join(texts.text(row) for row in range(0, len(texts), max(1, len(texts) // 100_000)))
 
 
 def is_complete(folder: Path, facts: dict[str, Any]) -> bool:
