@@ -177,6 +177,20 @@ def test_single_precision(lean, device, dims, kind):
 
 
 @NEEDS_TRITON
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "tied" not in kind], ids="-".join)
+@pytest.mark.parametrize("dims", [range(32, 416, 32), (20, 28, *range(60, 400, 32)), range(5, 82, 7)], ids=str)
+def test_many_dims_are_met_on_the_way_down(monkeypatch, device, kind, dims):
+    fused = importlib.import_module(MODULES["triton"])
+    monkeypatch.setattr(fused, "_SMALL", 0)
+    launched, launch = [], fused.launch
+    monkeypatch.setattr(fused, "launch", lambda *given, **how: (launched.append(how), launch(*given, **how)))
+    how = {name: kind.get(name, False) for name in ("over_rows", "smooth")}
+    scores = make(tuple(dims), 5, 70, 6, device, torch.float32, **{k: v for k, v in kind.items() if k not in how})
+    check("triton", scores, rtol=2e-4, atol=5e-5, **how)
+    assert [one["DOWN"] for one in launched if "DOWN" in one] == [True]
+
+
+@NEEDS_TRITON
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(kind) or "plain")
 @pytest.mark.parametrize(("small", "rows", "columns"), [(0, 5, 19), (16, 1, 70), (16, 70, 1)])
 def test_large_dims_go_another_way_than_small_ones(monkeypatch, device, kind, small, rows, columns):

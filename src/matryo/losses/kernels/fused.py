@@ -40,6 +40,7 @@ __all__ = ["gradients", "reductions"]
 _PULLS = 1.0, 1 << 26   # bytes of pulls at a time: so many a score, but not less than these
 _SMALL = 128   # dims up to this one are small
 _HELD = 4   # large dims whose pulls are in registers at the same time
+_AGAIN = 1.1   # what a column costs that is swept again for other dims, which read the sums of later ones, too
 _PROGRAMS = 1024   # enough for every GPU there is
 
 # As measured on an H200, for half precision. Scores with left and right need more registers.
@@ -189,19 +190,25 @@ def _sweeps(
     """What the pulls of some columns are computed with, the largest dims first: operands, (lowest, dims), constants.
 
     Dims that share their columns are taken four at a time, as many as registers hold. A sweep for smaller ones goes
-    no further than they reach, which for most nestings is a small part of the way.
+    no further than they reach, which for most nestings is a small part of the way. Where it is not, one sweep goes
+    all the way up, and down again.
     """
-    dims = len(scores.nesting)
+    dims, reach = len(scores.nesting), scores.nesting.dims
+    groups = [(max(lowest, end - _HELD), end) for end in range(dims, lowest, -_HELD)]
+    again = _AGAIN * sum(reach[end - 1] for _, end in groups[1:])
+    down = scores.tied and reach[-1] - reach[lowest] < again
+    if down or not scores.tied:
+        groups = [(lowest, dims)]
     constants: dict[str, Any] = {
         "MASKED": scores.columns % tile.columns != 0, **flags(scores), **stats.flags(into.bias is not None),
         **tile.constants,
     }  # fmt: skip
     sweeps = []
-    for end in range(dims, lowest, -_HELD) if scores.tied else [dims]:
-        begin = max(lowest, end - _HELD) if scores.tied else lowest
+    for begin, end in groups:
         sweep = Sweep(scores, tile, slice(begin, end))
         operands = *sweep.arguments, *stats.arguments, pulls[begin - lowest :], into.bias, into.left, into.right
-        kind = {"HELD": end - begin - 1 if scores.tied else 0, "LATER": scores.tied and end < dims}
+        held = 0 if down or not scores.tied else end - begin - 1
+        kind = {"HELD": held, "LATER": end < dims, "DOWN": down}
         sweeps.append((operands, (begin, end - begin), {**constants, **kind}))
     return sweeps
 

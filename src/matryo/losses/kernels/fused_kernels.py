@@ -223,14 +223,16 @@ def pull_kernel(
     pulls, bias_sum, left_sum, right_sum, first, width, tiles, lowest, dims,
     BM: tl.constexpr, BN: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
     SCALED: tl.constexpr, BIAS: tl.constexpr, RESTART: tl.constexpr, OVER_ROWS: tl.constexpr, EVEN: tl.constexpr,
-    BIAS_SUM: tl.constexpr, MASKED: tl.constexpr, HELD: tl.constexpr, LATER: tl.constexpr, PRECISION: tl.constexpr,
+    BIAS_SUM: tl.constexpr, MASKED: tl.constexpr, HELD: tl.constexpr, LATER: tl.constexpr, DOWN: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Write the pulls at ``dims`` dims, from the ``lowest`` on, [dims, rows, width], of ``tiles`` tiles of columns from
     ``first`` on.
 
     Where the dims share their columns, what is stored is the sum over a dim and all later ones: what the block that
     this dim adds is multiplied with. Up to the last dim, the pulls of the earlier ones (``HELD``, at most three) wait
-    in registers. With ``LATER``, there is a sum over later dims already, behind those that are written.
+    in registers. With ``LATER``, there is a sum over later dims already, behind those that are written. With ``DOWN``,
+    none waits: from the last dim the products are taken away again, and every dim is met when its sum is there.
     """
     TYPE: tl.constexpr = pulls.dtype.element_ty
     EXACT: tl.constexpr = tl.float32 == TYPE
@@ -257,16 +259,35 @@ def pull_kernel(
     old = _packed(tl.zeros((BM, BN), tl.float32), BM, BN, TYPE)
     older = _packed(tl.zeros((BM, BN), tl.float32), BM, BN, TYPE)
     oldest = _packed(tl.zeros((BM, BN), tl.float32), BM, BN, TYPE)
-    level = 0
+    level = dims - 1 if DOWN else 0
     # What a dim needs of its rows is asked for when the one before is done, so that it is there in time.
-    end, minus = tl.load(ends), tl.load(negative)
-    row = of_rows(0, m[:, None], rows, left, top, even, SCALED, EVEN)
+    end, minus = tl.load(ends + level), tl.load(negative + level)
+    row = of_rows(level, m[:, None], rows, left, top, even, SCALED, EVEN)
     if x_ragged is not None:
         for step in tl.range(ragged_steps, disable_licm=True):
             a = x_ragged.load([i * BM, step * BR])
             b = y_ragged.load([begin, step * BR])
             acc = tl.dot(a, b.T, acc, input_precision=PRECISION)
-            if (step + 1 == end) & (level < dims - 1):
+            if not DOWN:  # noqa: SIM102
+                if (step + 1 == end) & (level < dims - 1):
+                    p = _swept(acc, level, minus, row, m, n, edge, rows, columns, right, bias, top_right, share,
+                               bias_sum, left_sum, right_sum, BM, SCALED, BIAS, RESTART, OVER_ROWS, EVEN, BIAS_SUM,
+                               MASKED, EXACT)  # fmt: skip
+                    if RESTART:
+                        _store_tile(corner + level * stride, p, rows - i * BM, width, BM, BN)
+                    else:
+                        oldest, older, old = older, old, _packed(p, BM, BN, TYPE)
+                    level += 1
+                    end, minus = tl.load(ends + level), tl.load(negative + level)
+                    row = of_rows(level, m[:, None], rows, left, top, even, SCALED, EVEN)
+                    if RESTART:
+                        acc = tl.zeros((BM, BN), tl.float32)
+    for step in tl.range(even_steps, disable_licm=True):
+        a = x_even.load([i * BM, even_start + step * BK])
+        b = y_even.load([begin, even_start + step * BK])
+        acc = tl.dot(a, b.T, acc, input_precision=PRECISION)
+        if not DOWN:  # noqa: SIM102
+            if (ragged_steps + step + 1 == end) & (level < dims - 1):
                 p = _swept(acc, level, minus, row, m, n, edge, rows, columns, right, bias, top_right, share,
                            bias_sum, left_sum, right_sum, BM, SCALED, BIAS, RESTART, OVER_ROWS, EVEN, BIAS_SUM, MASKED,
                            EXACT)  # fmt: skip
@@ -277,23 +298,6 @@ def pull_kernel(
                 level += 1
                 end, minus = tl.load(ends + level), tl.load(negative + level)
                 row = of_rows(level, m[:, None], rows, left, top, even, SCALED, EVEN)
-                if RESTART:
-                    acc = tl.zeros((BM, BN), tl.float32)
-    for step in tl.range(even_steps, disable_licm=True):
-        a = x_even.load([i * BM, even_start + step * BK])
-        b = y_even.load([begin, even_start + step * BK])
-        acc = tl.dot(a, b.T, acc, input_precision=PRECISION)
-        if (ragged_steps + step + 1 == end) & (level < dims - 1):
-            p = _swept(acc, level, minus, row, m, n, edge, rows, columns, right, bias, top_right, share,
-                       bias_sum, left_sum, right_sum, BM, SCALED, BIAS, RESTART, OVER_ROWS, EVEN, BIAS_SUM, MASKED,
-                       EXACT)  # fmt: skip
-            if RESTART:
-                _store_tile(corner + level * stride, p, rows - i * BM, width, BM, BN)
-            else:
-                oldest, older, old = older, old, _packed(p, BM, BN, TYPE)
-            level += 1
-            end, minus = tl.load(ends + level), tl.load(negative + level)
-            row = of_rows(level, m[:, None], rows, left, top, even, SCALED, EVEN)
     total = _swept(acc, dims - 1, minus, row, m, n, edge, rows, columns, right, bias, top_right, share,
                    bias_sum, left_sum, right_sum, BM, SCALED, BIAS, RESTART, OVER_ROWS, EVEN, BIAS_SUM, MASKED,
                    EXACT)  # fmt: skip
@@ -310,3 +314,36 @@ def pull_kernel(
     if HELD >= 3:
         total += _unpacked(oldest, BM, BN, TYPE)
         _store_tile(here - 3 * stride, total, rows - i * BM, width, BM, BN)
+    if DOWN:
+        acc = -acc   # products are taken away by adding them to this
+        first_end = tl.load(ends)
+        level -= 1
+        end, minus = tl.load(ends + level), tl.load(negative + level)
+        row = of_rows(level, m[:, None], rows, left, top, even, SCALED, EVEN)
+        for back in tl.range(ragged_steps + even_steps - max(ragged_steps, first_end), disable_licm=True):
+            step = even_steps - 1 - back
+            a = x_even.load([i * BM, even_start + step * BK])
+            b = y_even.load([begin, even_start + step * BK])
+            acc = tl.dot(a, b.T, acc, input_precision=PRECISION)
+            if ragged_steps + step == end:
+                total += _swept(-acc, level, minus, row, m, n, edge, rows, columns, right, bias, top_right, share,
+                                bias_sum, left_sum, right_sum, BM, SCALED, BIAS, RESTART, OVER_ROWS, EVEN, BIAS_SUM,
+                                MASKED, EXACT)  # fmt: skip
+                _store_tile(corner + level * stride, total, rows - i * BM, width, BM, BN)
+                level = max(level - 1, 0)
+                end, minus = tl.load(ends + level), tl.load(negative + level)
+                row = of_rows(level, m[:, None], rows, left, top, even, SCALED, EVEN)
+        if x_ragged is not None:
+            for back in tl.range(ragged_steps - first_end, disable_licm=True):
+                step = ragged_steps - 1 - back
+                a = x_ragged.load([i * BM, step * BR])
+                b = y_ragged.load([begin, step * BR])
+                acc = tl.dot(a, b.T, acc, input_precision=PRECISION)
+                if step == end:
+                    total += _swept(-acc, level, minus, row, m, n, edge, rows, columns, right, bias, top_right, share,
+                                    bias_sum, left_sum, right_sum, BM, SCALED, BIAS, RESTART, OVER_ROWS, EVEN,
+                                    BIAS_SUM, MASKED, EXACT)  # fmt: skip
+                    _store_tile(corner + level * stride, total, rows - i * BM, width, BM, BN)
+                    level = max(level - 1, 0)
+                    end, minus = tl.load(ends + level), tl.load(negative + level)
+                    row = of_rows(level, m[:, None], rows, left, top, even, SCALED, EVEN)
