@@ -109,8 +109,8 @@ def reasons(here: list[Shape]) -> list[str]:
         found.append(
             "With the dims grows what the backward pass writes and reads: two bytes for each score and dim, written "
             "once and read twice, while the products stay as many operations. The sums over later dims "
-            "are formed in registers, four dims at a time: where blocks are of one width, every further four also "
-            "repeat a part of the product."
+            "are formed in registers, four dims at a time. More repeat a part of the product, at most the whole of it "
+            "once."
         )
     return [" ".join(found)] if found else []
 
