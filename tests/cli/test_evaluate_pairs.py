@@ -9,7 +9,7 @@ import pytest
 
 from matryo import EmbeddingSet, Nesting
 from matryo.cli import main
-from matryo.evaluation import Relevance, pairs, zero_shot
+from matryo.evaluation import Relevance, pairs, sts, zero_shot
 from matryo.results import read_rows
 
 
@@ -59,6 +59,25 @@ def test_the_parts_may_lie_anywhere(tmp_path, capsys):
     capsys.readouterr()
     assert evaluate(folder / "queries", *parts[:2]) == 1
     assert "give both --candidates DIR and --relevance FILE" in capsys.readouterr().err
+
+
+def test_cosines_are_put_beside_grades(tmp_path, capsys):
+    folder, out = write(tmp_path / "mine"), tmp_path / "rows.jsonl"
+    assert evaluate(folder, "--protocols", "sts") == 1
+    assert "must have different grades" in capsys.readouterr().err
+    lines = [f"q{i // 2}\td{i}\t{i % 5}" for i in range(40)]
+    (folder / "relevance.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
+    assert evaluate(folder, "--protocols", "sts,pairs", "--json", out) == 0
+    printed = capsys.readouterr().out
+    assert "toy: 40 graded pairs" in printed and "Spearman" in printed
+    told = [(row.kind, row.figures["model"]) for row in read_rows(out)]
+    assert told == [("sts", "mine"), ("pairs", "mine"), ("pairs", "mine + PCA"), ("sts", "mine + PCA")]
+    queries, candidates = (EmbeddingSet.open(folder / side) for side in ("queries", "candidates"))
+    found = sts(queries, candidates, Relevance.open(folder / "relevance.tsv", queries, candidates))
+    assert tuple(read_rows(out)[0].figures["spearman"]) == found.spearman
+    page = tmp_path / "page"
+    assert main(["report", str(folder), "--out", str(page), "--quiet"]) == 0
+    assert "Graded pairs" in next(page.glob("*.html")).read_text()
 
 
 def test_a_run_holds_pairs_of_several_splits(tmp_path, capsys):

@@ -1,5 +1,7 @@
 """One model, every protocol: under its name, with the baselines beside it, and refusals that say what is missing."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from matryo import EmbeddingSet, Nesting, evaluate
 from matryo.baselines import PCA, RandomFeatures
 from matryo.embeddings import Head
 from matryo.errors import EmbeddingsError, InputError
-from matryo.evaluation import PROTOCOLS, Relevance, Subject, measure, measure_baseline, pairs, similarity_span
+from matryo.evaluation import PROTOCOLS, Relevance, Subject, measure, measure_baseline, pairs, similarity_span, sts
 
 NESTING = Nesting([4, 8, 16])
 CLASSES = 6
@@ -36,7 +38,7 @@ def subject():
 FITTED = {"probe": "scipy"}
 
 
-@pytest.mark.parametrize("protocol", [name for name in PROTOCOLS if name not in ("zero-shot", "pairs")])
+@pytest.mark.parametrize("protocol", [name for name in PROTOCOLS if name not in ("zero-shot", "pairs", "sts")])
 def test_every_protocol_tells_its_splits_under_the_subjects_name(subject, protocol):
     if protocol in FITTED:
         pytest.importorskip(FITTED[protocol])
@@ -94,6 +96,25 @@ def test_a_baseline_of_pairs_maps_both_sides(paired):
         each.append(pairs(*sides, paired.relevance, dims=NESTING.dims, progress=False))
     assert np.array(drawn.recall) == pytest.approx(np.mean([one.recall for one in each], axis=0))
     assert (drawn.ks, drawn.counts) == (each[0].ks, each[0].counts)
+
+
+def test_grades_are_measured_beside_pairs_with_their_baselines(subject, paired):
+    rng = np.random.default_rng(5)
+    graded = Relevance.of(rng.integers(0, 40, (90, 2)), rng.integers(0, 6, 90))
+    known = replace(paired, relevance=graded)
+    (found,) = measure(known, "sts")
+    by_hand = sts(paired.queries["test"], paired.database, graded)
+    assert (found.model, found.spearman, found.pearson) == ("mine", by_hand.spearman, by_hand.pearson)
+    (mapped,) = measure_baseline(known, "pca", "sts")
+    fitted = PCA().fit(paired.database)
+    by_hand = sts(fitted.apply(paired.queries["test"]), fitted.apply(paired.database), graded, dims=NESTING.dims)
+    assert (mapped.model, mapped.spearman) == ("mine + PCA", by_hand.spearman)
+    with pytest.raises(InputError, match="pairs need to know what belongs together"):
+        measure(subject, "sts")
+    with pytest.raises(InputError, match="different grades"):   # all belong together equally well
+        measure(paired, "sts")
+    with pytest.raises(InputError, match=r"no baseline has this protocol .*'probe'"):
+        measure_baseline(known, "pca", "probe")
 
 
 def test_what_a_folder_lacks_is_named(subject):

@@ -14,6 +14,7 @@ import pytest
 from matryo.embeddings import EmbeddingSet
 from matryo.errors import EmbeddingsError, InputError, NestingError
 from matryo.evaluation import Relevance
+from matryo.evaluation import cosines as cosines_module
 from matryo.evaluation import similarity as module
 from matryo.evaluation.similarity import Similarity, similarity_span
 from matryo.nesting import Nesting, truncate
@@ -86,10 +87,10 @@ def test_every_pair_is_as_likely_as_any_other() -> None:
 
 
 def test_cosines_at_every_dim_are_those_of_truncated_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_BATCH", 80)   # ten pairs at a time
+    monkeypatch.setattr(cosines_module, "_BATCH", 80)   # ten pairs at a time
     mine, rng = clustered(30), np.random.default_rng(4)
     rows = [rng.integers(0, 30, 77), rng.integers(0, 30, 77)]
-    cosines = module._cosines((mine, mine), rows, NESTING)
+    cosines = cosines_module.cosines((mine, mine), rows, NESTING)
     for dim, found in zip(NESTING.dims, cosines, strict=True):
         unit = truncate(mine.vectors.astype(np.float64), dim)
         assert found == pytest.approx((unit[rows[0]] * unit[rows[1]]).sum(axis=1), abs=1e-12)

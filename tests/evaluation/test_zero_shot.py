@@ -11,9 +11,9 @@ import pytest
 
 from matryo.embeddings import EmbeddingSet
 from matryo.errors import EmbeddingsError, InputError, NestingError
+from matryo.evaluation.dim_tables import zero_shot_table
 from matryo.evaluation.predictions import predict
 from matryo.evaluation.zero_shot import ZeroShot, zero_shot
-from matryo.evaluation.zero_shot_table import zero_shot_table
 from matryo.nesting import Nesting
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ embeddings allow: linear probe, few-shot, superclasses, robustness, and more; th
 
 Where queries and candidates are pairs (questions and documents, images and captions), FOLDER holds queries/,
 candidates/ and relevance.tsv, as `matryo encode` writes them, and what is measured is how well each side finds the
-other. Such a FOLDER may also be the queries alone, with --candidates and --relevance beside it.
+other; with --protocols sts, how well cosines follow the grades of pairs. Such a FOLDER may also be the queries alone,
+with --candidates and --relevance beside it.
 """
 
 from __future__ import annotations
@@ -41,8 +42,7 @@ __all__ = [
 ]
 
 _USUAL = ["head", "1-NN", "mAP@10"]
-_WITH_TABLE = ("evaluate", "pairs", "zero-shot")
-_WITH_BASELINES = {"evaluate", "pairs"}
+_WITH_TABLE = ("evaluate", "pairs", "sts", "zero-shot")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--protocols", metavar="NAME,…",
         help="evaluate, probe, few-shot, stream, robustness, superclass, trends, disagreement, similarity, cascade, "
-        "zero-shot, pairs; or all that the embeddings allow [evaluate, or pairs]",
+        "zero-shot, pairs, sts; or all that the embeddings allow [evaluate, or pairs]",
     )  # fmt: skip
     parser.add_argument(
         "--show", metavar="NAME,…",
@@ -100,30 +100,33 @@ def measure_folders(subjects: Sequence[Subject], protocols: str, baselines: str)
     """Every protocol on every model, then the baselines of those that were trained for one dim.
 
     Both are names with commas between, or "all": then what the embeddings do not allow is left out, and told. So is
-    what stands behind a question mark: "evaluate,few-shot?". Baselines stand beside `evaluate` and `pairs`: without
-    these there are none.
+    what stands behind a question mark: "evaluate,few-shot?". Baselines stand beside `evaluate`, `pairs` and `sts`:
+    without these there are none.
     """
     from matryo.baselines import NAMES
     from matryo.errors import InputError, MissingExtra
-    from matryo.evaluation import PROTOCOLS, measure, measure_baseline
+    from matryo.evaluation import BASELINED, PROTOCOLS, measure, measure_baseline
 
     found: list[Measured] = []
+    measured = set()
     chosen, wanted = _chosen(protocols, tuple(PROTOCOLS)), _chosen(baselines, NAMES)
     for protocol in chosen:
         for subject in subjects:
             try:
                 found += [Measured(subject.seed, one) for one in measure(subject, protocol.rstrip("?"))]
+                measured.add((subject, protocol.rstrip("?")))
             except (InputError, MissingExtra) as error:
                 if not protocol.endswith("?"):
                     raise
                 print(f"left out {protocol[:-1]} of {subject.name}: {error}", file=sys.stderr)
     fixed = [subject for subject in subjects if len(subject.database.nesting) == 1]
-    for name in wanted if _WITH_BASELINES & {protocol.rstrip("?") for protocol in chosen} else ():
-        for subject in fixed or subjects:
+    beside = [(one, protocol) for one in fixed or subjects for protocol in BASELINED if (one, protocol) in measured]
+    for name in wanted:
+        for subject, protocol in beside:
             if name == "truncate?" and subject in fixed:
                 continue   # a fixed model read at small dims is just that
             try:
-                found += [Measured(subject.seed, one) for one in measure_baseline(subject, name.rstrip("?"))]
+                found += [Measured(subject.seed, one) for one in measure_baseline(subject, name.rstrip("?"), protocol)]
             except InputError as error:
                 if not name.endswith("?"):
                     raise
@@ -153,7 +156,7 @@ def _chosen(text: str, known: Sequence[str]) -> list[str]:
 
 
 def _print_tables(results: Sequence[Any], show: str | None) -> None:
-    from matryo.evaluation import Evaluation, Pairs, ZeroShot, pairs_table, table, zero_shot_table
+    from matryo.evaluation import Evaluation, Pairs, Sts, ZeroShot, pairs_table, sts_table, table, zero_shot_table
 
     wanted = None if show is None else [] if show == "all" else show.split(",")
     parts = []
@@ -161,6 +164,8 @@ def _print_tables(results: Sequence[Any], show: str | None) -> None:
         parts.append(table([(one.model, one) for one in evaluations], show=_USUAL if wanted is None else wanted))
     if pairs := [one for one in results if isinstance(one, Pairs)]:
         parts.append(pairs_table(pairs, show=wanted))
+    if graded := [one for one in results if isinstance(one, Sts)]:
+        parts.append(sts_table(graded))
     if told := [one for one in results if isinstance(one, ZeroShot)]:
         parts.append(zero_shot_table(told))
     if parts:

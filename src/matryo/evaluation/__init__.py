@@ -1,6 +1,7 @@
 """Evaluation: every dim × every protocol → one results table."""
 
 from matryo.evaluation.checks import default_dims
+from matryo.evaluation.dim_tables import sts_table, zero_shot_table
 from matryo.evaluation.disagreement import Disagreement, disagreement
 from matryo.evaluation.few_shot import FewShot, few_shot
 from matryo.evaluation.grade import evaluate
@@ -8,20 +9,21 @@ from matryo.evaluation.pairs import PAIR_METRICS, Pairs, pairs
 from matryo.evaluation.pairs_table import pairs_table
 from matryo.evaluation.predictions import Predictions, predict
 from matryo.evaluation.probe import Probe, linear_probe
-from matryo.evaluation.protocols import PROTOCOLS, Subject, measure, measure_baseline
+from matryo.evaluation.protocols import BASELINED, PROTOCOLS, Subject, measure, measure_baseline
 from matryo.evaluation.relevance import Relevance
 from matryo.evaluation.result import Comparison, DimRow, Evaluation, beside
 from matryo.evaluation.robustness import Robustness, robustness
 from matryo.evaluation.search import search
 from matryo.evaluation.similarity import Similarity, similarity_span
 from matryo.evaluation.stream import Stream, stream
+from matryo.evaluation.sts import Sts, sts
 from matryo.evaluation.superclass import Superclasses, superclass_accuracy
 from matryo.evaluation.table import table
 from matryo.evaluation.trends import Trends, trends
 from matryo.evaluation.zero_shot import ZeroShot, zero_shot
-from matryo.evaluation.zero_shot_table import zero_shot_table
 
 __all__ = [
+    "BASELINED",
     "PAIR_METRICS",
     "PROTOCOLS",
     "Comparison",
@@ -36,6 +38,7 @@ __all__ = [
     "Robustness",
     "Similarity",
     "Stream",
+    "Sts",
     "Subject",
     "Superclasses",
     "Trends",
@@ -55,6 +58,8 @@ __all__ = [
     "search",
     "similarity_span",
     "stream",
+    "sts",
+    "sts_table",
     "superclass_accuracy",
     "table",
     "trends",

@@ -31,6 +31,7 @@ from matryo.evaluation.result import Evaluation
 from matryo.evaluation.robustness import robustness
 from matryo.evaluation.similarity import similarity_span
 from matryo.evaluation.stream import stream
+from matryo.evaluation.sts import Sts, sts
 from matryo.evaluation.superclass import superclass_accuracy
 from matryo.evaluation.trends import trends
 from matryo.evaluation.zero_shot import zero_shot
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
     Integers = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = ["BASELINE_TITLES", "PROTOCOLS", "Subject", "measure", "measure_baseline"]
+__all__ = ["BASELINED", "BASELINE_TITLES", "PROTOCOLS", "Subject", "measure", "measure_baseline"]
 
 BASELINE_TITLES = {
     "truncate": "truncated",
@@ -92,16 +93,12 @@ class Subject:
             found.append(evaluate(self.database, asked, dims=dims, progress=self.progress))
         return found
 
-    @cached_property
-    def pairs(self) -> list[Pairs]:
-        """The queries against the candidates, and the other way round."""
+    @property
+    def related(self) -> Relevance:
+        """The relevance, by which pairs are known."""
         if self.relevance is None:
             raise InputError("pairs need to know what belongs together", got="nothing", cure="give --relevance FILE")
-        dims = self.asked_dims or self.dims
-        return [
-            pairs(asked, self.database, self.relevance, dims=dims, sides=self.sides, progress=self.progress)
-            for asked in self.queries.values()
-        ]
+        return self.relevance
 
     @cached_property
     def predictions(self) -> dict[str, Predictions]:
@@ -121,14 +118,22 @@ def measure(subject: Subject, protocol: str) -> list[Any]:
     return [dataclasses.replace(one, model=subject.name) for one in PROTOCOLS[protocol](subject)]
 
 
-def measure_baseline(subject: Subject, name: str, *, draws: int = 5) -> list[Evaluation | Pairs]:
-    """The subject's vectors through a baseline fitted on its database; random ones are the mean of ``draws``."""
-    drawn: list[Sequence[Evaluation | Pairs]] = []
+def measure_baseline(
+    subject: Subject, name: str, protocol: str | None = None, *, draws: int = 5
+) -> list[Evaluation | Pairs | Sts]:
+    """The subject's vectors through a baseline fitted on its database; random ones are the mean of ``draws``.
+
+    The ``protocol`` is one of :data:`BASELINED`; none is `pairs` where there are some, else `evaluate`.
+    """
+    protocol = protocol or ("evaluate" if subject.relevance is None else "pairs")
+    if protocol not in BASELINED:
+        raise InputError("no baseline has this protocol", got=repr(protocol), cure=f"choose {', '.join(BASELINED)}")
+    drawn: list[list[Evaluation | Pairs | Sts]] = []
     for seed in range(draws if name in DRAWN else 1):
         fitted = baseline(name, seed).fit(subject.database)
         queries = {split: fitted.apply(asked) for split, asked in subject.queries.items()}
         mapped = dataclasses.replace(subject, database=fitted.apply(subject.database), queries=queries)
-        drawn.append(mapped.evaluations if subject.relevance is None else mapped.pairs)
+        drawn.append(list(PROTOCOLS[protocol](mapped)))
     title = f"{subject.name} + {BASELINE_TITLES[name]}"
     return [dataclasses.replace(_mean(many), model=title) for many in zip(*drawn, strict=True)]
 
@@ -138,7 +143,14 @@ def _evaluate(subject: Subject) -> Iterator[Evaluation]:
 
 
 def _pairs(subject: Subject) -> Iterator[Pairs]:
-    yield from subject.pairs
+    dims = subject.asked_dims or subject.dims
+    for asked in subject.queries.values():
+        yield pairs(asked, subject.database, subject.related, dims=dims, sides=subject.sides, progress=subject.progress)
+
+
+def _sts(subject: Subject) -> Iterator[Sts]:
+    for asked in subject.queries.values():
+        yield sts(asked, subject.database, subject.related, dims=subject.asked_dims or subject.dims)
 
 
 def _probe(subject: Subject) -> Iterator[Result]:
@@ -234,7 +246,10 @@ PROTOCOLS: dict[str, Callable[[Subject], Iterator[Any]]] = {
     "cascade": _cascade,
     "zero-shot": _zero_shot,
     "pairs": _pairs,
+    "sts": _sts,
 }
+BASELINED = ("evaluate", "pairs", "sts")
+"""The protocols that baselines stand beside."""
 
 
 def _class_counts(embeddings: EmbeddingSet) -> Integers:
@@ -278,7 +293,7 @@ def _pooled(sets: Sequence[EmbeddingSet]) -> EmbeddingSet:
     )
 
 
-def _mean(drawn: Sequence[Evaluation | Pairs]) -> Evaluation | Pairs:
+def _mean(drawn: Sequence[Evaluation | Pairs | Sts]) -> Evaluation | Pairs | Sts:
     """The result whose every figure is the mean of the draws'."""
     return type(drawn[0]).from_figures(_mean_of([one.to_figures() for one in drawn]))
 

@@ -38,6 +38,8 @@ class Relevance:
     """[n, 2]: a row of the queries, and a row of the candidates that answers it."""
     grades: Floats
     """[n]: how well it does, above 0."""
+    judged: tuple[Integers, Floats]
+    """All pairs with their grades, as they were given: those of grade 0 and those that come twice, too."""
 
     @classmethod
     def of(cls, pairs: Any, grades: Any = None) -> Relevance:
@@ -48,18 +50,20 @@ class Relevance:
         >>> Relevance.of([[0, 3], [0, 1], [0, 3]], [1, 0, 2]).grades
         array([2.], dtype=float32)
         """
-        rows = np.asarray(pairs)
-        values = np.ones(len(rows)) if grades is None else np.asarray(grades)
+        rows: Any = np.asarray(pairs)
+        values: Any = np.ones(len(rows)) if grades is None else np.asarray(grades)
         if rows.ndim != 2 or rows.shape[1] != 2 or rows.dtype.kind not in "iu" or values.shape != rows.shape[:1]:
             raise InputError(
                 "relevance must be pairs of rows [n, 2], integers, with a grade each",
                 got=f"pairs {rows.shape} {rows.dtype}, grades {values.shape}",
                 cure="give a row of the queries and one of the candidates for each",
             )
+        rows, values = rows.astype(np.int64), values.astype(np.float32)
         better = np.lexsort((-values, rows[:, 1], rows[:, 0]))
-        rows, values = rows[better].astype(np.int64), values[better].astype(np.float32)
-        first = np.r_[True, (np.diff(rows, axis=0) != 0).any(axis=1)][: len(rows)]
-        return cls(rows[first & (values > 0)], values[first & (values > 0)])
+        sorted_rows, best = rows[better], values[better]
+        first = np.r_[True, (np.diff(sorted_rows, axis=0) != 0).any(axis=1)][: len(rows)]
+        kept = first & (best > 0)
+        return cls(sorted_rows[kept], best[kept], (rows, values))
 
     @classmethod
     def open(cls, path: str | Path, queries: EmbeddingSet, candidates: EmbeddingSet) -> Relevance:
@@ -83,18 +87,25 @@ class Relevance:
     @property
     def reversed(self) -> Relevance:
         """The same pairs, asked the other way round."""
-        return Relevance.of(self.pairs[:, ::-1], self.grades)
+        rows, grades = self.judged
+        return Relevance.of(rows[:, ::-1], grades)
 
     def check_fits(self, queries: int, candidates: int) -> None:
-        """Raise unless there are pairs, and rows for them."""
-        limits = np.array([queries, candidates])
-        if len(self.pairs) == 0 or (self.pairs < 0).any() or (self.pairs >= limits).any():
-            last = self.pairs.max(axis=0, initial=-1).tolist()
-            raise InputError(
-                f"relevance must name pairs among {queries} queries and {candidates} candidates",
-                got=f"{len(self.pairs)} pairs up to rows {last}",
-                cure="give the rows of these very embeddings, with grades above 0",
-            )
+        """Raise unless there are pairs that belong together, and rows for them."""
+        _check_rows(self.pairs, queries, candidates, ", with grades above 0")
+
+    def check_judged(self, queries: int, candidates: int) -> None:
+        """Raise unless there are pairs of any grade, and rows for them."""
+        _check_rows(self.judged[0], queries, candidates)
+
+
+def _check_rows(pairs: Integers, queries: int, candidates: int, grades: str = "") -> None:
+    if len(pairs) == 0 or (pairs < 0).any() or (pairs >= np.array([queries, candidates])).any():
+        raise InputError(
+            f"relevance must name pairs among {queries} queries and {candidates} candidates",
+            got=f"{len(pairs)} pairs up to rows {pairs.max(axis=0, initial=-1).tolist()}",
+            cure=f"give the rows of these very embeddings{grades}",
+        )
 
 
 def _is_number(text: str) -> bool:

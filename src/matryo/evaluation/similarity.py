@@ -9,8 +9,8 @@ import numpy as np
 
 from matryo.embeddings import UNKNOWN
 from matryo.errors import EmbeddingsError, InputError
-from matryo.evaluation.checks import check_columns, check_finite, check_pair, chosen_dims, labels_of
-from matryo.nesting import prefix_norms
+from matryo.evaluation.checks import check_columns, check_pair, chosen_dims, labels_of
+from matryo.evaluation.cosines import cosines
 from matryo.results import Result
 
 if TYPE_CHECKING:
@@ -18,14 +18,11 @@ if TYPE_CHECKING:
 
     from matryo.embeddings import EmbeddingSet
     from matryo.evaluation.relevance import Relevance
-    from matryo.nesting import Nesting
 
     Doubles = np.ndarray[Any, np.dtype[np.float64]]
     Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 __all__ = ["Similarity", "similarity_span"]
-
-_BATCH = 1 << 20   # numbers of each side of the pairs held at a time
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,7 @@ def similarity_span(
     else:
         check_columns(*sides, ("embeddings", "others"))
         drawn = _draw_related(sides, relevance, pairs, rng)
-    positive, random = (_cosines(sides, rows, nesting) for rows in drawn)
+    positive, random = (cosines(sides, rows, nesting) for rows in drawn)
     edges, about = np.linspace(-1, 1, 41), embeddings.manifest
     return Similarity(
         about.title, about.dataset, about.split, pairs, nesting.dims,
@@ -126,26 +123,6 @@ def _draw_within(
     i = np.searchsorted(ends, number, "right")
     j = first[i] + number - (ends[i] - counts[i])
     return i, j + (distinct & (j >= i))
-
-
-def _cosines(sides: tuple[EmbeddingSet, EmbeddingSet], rows: list[Integers], nesting: Nesting) -> Doubles:
-    """[dims, pairs]: at every dim from one sum over the blocks."""
-    cosines = np.empty((len(nesting), len(rows[0])))
-    step = max(1, _BATCH // nesting.dim)
-    for start in range(0, len(rows[0]), step):
-        span = slice(start, start + step)
-        one, other = (_read(side, mine[span], nesting.dim) for side, mine in zip(sides, rows, strict=True))
-        scale = prefix_norms(one, nesting.dims) * prefix_norms(other, nesting.dims)
-        added = [np.einsum("ij,ij->i", one[:, low:high], other[:, low:high]) for low, high in nesting.blocks]
-        # As truncate has it, a zero vector stays zero: its cosine with anything is 0.
-        cosines[:, span] = np.cumsum(added, axis=0) / np.maximum(scale, np.finfo(np.float64).tiny).T
-    return np.clip(cosines, -1, 1)
-
-
-def _read(side: EmbeddingSet, rows: Integers, dim: int) -> Doubles:
-    vectors = side.vectors[rows, :dim].astype(np.float64)
-    check_finite(vectors, rows, "embeddings")
-    return vectors
 
 
 def _auc(positive: Doubles, random: Doubles) -> float:

@@ -1,6 +1,7 @@
 """Metrics: arrays in, numbers out. Fractions lie in 0 … 1; tables turn them into percent."""
 
 from matryo.metrics.accuracy import label_ranks, topk_accuracy
+from matryo.metrics.correlation import pearson, spearman
 from matryo.metrics.cost import mflops, vector_bytes
 from matryo.metrics.ranking import (
     average_precision,
@@ -23,9 +24,11 @@ __all__ = [
     "mean_reciprocal_rank",
     "mflops",
     "ndcg",
+    "pearson",
     "precision",
     "recall",
     "relevance",
+    "spearman",
     "topk_accuracy",
     "vector_bytes",
 ]

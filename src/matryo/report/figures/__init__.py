@@ -6,7 +6,7 @@ from matryo.report.figures.classes import classes
 from matryo.report.figures.few_shot import few_shot
 from matryo.report.figures.gallery import disagreement, gradcam
 from matryo.report.figures.pairs import pairs
-from matryo.report.figures.per_model import probe, zero_shot
+from matryo.report.figures.per_model import probe, sts, zero_shot
 from matryo.report.figures.retrieval import retrieval
 from matryo.report.figures.robustness import robustness
 from matryo.report.figures.similarity import similarity
@@ -30,6 +30,7 @@ FIGURES = (
     gradcam,
     probe,
     zero_shot,
+    sts,
     stream,
     training,
 )
