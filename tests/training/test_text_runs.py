@@ -17,7 +17,7 @@ from texts_made import figures, recipe
 
 from matryo import EmbeddingSet, truncate
 from matryo.data import text_dataset
-from matryo.encoders import Bert, build_encoder
+from matryo.encoders import Bert, Tokens, build_encoder
 from matryo.errors import DataError, InputError, RecipeError, RunError
 from matryo.training import encode_pairs, encode_split, load, loop, train
 from matryo.training.checkpoint import load_weights
@@ -71,6 +71,40 @@ def test_training_leaves_the_callers_chance_alone(tmp_path):
     (tmp_path / "run" / "run.json").unlink()   # as if it had been killed before the end
     train(recipe(loop__epochs=1), made.labelled(), tmp_path / "run", progress=False)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_run_of_no_epochs_is_the_encoder_as_it_came(tmp_path):
+    made.tokenizer().save(tmp_path / "theirs" / "tokenizer.json")
+    theirs = Bert(build_encoder("bert-tiny", vocabulary=made.tokenizer().vocabulary, length=16).config).eval()
+    theirs.save(tmp_path / "theirs")
+    kept = {"encoder__name": f"bert:{tmp_path / 'theirs'}", "objective__kind": "pairs", "head__kind": "fixed",
+            "head__dims": "", "loop__epochs": 0, "loop__batch": 512}  # fmt: skip
+    run = train(recipe(**kept), made.pairs(), tmp_path / "run", progress=False)
+    stored = load_weights(run / "model.safetensors")
+    for name, weight in theirs.state_dict().items():
+        assert torch.equal(stored[f"encoder.{name}"], weight)
+    model, texts = load(run, device="cpu"), made.sentences(5)
+    ids, mask = model.tokenizer.encode(texts, 16)
+    with torch.no_grad():
+        vectors = theirs(Tokens(torch.from_numpy(ids).long(), torch.from_numpy(mask)))
+    torch.testing.assert_close(torch.from_numpy(model.encode(texts, normalize=False)), vectors)
+    assert (model.nesting.dims, figures(run)["hit@10"]["test"].keys()) == ((128,), {"128"})
+    assert (run / "recipe.toml").is_file() and not (run / "checkpoint.safetensors").exists()
+    train(recipe(**kept), made.pairs(), run, progress=False)   # which is complete
+    unlabelled = text_dataset({"train": texts, "test": texts})
+    assert len(load(train(recipe(**kept, data__test=""), unlabelled, tmp_path / "texts", progress=False)).encode(texts))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"encoder__name": "bert-tiny"}, {"objective__kind": "classify"}, {"objective__kind": "masked"},
+     {"head__kind": "tied", "head__dims": "8,128"}],
+)  # fmt: skip
+def test_what_nobody_trained_is_not_kept(changes):
+    kept = {"encoder__name": "bert:theirs", "objective__kind": "pairs", "head__kind": "fixed", "head__dims": ""}
+    with pytest.raises(RecipeError, match=r"with loop\.epochs 0 there must be trained weights to keep"):
+        recipe(**{**kept, **changes}, loop__epochs=0)
+    assert recipe(**{**kept, **changes}, loop__epochs=0, loop__steps=3).loop.steps == 3
 
 
 def test_they_learn(tmp_path):

@@ -58,7 +58,7 @@ def print_run(out: Path) -> None:
     figures = run_row(out).figures
     items, speed = next((name, value) for name, value in figures.items() if name.endswith("_per_second"))
     rate = f"{speed:,.{speed < 10:d}f} {items.removesuffix('_per_second')}/s"
-    print(f"{out}: trained in {figures['seconds']:.0f} s at {rate}")
+    print(f"{out}: trained in {figures['seconds']:.0f} s at {rate}" if speed else f"{out}: the encoder as it came")
     for name, by_split in figures.items():
         for split, by_dim in by_split.items() if isinstance(by_split, dict) else ():
             shown = "{:.3f}" if name.endswith("loss") else "{:.1%}"

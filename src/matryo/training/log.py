@@ -25,7 +25,7 @@ class Log:
     def __init__(self, folder: Path, *, done: int, total: int, enabled: bool, progress: bool) -> None:
         self.enabled, self.progress = enabled, enabled and progress   # the latter: whether bars are shown
         self.bar = tqdm(
-            total=total, initial=done, desc=folder.name, unit="step", disable=not self.progress,
+            total=total, initial=done, desc=folder.name, unit="step", disable=not (self.progress and total),
             dynamic_ncols=True, smoothing=0.05, mininterval=0.1 if sys.stderr.isatty() else 30,
         )  # fmt: skip
         self.path = folder / "metrics.jsonl"

@@ -62,12 +62,20 @@ def _train(
     recipe: Recipe, dataset: Dataset, out: Path, facts: dict[str, Any], group: Group, progress: bool
 ) -> None:
     split = dataset.split(recipe.data.train)
-    check_objective(recipe, split)
+    if not recipe.as_it_is:
+        check_objective(recipe, split)
     check_encoder(recipe, split)
     tokenizer = open_tokenizer(recipe, split, out, group, begun=(out / CHECKPOINT).exists())
     model, frozen = _make_model(recipe, len(dataset.classes), tokenizer, group)
-    batches = open_batches(split, recipe, group, progress=progress and group.first, tokenizer=tokenizer)
     optimizer = make_optimizer(model, recipe)
+    if recipe.as_it_is:
+        log = Log(out, done=0, total=0, enabled=group.first, progress=progress)
+        with contextlib.closing(log):
+            run = Run(recipe, out, facts, group, model, optimizer, None)
+            run.restore()
+            run.finish(dataset, _test(run, log, dataset, tokenizer))
+        return
+    batches = open_batches(split, recipe, group, progress=progress and group.first, tokenizer=tokenizer)
     average = Average(model, recipe.optim.ema) if recipe.optim.ema else None
     if group.first:   # what cannot be measured is better known before training than after it
         for name in recipe.data.test:

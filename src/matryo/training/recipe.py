@@ -170,7 +170,9 @@ class Optim:
 class Loop:
     """How long, how much at once, on what."""
 
-    epochs: Annotated[int, "passes over the training split"] = 30
+    epochs: Annotated[
+        int, "passes over the training split; 0 keeps a pretrained encoder as it is (pairs, with a fixed head)"
+    ] = 30
     steps: Annotated[int, "train for so many steps instead of epochs; 0 counts epochs"] = 0
     batch: Annotated[int, "items a step on each process (each GPU)"] = 256
     parts: Annotated[int, "compute a batch in so many parts, to save memory (classify, masked)"] = 1
@@ -224,6 +226,11 @@ class Recipe:
         libraries = ("bert:", "transformers:", "sentence-transformers:", "open_clip:")
         named = any(name.startswith(libraries) for name in (self.encoder.name, self.text.encoder))
         return named or self.encoder.pretrained or bool(self.finetune.start)
+
+    @property
+    def as_it_is(self) -> bool:
+        """Whether nothing is trained: the run is the encoder as it came, to be compared with."""
+        return self.loop.epochs == 0 and self.loop.steps == 0
 
     def nesting(self, dim: int) -> Nesting:
         """The nesting for an encoder of ``dim`` dimensions."""

@@ -27,7 +27,7 @@ def check(recipe: Recipe) -> None:
 def _of_fields(recipe: Recipe) -> list[Rule]:
     data, head, augment, optim, loop = recipe.data, recipe.head, recipe.augment, recipe.optim, recipe.loop
     return [
-        (loop.epochs >= 1, "loop.epochs must be at least 1", loop.epochs, "train for one epoch or more"),
+        (loop.epochs >= 0, "loop.epochs must not be negative", loop.epochs, "train for one epoch or more"),
         (loop.batch >= 1, "loop.batch must be at least 1", loop.batch, "use one item a step or more"),
         (loop.steps >= 0, "loop.steps must not be negative", loop.steps, "0 counts epochs"),
         (loop.parts >= 1 and loop.batch % loop.parts == 0, "loop.parts must divide loop.batch",
@@ -68,7 +68,12 @@ def _of_fields(recipe: Recipe) -> list[Rule]:
 def _of_objectives(recipe: Recipe) -> list[Rule]:
     it, kind, text, head = recipe.objective, recipe.objective.kind, recipe.text, recipe.head.kind
     dropout, path = recipe.encoder.dropout, recipe.encoder.drop_path
+    kept = recipe.pretrained and kind == "pairs" and head == "fixed"
     return [
+        (kept or not recipe.as_it_is, "with loop.epochs 0 there must be trained weights to keep, and no head or dims "
+         "that are not", f"encoder {recipe.encoder.name}, objective.kind {kind}, head.kind {head}",
+         "train for one epoch or more, or name an encoder such as bert:FOLDER, --objective.kind pairs --head.kind "
+         "fixed"),
         (it.temperature > 0, "objective.temperature must be positive", it.temperature, "0.05 is usual"),
         (kind != "pairs" or it.temperature >= 0.01, "objective.temperature must be 0.01 or more, as lower ones make "
          "training unstable", it.temperature, "0.05 is usual"),
