@@ -107,6 +107,35 @@ def test_what_nobody_trained_is_not_kept(changes):
     assert recipe(**{**kept, **changes}, loop__epochs=0, loop__steps=3).loop.steps == 3
 
 
+def test_smaller_dims_join_when_they_are_told_to(tmp_path):
+    plain = {"objective__kind": "masked", "loop__steps": 6, "loop__precision": "fp32", "optim__name": "sgd"}
+
+    def weights(name, **changes):
+        run = train(recipe(**plain, **changes), made.corpus(), tmp_path / name, progress=False)
+        return load_weights(run / "model.safetensors")
+
+    def same(one, other):
+        return all(torch.allclose(one[key], other[key], atol=1e-6) for key in one)
+
+    fixed = weights("fixed", head__kind="fixed", head__dims=128)
+    assert same(fixed, weights("never", head__kind="tied", head__join=0.99))   # after 5.94 of 6 steps: at none
+    halfway = weights("halfway", head__kind="tied", head__join=0.5)
+    assert not same(halfway, fixed)
+    assert not same(halfway, weights("at once", head__kind="tied"))
+
+
+def test_joining_survives_an_interruption(tmp_path, monkeypatch):
+    changes = {"objective__kind": "masked", "head__kind": "tied", "head__join": 0.5, "loop__steps": 10}
+    whole = train(recipe(**changes), made.corpus(), tmp_path / "whole", progress=False)
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "Log", Interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe(**changes), made.corpus(), tmp_path / "cut", progress=False)
+    cut = train(recipe(**changes), made.corpus(), tmp_path / "cut", progress=False)
+    wanted, got = (load_weights(run / "model.safetensors") for run in (whole, cut))
+    assert all(torch.equal(wanted[key], got[key]) for key in wanted)
+
+
 def test_they_learn(tmp_path):
     run = train(recipe(loop__epochs=6), made.labelled(), tmp_path / "texts", progress=False)
     assert min(figures(run)["top1"]["test"].values()) > 0.8

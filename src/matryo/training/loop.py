@@ -101,6 +101,8 @@ def _train(
                 rate = learning_rate(recipe, run.done, batches.steps, recipe.loop.batch * group.world)
                 # Dropout, too, is a function of seed, step and process: no state to lose.
                 torch.manual_seed((recipe.loop.seed << 32) + run.done * group.world + group.rank)
+                if recipe.head.join:
+                    step.join(run.done >= recipe.head.join * total)
                 z, losses = step(inputs, target, rate)
                 if average is not None:
                     average.update(model, run.done)

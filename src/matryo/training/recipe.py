@@ -117,6 +117,7 @@ class Head:
     ] = "separate"
     dims: Annotated[Ints, "the nesting; empty halves d down to 8 (fixed: d; slimmable: d at each width)"] = ()
     weights: Annotated[Floats, "the weight of each dim's loss; empty is 1 each"] = ()
+    join: Annotated[float, "share of the training after which the smaller dims join the full one; 0: at once"] = 0.0
     bias: Annotated[bool, "give the heads a bias"] = True
 
 

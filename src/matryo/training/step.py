@@ -61,6 +61,11 @@ class Step:
         self.may_leave_out = bool(recipe.optim.clip) and careful
         self.moved = bool(optimizer.state)   # by this run or the one it goes on from
         self.lost = torch.zeros(2, device=device)   # steps left out: since someone asked, and in a row up to now
+        self.counted = torch.ones(len(model.nesting), device=device)   # 0 for dims that have not joined yet
+
+    def join(self, joined: bool) -> None:
+        """Whether the smaller dims take part in the steps from now on."""
+        self.counted[:-1] = float(joined)
 
     def __call__(self, inputs: Any, target: Tensor, rate: float) -> tuple[Tensor, Tensor]:
         """Take the step."""
@@ -104,7 +109,7 @@ class Step:
     def _backward(self, inputs: Any, target: Tensor, share: Tensor | float | None = None) -> tuple[Tensor, Tensor]:
         with autocast(self.recipe, self.device):
             z, losses = self.spread(inputs, target)
-        weighed = self.model.weigh(losses)
+        weighed = self.model.weigh(losses * self.counted if self.recipe.head.join else losses)
         (weighed if share is None else weighed * share).backward()
         return z.detach(), losses.detach()
 
