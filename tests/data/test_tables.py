@@ -131,6 +131,23 @@ def test_what_cannot_be_read_is_named(tmp_path, refuses, name, data, words):
         list(read_rows(tmp_path / name))
 
 
+def test_a_field_of_csv_may_be_longer_than_the_module_allows(tmp_path):
+    before = csv.field_size_limit()
+    text = 'a "book", ' * before
+    (tmp_path / "a.csv").write_text(as_csv([{"text": text, "label": "x"}, {"text": "short", "label": "y"}]))
+    assert [row.text("text") for row in read_rows(tmp_path / "a.csv")] == [text, "short"]
+    assert csv.field_size_limit() == before
+
+
+@pytest.mark.parametrize(("name", "data"), [("a.csv", 'text,label\n"",x\n'), ("a.tsv", "text\tlabel\n\tx\n")])
+def test_an_empty_field_is_not_taken_for_a_missing_column(tmp_path, refuses, name, data):
+    (tmp_path / name).write_text(data)
+    (row,) = read_rows(tmp_path / name)
+    assert not row.has("text")
+    with refuses(f"{name}, line 2: text must be a text", "got none", "drop the row"):
+        row.text("sentence", "text")
+
+
 def test_a_file_that_is_gone(tmp_path, refuses):
     with refuses("a.jsonl is no readable file", "FileNotFoundError", "check the path"):
         list(read_rows(tmp_path / "a.jsonl"))
@@ -211,6 +228,12 @@ def test_splits_are_named_by_files_and_parts_are_in_order(tmp_path):
         "test": ["test.tsv.gz"],
         "train": ["train-00000-of-00002.parquet", "train-00001-of-00002.parquet"],
     }
+
+
+def test_parts_with_a_hash_behind_are_parts(tmp_path):
+    names = [f"my-train-0000{part}-of-00002-a09b74b3ef9c3b5{part}.parquet" for part in range(2)]
+    touch(tmp_path, *names)
+    assert split_files(tmp_path) == {"my-train": [tmp_path / name for name in names]}
 
 
 @pytest.mark.parametrize("names", [("a-0-of-3.tsv", "a-2-of-3.tsv"), ("a-0-of-2.tsv", "a-1.tsv"), ("a-0-of-2.tsv",)])

@@ -20,7 +20,7 @@ def read_json(path: Path, kind: type, default: Any) -> Any:
     if not path.exists():
         return default
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, OSError) as error:
         raise DataError(f"{path.name} must be JSON", got=error, cure="correct it or remove it") from error
     if not isinstance(value, kind):

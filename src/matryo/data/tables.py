@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 __all__ = ["TABLES", "Row", "lines_of", "read_rows", "rows_of", "split_files", "unique"]
 
 TABLES = ("jsonl", "tsv", "csv", "parquet")
-_PART = re.compile(r"(?P<split>.+?)(-\d+(-of-(?P<all>\d+))?)?")   # train-00000-of-00003 is a part of train
+# train-00000-of-00003 is a part of train; Hugging Face once put 16 digits of a hash behind it.
+_PART = re.compile(r"(?P<split>.+?)(-\d+(-of-(?P<all>\d+)(-[0-9a-f]{16})?)?)?")
 _NO_DATA = re.compile(r"readme|licen[cs]e|notice|classes|vocab", re.IGNORECASE)
+_LONGEST = 2**31 - 1   # letters of a CSV field, instead of the 131,072 that csv allows: a book is a text too
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +238,7 @@ def _csv_rows(path: Path, name: str) -> Iterator[Row]:
 
     def records() -> Iterator[tuple[int, list[str]]]:
         try:
-            for fields in reader:
+            while (fields := _next_of(reader)) is not None:
                 if fields and (len(fields) > 1 or fields[0].strip()):
                     yield reader.line_num, fields
         except csv.Error as error:
@@ -244,6 +246,15 @@ def _csv_rows(path: Path, name: str) -> Iterator[Row]:
             raise DataError(rule, got=error, cure="mend its quotes, or write JSONL") from error
 
     yield from _under_header(records(), name)
+
+
+def _next_of(reader: Iterator[list[str]]) -> list[str] | None:
+    """The next record of a CSV reader, None at the end; the limit is one for the whole process, so it is put back."""
+    before = csv.field_size_limit(_LONGEST)
+    try:
+        return next(reader, None)
+    finally:
+        csv.field_size_limit(before)
 
 
 def _under_header(records: Iterator[tuple[int, list[str]]], name: str) -> Iterator[Row]:
@@ -265,8 +276,8 @@ def _under_header(records: Iterator[tuple[int, list[str]]], name: str) -> Iterat
                 got=f"{len(fields)} fields",
                 cure="write tabs and line ends in a text as spaces, or use JSONL",
             )
-        filled = {column: field for column, field in zip(columns, fields, strict=True) if field}
-        yield Row(f"{name}, line {number}", filled)
+        values = {column: field or None for column, field in zip(columns, fields, strict=True)}
+        yield Row(f"{name}, line {number}", values)
 
 
 def _parquet_rows(path: Path, name: str) -> Iterator[Row]:
