@@ -198,6 +198,13 @@ def test_numbered_negatives(write):
     assert [split.candidates.text(int(i)) for i in split.negatives[0]] == ["c", "d", "e"]
 
 
+def test_negatives_behind_an_empty_column_are_read(write):
+    text = "query,positive,negative_2,negative_10,negative_0,negative\na,b,,d,e,f\ng,h,i,,,\n"
+    split = pair_folder(write("train.csv", text)).split("train")
+    found = [[split.candidates.text(int(i)) for i in row] for row in split.negatives]
+    assert found == [["f", "e", "d"], ["i", "i", "i"]]
+
+
 def test_parquet_of_pairs(write):
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet

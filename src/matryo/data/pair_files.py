@@ -14,6 +14,7 @@ how many negatives they have, those with fewer repeat theirs.
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
@@ -33,7 +34,7 @@ __all__ = ["pair_folder"]
 
 _QUERY = ("query", "anchor", "sentence1")
 _POSITIVE = ("positive", "sentence2")
-_NEGATIVE = ("negative", "negatives")
+_NEGATIVE = re.compile(r"negatives?|negative_(\d+)")
 _GRADE = ("score", "grade")
 
 
@@ -62,18 +63,23 @@ def _read(split: str, paths: Sequence[Path]) -> Pairs:
 
 
 def _negatives(row: Row) -> list[str]:
-    found = row.texts(*_NEGATIVE)
-    number = 1
-    while row.has(f"negative_{number}"):
-        found += row.texts(f"negative_{number}")
-        number += 1
-    if not found and (near := _near(tuple(row.values))):
+    """All that the row holds: of several columns one may be empty, where a query has fewer."""
+    columns = tuple(row.values)
+    found = [text for name in _negative_columns(columns) for text in row.texts(name)]
+    if not found and (near := _near(columns)):
         raise row.refused("hard negatives stand under negative, negatives or negative_1, …", near, "name the column so")
     return found
 
 
 @lru_cache
+def _negative_columns(columns: tuple[str, ...]) -> tuple[str, ...]:
+    """Those that hold negatives, numbered ones last and by their number."""
+    named = [match for name in columns if (match := _NEGATIVE.fullmatch(name))]
+    return tuple(match[0] for match in sorted(named, key=lambda match: int(match[1] or -1)))
+
+
+@lru_cache
 def _near(columns: tuple[str, ...]) -> str:
     """A column that was probably meant to hold negatives, and would go unread."""
-    unread = (name for name in columns if name not in _NEGATIVE and not name.startswith("negative_"))
-    return next((name for name in unread if get_close_matches(name.lower(), _NEGATIVE, cutoff=0.8)), "")
+    unread = (name for name in columns if not _NEGATIVE.fullmatch(name))
+    return next((name for name in unread if get_close_matches(name.lower(), ("negative", "negatives"), cutoff=0.8)), "")
