@@ -79,6 +79,8 @@ def test_classes_txt_or_json_names_classes_and_aligns(root, refuses):
         ("test.tar", "test"),
         ("000123.tar", "train"),
         ("00000-of-00010.tar", "train"),
+        ("cc12m-train-0000.tar", "cc12m-train"),   # beside which cc12m-validation-0000.tar is another split
+        ("imagenet-a.tar", "imagenet-a"),
     ],
 )
 def test_names_tell_splits(tmp_path, pixels, encode, name, split):
@@ -87,9 +89,10 @@ def test_names_tell_splits(tmp_path, pixels, encode, name, split):
     assert list(shard_dataset(tmp_path).splits) == [split]
 
 
-def test_names_that_tell_no_split_are_refused(tmp_path, refuses):
-    write_tar(tmp_path / "val_0001.tar", [])
-    with refuses("a shard's name must tell its split", "val_0001.tar", "train-0000.tar"):
+@pytest.mark.parametrize("name", ["val_0001.tar", "my-val_0001.tar"])
+def test_names_that_tell_no_split_are_refused(tmp_path, refuses, name):
+    write_tar(tmp_path / name, [])
+    with refuses("a shard's name must tell its split", name, "train-0000.tar"):
         shard_dataset(tmp_path)
 
 

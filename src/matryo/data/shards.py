@@ -1,6 +1,6 @@
 """WebDataset tar shards with exact random access: each shard is indexed once, then images are byte ranges.
 
-A split is the shards ``root/<split>/*.tar``, or ``root/<split>-*.tar``, or ``root/<split>.tar``; those in the
+A split is the shards ``root/<split>/*.tar``, or ``root/<split>-0000.tar`` and on, or ``root/<split>.tar``; those in the
 root whose names are only numbers are ``train``. The files of a sample share their path up to the first dot of
 the file name: one image, and its class index in a ``.cls`` file or under ``label`` or ``cls`` in a ``.json``
 file. Class names come from ``root/classes.txt``, one a line, or ``root/classes.json``, a list; else they are
@@ -10,6 +10,7 @@ file. Class names come from ``root/classes.txt``, one a line, or ``root/classes.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -29,6 +30,7 @@ __all__ = ["ShardImages", "open_shards", "shard_dataset"]
 
 _Index = TypeVar("_Index", bound=ShardIndex)
 _LAYOUT = "name shards train-0000.tar, or put them in a folder for each split: train/0000.tar"
+_NUMBER = re.compile(r"(^|-)\d+(-of-\d+)?$")   # of a shard among those of its split
 _MOST_OPEN = 128   # files kept open by a split; systems commonly allow 1,024 to a process
 
 
@@ -159,9 +161,10 @@ def _find(root: Path) -> dict[str, list[str]]:
 
 def _split_of(path: Path) -> str:
     """The split that a shard's name speaks of; a name that could mean anything is refused, not guessed."""
-    split = path.stem.split("-")[0]
-    if split.isdigit():
+    split = _NUMBER.sub("", path.stem)
+    if not split:
         return "train"
-    if not split or ("-" not in path.stem and any(letter.isdigit() for letter in split)):
+    # Without a number of its own, a digit in the last word may be one: val_0001.
+    if split == path.stem and any(letter.isdigit() for letter in split):
         raise DataError("a shard's name must tell its split", got=path.name, cure=_LAYOUT)
     return split
