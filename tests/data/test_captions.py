@@ -134,6 +134,21 @@ def packed(root, tmp_path, names):
     return folder
 
 
+def test_paths_may_begin_with_the_folder_of_images(root, refuses):
+    """As Hugging Face writes them: relative to the table, which lies beside images/."""
+    rows = "".join(f"images/{key},one\n" for key in KEYS)
+    told = caption_folder(write(root, {"metadata.csv": f"file_name,text\n{rows}"})).split("train").queries
+    assert [told.encoded(i) for i in range(len(told))] == [(root / "images" / key).read_bytes() for key in KEYS]
+    write(root, {"metadata.csv": f"file_name,text\n{rows}none.png,two\n"})
+    with refuses("every listed image must exist", "relative to images/"):
+        caption_folder(root)
+
+
+def test_a_byte_order_mark_is_no_part_of_captions_json(root):
+    given = FILES["json"]["captions.json"]
+    assert read(caption_folder(write(root, {"captions.json": f"\ufeff{given}"}))) == EXPECTED
+
+
 def test_a_packed_file_without_names_is_in_the_order_of_the_keys(root, tmp_path, pixels, refuses):
     folder = packed(root, tmp_path, None)
     data = caption_folder(write(folder, FILES["json"]))

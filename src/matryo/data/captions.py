@@ -8,8 +8,9 @@ Images are files under ``root/images/`` (or under the root itself), or one packe
   the split (without it, ``train``), or one a split, ``train.jsonl``. Columns are ``image`` (or ``file_name``, ``path``)
   and ``caption`` (or ``text``), in JSONL and parquet perhaps a list, ``captions``; an image may have several rows.
 
-An image is named by its path below ``images/``. In a packed file it is named as it was packed, and without names by
-the keys of ``captions.json``, which then are in the order of the images. Images without a caption are left out.
+An image is named by its path below ``images/``, or, where all paths begin with ``images/``, by that below the root. In
+a packed file it is named as it was packed, and without names by the keys of ``captions.json``, which then are in the
+order of the images. Images without a caption are left out.
 """
 
 from __future__ import annotations
@@ -133,14 +134,21 @@ def _images(root: Path, keys: Sequence[str], source: str, positional: bool) -> E
         raise DataError("packed images with captions lie in one .npz file", got=got, cure="keep one in this folder")
     if packed:
         return _packed(packed[0], keys, source, positional)
-    folder = root / "images" if (root / "images").is_dir() else root
+    folder = _folder(root, keys)
     for key in keys:
         if not is_image(key.rpartition("/")[2]) or key.startswith("/") or ".." in key.split("/"):
             raise DataError(
                 f"{source}: an image is a path below {folder.name}/", got=repr(key), cure="write folder/image.jpg"
             )
-    all_there(folder, source, keys)
+    all_there(folder, source, keys, cure=f"correct the list; its paths are relative to {folder.name}/")
     return FolderImages(folder, keys, np.full(len(keys), UNKNOWN))
+
+
+def _folder(root: Path, keys: Sequence[str]) -> Path:
+    """What the paths are relative to: ``images/``, or as in Hugging Face's ``metadata`` files the folder around it."""
+    inside = root / "images"
+    told = all(key.startswith("images/") for key in keys) and not (inside / "images").is_dir()
+    return inside if inside.is_dir() and not told else root
 
 
 def _packed(path: Path, keys: Sequence[str], source: str, positional: bool) -> EncodedImages:

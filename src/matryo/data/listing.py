@@ -157,7 +157,12 @@ def _entry(line: str) -> tuple[str, str]:
     return path.strip(), key.strip()
 
 
-def all_there(root: Path, source: str, paths: Sequence[str]) -> None:
+def all_there(
+    root: Path,
+    source: str,
+    paths: Sequence[str],
+    cure: str = "correct the list; its paths are relative to the folder it lies in",
+) -> None:
     """Refuse ``paths``, relative to ``root`` and listed in the file ``source``, of which one is not there."""
     # One directory read for each folder is far quicker than one stat for each of millions of files.
     present: dict[str, set[str]] = {}
@@ -176,5 +181,5 @@ def all_there(root: Path, source: str, paths: Sequence[str]) -> None:
         raise DataError(
             f"{source}: every listed image must exist",
             got=f"{len(missing):,} of {len(paths):,} missing, the first {missing[0]}",
-            cure="correct the list; its paths are relative to the folder it lies in",
+            cure=cure,
         )
