@@ -153,6 +153,17 @@ def test_a_transformers_model_of_images():
         torch.testing.assert_close(encoder(images), model(pixel_values=images).last_hidden_state[:, 0])
 
 
+def test_transformers_models_without_a_vector_a_token_are_refused(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    t5 = transformers.T5Config(vocab_size=8, d_model=8, d_ff=8, d_kv=4, num_layers=1, num_heads=2)
+    transformers.T5EncoderModel(t5).save_pretrained(tmp_path / "t5")   # AutoModel puts a decoder beside it
+    resnet = transformers.ResNetConfig(embedding_size=4, hidden_sizes=[4], depths=[1])
+    transformers.ResNetModel(resnet).save_pretrained(tmp_path / "resnet")
+    for name, kind, cure in (("t5", "T5Model", "sentence-transformers:NAME"), ("resnet", "ResNetModel", "timm:MODEL")):
+        with pytest.raises(InputError, match=f"one vector of hidden_size .* a {kind}.*{cure}"):
+            from_transformers(tmp_path / name)
+
+
 # --- sentence-transformers ---
 
 
@@ -197,6 +208,30 @@ def test_a_known_truncation_is_honoured(sentence_folder):
     wanted = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
     torch.testing.assert_close(z, wanted)
     assert not torch.allclose(F.normalize(z[:, :4]), F.normalize(plain[:, :4]), atol=1e-3), "a prefix differs"
+
+
+def test_a_stored_truncate_dim_is_set_aside(sentence_folder, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    SentenceTransformer(str(sentence_folder), device="cpu", truncate_dim=4).save(str(tmp_path / "cut"))
+    assert SentenceTransformer(str(tmp_path / "cut"), device="cpu").encode(["a"]).shape == (1, 4)
+    encoder = from_sentence_transformers(tmp_path / "cut").eval()
+    plain = from_sentence_transformers(sentence_folder).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(encoder(texts()), plain(texts()))
+        assert encoder.dim == 16
+        assert build_encoder(f"sentence-transformers:{tmp_path / 'cut'}", dim=8)(texts()).shape == (3, 8)
+
+
+def test_sentence_transformers_without_a_transformer_are_refused(bert_folder, tmp_path):
+    library = pytest.importorskip("sentence_transformers")
+    from sentence_transformers.models import StaticEmbedding
+    from tokenizers import Tokenizer as Library
+
+    words = StaticEmbedding(Library.from_file(str(bert_folder / "tokenizer.json")), embedding_dim=8)
+    library.SentenceTransformer(modules=[words], device="cpu").save(str(tmp_path / "words"))
+    with pytest.raises(InputError, match=r"must begin with a transformer .*words, which begins with StaticEmbedding"):
+        from_sentence_transformers(tmp_path / "words")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from matryo.errors import InputError, MissingExtra
 
 __all__ = ["SentenceEncoder", "from_sentence_transformers"]
 
+_NO_TRANSFORMER = ("StaticEmbedding", "WordEmbeddings", "BoW")   # which read texts in ways of their own
+
 
 class SentenceEncoder(nn.Module):
     """A ``SentenceTransformer`` whose texts come as tokens."""
@@ -43,7 +45,8 @@ def from_sentence_transformers(
 ) -> SentenceEncoder:
     """The model ``name`` of a hub, or of a folder, as an encoder; ``options`` go to ``SentenceTransformer``.
 
-    ``truncation`` is the recipe of the model if its name is known (:func:`truncation_of`), else a plain slice.
+    ``truncation`` is the recipe of the model if its name is known (:func:`truncation_of`), else a plain slice. A
+    ``truncate_dim`` that it was saved with is set aside: what is nested is the whole vector.
     """
     with MissingExtra.unless_installed("sentence-transformers", "sentence"):
         from sentence_transformers import SentenceTransformer
@@ -54,5 +57,9 @@ def from_sentence_transformers(
             "sentence-transformers must be able to load the model", got=f"{name}: {str(error).splitlines()[0]}",
             cure="check the name or the folder",
         ) from error  # fmt: skip
+    if (kind := type(model[0]).__name__) in _NO_TRANSFORMER:
+        rule, cure = "a sentence-transformers model must begin with a transformer", "choose another model"
+        raise InputError(rule, got=f"{name}, which begins with {kind}", cure=cure)
+    model.truncate_dim = None
     dim = model.get_embedding_dimension()
     return SentenceEncoder(model.float(), int(dim or 0), truncation or truncation_of(str(name)))

@@ -1,4 +1,4 @@
-"""Any transformers model of texts or images as an encoder: its last layer, pooled, is the embedding."""
+"""A transformers model of texts or images as an encoder: its last layer, pooled, is the embedding."""
 
 from __future__ import annotations
 
@@ -85,4 +85,13 @@ def from_transformers(
             "transformers must be able to load the model", got=f"{name}: {str(error).splitlines()[0]}",
             cure="check the name or the folder",
         ) from error  # fmt: skip
-    return TransformersEncoder(model.float(), int(model.config.hidden_size), pooling)
+    width = getattr(model.config, "hidden_size", None)
+    two = hasattr(model, "encoder") and hasattr(model, "decoder")
+    if width is None or two:
+        raise InputError(
+            "a model of transformers must give one vector of hidden_size a token or patch",
+            got=f"{name}, a {type(model).__name__}",
+            cure="use sentence-transformers:NAME, which runs the encoder of a T5 alone" if two
+            else "a convolutional network comes from timm:MODEL, a CLIP from open_clip:NAME",
+        )  # fmt: skip
+    return TransformersEncoder(model.float(), int(width), pooling)
