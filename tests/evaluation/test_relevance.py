@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,6 +32,16 @@ def test_a_file_is_read_by_the_ids_of_both_sides(tmp_path: Path) -> None:
         assert found.pairs.tolist() == [[0, 1], [1, 1], [1, 2]]   # grade 0 answers nothing
         assert found.grades.tolist() == [1, 0.5, 2]
         assert found.pairs.dtype == np.int64
+
+
+def test_marks_and_blank_lines_are_no_judgements_and_ids_hold_any_letter(tmp_path: Path) -> None:
+    path, ids = tmp_path / "qrels.tsv", ["a", "b\u2028c", "d\x85e"]
+    sides = EmbeddingSet.write(tmp_path / "sides", np.eye(3), ids=ids)
+    lines = [f"{one}\t{other}\t1" for one, other in pairwise(ids)]
+    for mark in ("", "\ufeff"):
+        for header in ("", "query-id\tcorpus-id\tscore\r\n"):
+            path.write_bytes(f"{mark}{header}{lines[0]}\r\n\r\n{lines[1]}\n\n".encode())
+            assert Relevance.open(path, sides, sides).pairs.tolist() == [[0, 1], [1, 2]]
 
 
 def test_pairs_come_once_in_order_with_their_better_grade() -> None:

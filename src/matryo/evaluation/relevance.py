@@ -69,13 +69,15 @@ class Relevance:
     def open(cls, path: str | Path, queries: EmbeddingSet, candidates: EmbeddingSet) -> Relevance:
         """Read a qrels file, with or without a header; its ids must be those of ``queries`` and ``candidates``."""
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            text = Path(path).read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise InputError("relevance must be in a file", got=f"{path}: {error}", cure="check the path") from error
-        lines = [line.split("\t") for line in text.splitlines()]
-        header = bool(lines) and not _is_number(lines[0][-1])
-        del lines[:header]
-        for number, line in enumerate(lines, start=1 + header):
+        # An id may hold what splitlines() takes for the end of a line: a line ends at a line feed alone.
+        numbered = {number: line.split("\t") for number, line in enumerate(text.split("\n"), 1) if line.strip()}
+        if numbered and not _is_number(next(iter(numbered.values()))[-1]):
+            del numbered[next(iter(numbered))]   # the header
+        lines = list(numbered.values())
+        for number, line in numbered.items():
             if len(line) != 3 or not _is_number(line[2]):
                 raise InputError(
                     f"each line must have {_LAYOUT}", got=f"{path}, line {number}: {line}", cure="write it so"
