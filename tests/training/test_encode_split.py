@@ -15,7 +15,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from matryo import training
-from matryo.data import array_dataset, pair_dataset, text_dataset
+from matryo.data import Dataset, Pairs, array_dataset, pair_dataset, text_dataset
 from matryo.errors import EmbeddingsError, InputError, NestingError
 from matryo.training import batches
 from matryo.training.encode import encode_pairs, encode_split
@@ -140,6 +140,20 @@ def test_relevance_is_never_that_of_other_data(tmp_path):
     assert (tmp_path / "e" / "relevance.tsv").read_bytes() == before
     encode_pairs(encoder, pair_dataset({"one": swapped}), "one", tmp_path / "e", overwrite=True, progress=False)
     assert len((tmp_path / "e" / "relevance.tsv").read_text().splitlines()) == 8
+
+
+def test_what_a_model_does_not_read_is_told_and_leaves_nothing_behind(model, dataset, tmp_path):
+    texts, pairs = text_dataset({"one": ["a cat", "a dog"]}), pair_dataset({"one": [("a", "cat")]})
+    with pytest.raises(InputError, match=r"this model reads images \(got 2 texts\): choose a --source of images"):
+        encode_split(model, texts, "one", tmp_path / "e", progress=False)
+    with pytest.raises(InputError, match=r"this model reads images \(got 1 texts\)"):
+        encode_pairs(model, pairs, "one", tmp_path / "e", progress=False)
+    with pytest.raises(InputError, match=r"this model reads texts \(got 12 images\): choose a --source of texts"):
+        encode_split(text_model(), dataset, "one", tmp_path / "e", progress=False)
+    mixed = Dataset("captions", (), {"one": Pairs(texts.split("one"), dataset.split("one"), [[0, 0]])})
+    with pytest.raises(InputError, match=r"this model reads texts \(got 12 images\)"):
+        encode_pairs(text_model(), mixed, "one", tmp_path / "e", progress=False)
+    assert not (tmp_path / "e").exists()
 
 
 def test_vectors_are_exact_however_the_model_was_trained_unless_asked_otherwise(dataset, tmp_path):

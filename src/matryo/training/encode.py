@@ -49,6 +49,7 @@ def encode_split(
     items, out = dataset.split(split), Path(out)
     if isinstance(items, PairSplit):
         raise InputError("pairs are two sets of embeddings", got=f"split {split!r}", cure="use encode_pairs")
+    model.check_reads(items)
     return _encode(model, dataset, split, items, out, dtype, batch, overwrite, progress)
 
 
@@ -68,6 +69,8 @@ def encode_pairs(
     The latter is BEIR's: a header, then query-id, corpus-id and score a line.
     """
     pairs, out = dataset.split(split), Path(out)
+    for side in (pairs.queries, pairs.candidates):
+        model.check_reads(side)
     options = (dtype, batch, overwrite, progress)
     kept = not overwrite and all((out / side / "manifest.json").exists() for side in ("queries", "candidates"))
     queries = _encode(model, dataset, split, pairs.queries, out / "queries", *options)

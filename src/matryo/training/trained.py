@@ -19,6 +19,7 @@ from matryo.training.batches import test_batches
 from matryo.training.checkpoint import load_weights
 from matryo.training.classify import Classifier, at_width
 from matryo.training.distributed import choose_device
+from matryo.training.fits import noun
 from matryo.training.model import SHAPES, build_model
 from matryo.training.recipes import recipe_from_dict
 from matryo.training.run import CHECKPOINT, RUN, WEIGHTS, read_run
@@ -134,6 +135,14 @@ class TrainedModel:
     def reads_images(self) -> bool:
         """Whether images are among what it was trained on."""
         return self.tokenizer is None or "images" in self.sides
+
+    def check_reads(self, split: ImageSplit | TextSplit) -> None:
+        """Raise unless it was trained on what ``split`` holds, images or texts."""
+        kinds = {"images": self.reads_images, "texts": self.tokenizer is not None}
+        if not kinds[noun(split)]:
+            own = next(kind for kind, read in kinds.items() if read)
+            rule, cure = f"this model reads {own}", f"choose a --source of {own}, or another model"
+            raise InputError(rule, got=f"{len(split):,} {noun(split)}", cure=cure)
 
     def embed(
         self, split: ImageSplit | TextSplit, *, start: int = 0, batch: int = 512, workers: int | None = None
