@@ -168,6 +168,28 @@ def other(tmp_path, tokens):
     return Tokenizer.open(tmp_path)
 
 
+@pytest.mark.parametrize("inside", ["", "0_Transformer"])
+@pytest.mark.parametrize("lower", [False, True])
+@pytest.mark.parametrize("cased", [False, True])
+def test_a_sentence_transformers_folder_is_read_as_that_library_reads_it(tmp_path, inside, lower, cased):
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path / inside
+    Tokenizer.train(TEXTS, vocabulary=200, lowercase=not cased).save(folder / "tokenizer.json")
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "model_max_length": 32}
+    (folder / "tokenizer_config.json").write_text(json.dumps(about))
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 32, "do_lower_case": lower}))
+    shape = {"hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 4}
+    transformers.BertModel(transformers.BertConfig(vocab_size=200, **shape)).save_pretrained(folder)
+    first = {"idx": 0, "name": "0", "path": inside, "type": "sentence_transformers.models.Transformer"}
+    (tmp_path / "modules.json").write_text(json.dumps([first]))
+    library = sentence_transformers.SentenceTransformer(str(tmp_path), device="cpu")
+    wanted = library.tokenize(TEXTS)
+    ids, mask = Tokenizer.open(tmp_path).encode(TEXTS, 32)
+    for ours, kept, theirs, real in zip(ids, mask, wanted["input_ids"], wanted["attention_mask"], strict=True):
+        assert ours[kept].tolist() == theirs[real == 1].tolist()
+
+
 def test_other_families_spell_special_tokens_otherwise(tmp_path):
     tokenizer = other(tmp_path, ["<s>", "<pad>", "</s>", "<mask>"])
     assert (tokenizer.cls, tokenizer.pad, tokenizer.sep, tokenizer.mask) == (2, 3, 4, 5)

@@ -86,12 +86,16 @@ class Tokenizer:
 
     @classmethod
     def open(cls, path: Path | str) -> Tokenizer:
-        """The tokenizer in a ``tokenizer.json``, or in a folder that holds one or, as old BERTs do, a ``vocab.txt``."""
+        """The tokenizer in a ``tokenizer.json``, or in a folder that holds one or, as old BERTs do, a ``vocab.txt``.
+
+        Of a sentence-transformers folder it is that of the first module, in lower case if the folder says so.
+        """
         path = Path(path)
-        file = path / "tokenizer.json" if path.is_dir() else path
+        folder = _home(path)
+        file = folder / "tokenizer.json" if path.is_dir() else path
         library = _library()
-        if path.is_dir() and not file.exists() and (path / "vocab.txt").exists():
-            return cls(_from_vocabulary(library, path), path.name)
+        if path.is_dir() and not file.exists() and (folder / "vocab.txt").exists():
+            return cls(_lowered(library, _from_vocabulary(library, folder), folder), path.name)
         if not file.is_file():
             raise DataError(
                 "a tokenizer is a tokenizer.json, or a folder that holds one or a vocab.txt",
@@ -99,11 +103,12 @@ class Tokenizer:
                 cure="give the folder of the model it belongs to",
             )
         try:
-            return cls(library.Tokenizer.from_str(file.read_text(encoding="utf-8")), path.name)
+            inner = library.Tokenizer.from_str(file.read_text(encoding="utf-8"))
         except Exception as error:   # the library raises plain Exception for whatever it cannot read
             raise DataError(
                 f"{file.name} is no readable tokenizer", got=f"{error!s:.120}", cure="copy it again, whole"
             ) from error
+        return cls(_lowered(library, inner, folder) if path.is_dir() else inner, path.name)
 
     def save(self, path: Path | str) -> None:
         """Write ``tokenizer.json``, atomically: ``path`` is that file, or the folder it goes to."""
@@ -247,6 +252,23 @@ def _surround(library: Any, inner: Any) -> None:
     """[CLS] before a text and [SEP] behind it."""
     ends = [(token, inner.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
     inner.post_processor = library.processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=ends)
+
+
+def _home(folder: Path) -> Path:
+    """Where the tokenizer of a model's folder lies: old sentence-transformers folders have a folder for each module."""
+    first = read_json(folder / "modules.json", list, default=[])[:1]
+    inside = folder / str(first[0].get("path", "")) if first and isinstance(first[0], dict) else folder
+    return inside if any((inside / name).exists() for name in ("tokenizer.json", "vocab.txt")) else folder
+
+
+def _lowered(library: Any, inner: Any, folder: Path) -> Any:
+    """``inner``, behind lower case where sentence-transformers puts it there although the tokenizer does not."""
+    asked = read_json(folder / "sentence_bert_config.json", dict, default={}).get("do_lower_case")
+    own = inner.normalizer
+    if asked and (own is None or own.normalize_str("A") != "a"):
+        small = library.normalizers.Lowercase()
+        inner.normalizer = small if own is None else library.normalizers.Sequence([small, own])
+    return inner
 
 
 def _from_vocabulary(library: Any, folder: Path) -> Any:
