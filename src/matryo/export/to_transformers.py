@@ -43,6 +43,8 @@ def write(model: TrainedModel, folder: Path) -> None:
     else:
         write_encoder(network.encoder, folder, matryoshka(model))
     write_tokenizer(model, folder)
+    if model.tokenizer is None:
+        write_json(folder / "preprocessor_config.json", _preprocessor(model))
 
 
 def write_encoder(encoder: Any, folder: Path, facts: dict[str, Any]) -> None:
@@ -64,11 +66,16 @@ def usage(model: TrainedModel, name: str) -> str:
     cut = f"[:, :{some_dim(model)}], dim=-1)"
     if model.tokenizer is None:
         vectors = of_images(model, f"model(images).last_hidden_state{_POOLED_IMAGES[pooling]}")
-        return (
-            "from torch.nn import functional as F\nfrom transformers import AutoModel\n\n"
-            f'model = AutoModel.from_pretrained("{name}").eval()\n'
-            f"vectors = F.normalize({vectors}{cut}"
-        )
+        return "\n".join([
+            "from PIL import Image",
+            "from torch.nn import functional as F",
+            "from transformers import AutoImageProcessor, AutoModel",
+            "",
+            f'processor = AutoImageProcessor.from_pretrained("{name}")',
+            f'model = AutoModel.from_pretrained("{name}").eval()',
+            'images = processor([Image.open("a.jpg")], return_tensors="pt")["pixel_values"]',
+            f"vectors = F.normalize({vectors}{cut}",
+        ])  # fmt: skip
     auto, hidden = "AutoModel", "model(**inputs).last_hidden_state"
     if is_masked(model):   # its vector is what meets the words, not the last layer
         auto, hidden = "AutoModelForMaskedLM", "model.cls.predictions.transform(model.bert(**inputs).last_hidden_state)"
@@ -82,6 +89,26 @@ def usage(model: TrainedModel, name: str) -> str:
         f'hidden, kept = {hidden}, inputs["attention_mask"][..., None]',
         f"vectors = F.normalize(({_POOLED[pooling]}){cut}",
     ])  # fmt: skip
+
+
+def _preprocessor(model: TrainedModel) -> dict[str, Any]:
+    """How images are read here, as transformers spells it: the central square, at one size, normalised."""
+    data = model.recipe.data
+    size = data.test_size or data.size_end or data.size
+    return {
+        "image_processor_type": "BitImageProcessor",   # it crops, which that of a ViT does not
+        "do_convert_rgb": True,
+        "do_resize": True,
+        "size": {"shortest_edge": round(size / data.test_crop)},
+        "resample": 2,   # bilinear
+        "do_center_crop": True,
+        "crop_size": {"height": size, "width": size},
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(data.mean),
+        "image_std": list(data.std),
+    }
 
 
 def _write_masked(network: MaskedModel, folder: Path) -> None:
