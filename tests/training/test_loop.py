@@ -20,7 +20,7 @@ from tqdm import tqdm
 from matryo.data import array_dataset
 from matryo.errors import DataError, InputError, NestingError, RunError, TrainingError
 from matryo.training import load, load_recipe, loop, train
-from matryo.training.checkpoint import load_weights
+from matryo.training.checkpoint import load_weights, read_facts
 from matryo.training.measure import measure
 from matryo.training.model import build_model
 from matryo.training.recipe import Recipe
@@ -369,3 +369,41 @@ def test_ctrl_c_saves_first_and_the_run_goes_on(tmp_path):
     assert (run / "checkpoint.safetensors").exists()
     finish(start(run, **changes), run)
     assert [m["step"] for m in metrics(run)] == list(range(1, 121))
+
+
+ONE_INTERRUPTED = """
+import os, signal, sys, torch
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from test_loop import dataset, recipe
+from matryo.training import loop, train
+torch.set_num_threads(1)
+real = loop.make_step
+def make_step(*given):
+    step, taken = real(*given), []
+    class Interrupted(type(step)):
+        def __call__(self, *batch):
+            taken.append(None)
+            if os.environ["RANK"] == sys.argv[3] and len(taken) == 3:
+                signal.raise_signal(signal.SIGINT)
+            return super().__call__(*batch)
+    step.__class__ = Interrupted
+    return step
+loop.make_step = make_step
+signal.signal(signal.SIGINT, signal.default_int_handler)   # which a shell's background may have ignored
+train(recipe(loop__epochs=20, loop__checkpoint_seconds=1000, loop__batch=16), dataset(), sys.argv[2], progress=False)
+"""
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_ctrl_c_that_one_process_hears_first_saves_too(tmp_path, rank):
+    """Signals reach processes between different steps: whoever hears one must not leave the others waiting."""
+    script, run = tmp_path / "script.py", tmp_path / "run"
+    script.write_text(ONE_INTERRUPTED)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    command = [*torchrun, str(Path(__file__).parent), str(run), rank]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=180)
+    assert found.returncode
+    assert "RuntimeError" not in found.stderr   # a connection that was closed
+    assert 3 <= read_facts(run / "checkpoint.safetensors")["step"] <= 5

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["Group", "choose_device", "process_group"]
+__all__ = ["Agreement", "Group", "choose_device", "process_group"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,32 @@ class Group:
         """Until every process is here."""
         if self.world > 1:
             distributed.barrier()
+
+
+class Agreement:
+    """Whether any process has said yes, told to all of them at the same step, so that none waits for one that left.
+
+    Several processes hear it a step later: a GPU is then waited for no longer than the step before.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self.group, on_gpu = group, group.device.type == "cuda"
+        self.said = torch.zeros((), device=group.device)
+        self.heard = torch.zeros((), pin_memory=on_gpu)
+        self.copied = torch.cuda.Event() if on_gpu else None
+
+    def __call__(self, yes: bool) -> bool:
+        """Say yes or no, once a step; gives what was agreed on."""
+        if self.group.world == 1:
+            return yes
+        if self.copied is not None:
+            self.copied.synchronize()
+        agreed = bool(self.heard)
+        distributed.all_reduce(self.said.fill_(float(yes)))
+        self.heard.copy_(self.said, non_blocking=True)
+        if self.copied is not None:
+            self.copied.record()
+        return agreed
 
 
 @contextlib.contextmanager

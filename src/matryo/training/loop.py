@@ -14,7 +14,7 @@ from torch import nn
 
 from matryo.errors import RecipeError, TrainingError
 from matryo.training.batches import open_batches
-from matryo.training.distributed import process_group
+from matryo.training.distributed import Agreement, process_group
 from matryo.training.fits import check_encoder, check_objective, noun
 from matryo.training.log import Log
 from matryo.training.measure import measure, rehearse
@@ -93,6 +93,7 @@ def _train(
     with (
         contextlib.closing(log), _fast_convolutions(), _sound_attention(), _interruptible() as interrupted,
     ):  # fmt: skip
+        agreed = Agreement(group)
         for epoch in range(run.done // batches.steps, math.ceil(total / batches.steps) if run.done < total else 0):
             model.train()
             for layer in frozen:
@@ -110,11 +111,13 @@ def _train(
                 log.step()
                 if run.done % recipe.loop.log_every == 0 or run.done == total:
                     _report(run, log, step, z, losses, target, rate, noun(split, recipe.objective.kind))
-                if run.is_due() or interrupted.is_set():
+                stopping = agreed(interrupted.is_set())
+                if run.is_due() or stopping:
                     if not step.may_leave_out:
                         _check_finite(run, losses.tolist())   # a checkpoint of a lost run would only go on losing
                     run.save()
-                if interrupted.is_set():
+                if stopping:
+                    group.wait()   # torchrun ends the others when one has left, and the first may still be saving
                     raise KeyboardInterrupt
                 if run.done == total:
                     break
