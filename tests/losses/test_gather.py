@@ -9,6 +9,7 @@ import torch
 from torch import distributed, nn
 
 from matryo import Nesting
+from matryo.errors import InputError
 from matryo.losses import nested_contrastive
 
 NESTING = Nesting([3, 8, 12], weights=[1.0, 0.5, 2.0])
@@ -52,6 +53,20 @@ def shared(rank, symmetric, engine):
     return total / WORLD, [one.grad for one in model.module.parameters()]
 
 
+def check_uneven(rank):
+    """A last batch that is smaller in one process, or has negatives in one alone, is named in both, which go on."""
+    z = torch.randn(4, 12)
+    uneven = [(2 + rank, z[:2], "got 2, 3 by rank"), (3, z[: 2 - rank], "got 2, 1 by rank"),
+              (3, None if rank else z, "got 4, 0 by rank")]  # fmt: skip
+    for rows, negatives, named in uneven:
+        try:
+            nested_contrastive(z[:rows], z[:rows], NESTING, negatives=negatives, gather=True)
+        except InputError as error:
+            assert named in str(error), error
+        else:
+            raise AssertionError("other numbers of rows must not be gathered")
+
+
 def main(file):
     """Import once, then split in two."""
     wanted = [whole(*case) for case in CASES]
@@ -61,6 +76,7 @@ def main(file):
     distributed.init_process_group("gloo", f"file://{file}", world_size=WORLD, rank=rank)
     for case, want in zip(CASES, wanted, strict=True):
         torch.testing.assert_close(shared(rank, *case), want)
+    check_uneven(rank)
     distributed.destroy_process_group()
     if other:
         sys.exit(os.waitpid(other, 0)[1])

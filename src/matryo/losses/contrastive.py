@@ -15,7 +15,7 @@ from torch import Tensor, distributed
 
 from matryo.errors import InputError
 from matryo.losses.cross_entropy import cross_entropy_by_dim, prefix_logits, weighed
-from matryo.losses.gather import gather_rows
+from matryo.losses.gather import check_even, gather_rows
 from matryo.losses.kernels import HAS_TRITON, choose, wide
 from matryo.losses.kernels.reduce import reduce
 from matryo.losses.kernels.scores import Scores
@@ -81,6 +81,7 @@ def contrastive_by_dim(
     _check(a, b, negatives, nesting, temperature)
     candidates = [b] if negatives is None else [b, negatives]
     if gather and distributed.is_initialized():
+        check_even(b, negatives)
         first = distributed.get_rank() * len(b)
         losses = _to_own(a, [gather_rows(one) for one in candidates], nesting, temperature, engine, first=first)
         if symmetric:

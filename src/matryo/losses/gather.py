@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, distributed
 from torch.autograd.function import once_differentiable
 
-__all__ = ["gather_rows"]
+from matryo.errors import InputError
+
+__all__ = ["check_even", "gather_rows"]
 
 
 class _GatherRows(torch.autograd.Function):
@@ -32,3 +34,22 @@ def gather_rows(rows: Tensor) -> Tensor:
     """[world · n, d] of each process's [n, d]."""
     gathered: Tensor = _GatherRows.apply(rows.contiguous())   # type: ignore[no-untyped-call]
     return gathered
+
+
+def check_even(b: Tensor, negatives: Tensor | None) -> None:
+    """Raise, in all processes, unless they hold as many rows: to gather others ends a process without a word of Python.
+
+    On the CPU only: a GPU would have to be waited for.
+    """
+    if b.device.type != "cpu" or torch.compiler.is_compiling():
+        return
+    own = torch.tensor([len(b), 0 if negatives is None else len(negatives)])
+    parts = [torch.empty_like(own) for _ in range(distributed.get_world_size())]
+    distributed.all_gather(parts, own)
+    for what, counts in zip(("positives", "negatives"), torch.stack(parts, 1).tolist(), strict=True):
+        if len(set(counts)) > 1:
+            raise InputError(
+                f"every process must hold as many {what} for gather=True",
+                got=f"{', '.join(map(str, counts))} by rank",
+                cure="drop the last, smaller batch: drop_last=True in a DataLoader",
+            )
