@@ -331,7 +331,7 @@ def test_mistakes_in_a_flag_are_named(name, text, message):
         ({"encoder": Encoder(drop_path=1.0)}, r"encoder.drop_path must lie in \[0, 1\)"),
         ({"head": Head(kind="fixed", dims=(8, 16))}, r"a fixed head has one dim \(got \(8, 16\)\): name one dim"),
         ({"head": Head(join=1.0)}, r"head.join must lie in \[0, 1\)"),
-        ({"head": Head(kind="fixed", join=0.5)}, r"head.join is for nested heads \(got head.kind fixed\)"),
+        ({"head": Head(kind="slimmable", join=0.5)}, r"train together \(got head.join 0.5\): use --head.join 0"),
         ({"head": Head(kind="slimmable", dims=(8,))}, r"widths decide the dims .*\(got \(8,\)\): leave head.dims"),
     ],
 )

@@ -61,8 +61,8 @@ def _of_fields(recipe: Recipe) -> list[Rule]:
          "data.size_end needs data.size_ramp", data.size_ramp, "give the first and last epoch of the growth"),
         (head.kind != "fixed" or len(head.dims) <= 1, "a fixed head has one dim", head.dims, "name one dim"),
         (0 <= head.join < 1, "head.join must lie in [0, 1)", head.join, "0 trains all dims from the start"),
-        (not head.join or head.kind in ("separate", "tied"), "head.join is for nested heads", f"head.kind {head.kind}",
-         "use --head.join 0"),
+        (not head.join or head.kind != "slimmable", "the widths of a slimmable network train together",
+         f"head.join {head.join:g}", "use --head.join 0"),
         (head.kind != "slimmable" or not head.dims, "encoder.widths decide the dims of a slimmable network", head.dims,
          "leave head.dims empty"),
     ]  # fmt: skip
