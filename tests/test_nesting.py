@@ -197,6 +197,11 @@ def test_dims_that_are_no_nesting(dims: list[object]) -> None:
     assert isinstance(error.value, InputError)
 
 
+def test_a_number_is_no_list_of_dims() -> None:
+    with pytest.raises(NestingError, match=r"dims must be .*\(got 16\): .*\[16\] is one alone"):
+        Nesting(16)   # type: ignore[arg-type]
+
+
 def test_weights_default_to_one() -> None:
     assert Nesting([8, 16]).weights == (1.0, 1.0)
     assert Nesting([8, 16], weights=[2, 0]).weights == (2.0, 0.0)

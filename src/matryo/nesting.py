@@ -168,8 +168,11 @@ def _torch() -> Any:
 
 
 def _check_dims(dims: Iterable[int]) -> tuple[int, ...]:
-    given = tuple(dims)
     rule, cure = "dims must be positive integers in increasing order", "list each dim once, smallest first"
+    try:
+        given = tuple(dims)
+    except TypeError:   # a number, most likely
+        raise NestingError(rule, got=dims, cure=f"{cure}: [{dims}] is one alone") from None
     if not given or not all(map(_is_integer, given)):
         raise NestingError(rule, got=given, cure=cure)
     if given[0] < 1 or any(low >= high for low, high in pairwise(given)):

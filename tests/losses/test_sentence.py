@@ -279,6 +279,8 @@ def test_like_names_another_loss(model):
 def test_bad_arguments_are_named(model):
     with pytest.raises(NestingError, match="must not exceed the 24 dimensions"):
         NestedRankingLoss(model, [12, 48])
+    with pytest.raises(NestingError, match=r"dims are a list \(got 16\): say \[16\]"):
+        NestedRankingLoss(model, 16)
     with pytest.raises(NestingError, match=r"a nesting has its weights \(got \[1, 1\]\)"):
         NestedRankingLoss(model, Nesting([12, 24]), [1, 1])
     with pytest.raises(NestingError, match=r"one weight for each dim \(got 1 weights for \[24, 12\]\)"):

@@ -175,6 +175,8 @@ def _nesting(dims: Nesting | Sequence[int], weights: Sequence[float] | None) -> 
         if weights is not None:
             raise NestingError("a nesting has its weights", got=weights, cure="use Nesting(dims, weights)")
         return dims
+    if isinstance(dims, int):
+        raise NestingError("dims are a list", got=dims, cure=f"say [{dims}]")
     given = list(dims)
     if weights is None:
         return Nesting(sorted(given))
