@@ -75,6 +75,7 @@ def test_cosines_are_put_beside_grades(tmp_path, capsys):
     queries, candidates = (EmbeddingSet.open(folder / side) for side in ("queries", "candidates"))
     found = sts(queries, candidates, Relevance.open(folder / "relevance.tsv", queries, candidates))
     assert tuple(read_rows(out)[0].figures["spearman"]) == found.spearman
+    pytest.importorskip("matplotlib")
     page = tmp_path / "page"
     assert main(["report", str(folder), "--out", str(page), "--quiet"]) == 0
     assert "Graded pairs" in next(page.glob("*.html")).read_text()
