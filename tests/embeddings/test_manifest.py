@@ -72,7 +72,7 @@ def test_fields_of_a_later_minor_version_are_passed_over(folder: Path) -> None:
         ({"normalized": None}, "normalized must not be None"),
         ({"nesting": {"dims": [4], "weights": [1]}}, "must not exceed"),
         ({"nesting": {"dims": [2, 1], "weights": [1, 1]}}, "increasing"),
-        ({"nesting": {"dims": 3, "weights": []}}, "not iterable"),
+        ({"nesting": {"dims": 3, "weights": []}}, "positive integers"),
         ({"nesting": {}}, "dims"),
         ({"model": 3}, "model must not be 3"),
         ({"superclass_of": [1]}, "superclass"),
