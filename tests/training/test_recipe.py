@@ -286,7 +286,7 @@ def test_mistakes_in_a_flag_are_named(name, text, message):
     ("section", "message"),
     [
         ({"loop": Loop(epochs=-1)}, r"loop.epochs must not be negative \(got -1\)"),
-        ({"loop": Loop(epochs=0)}, r"with loop.epochs 0 there must be trained weights to keep"),
+        ({"loop": Loop(epochs=0)}, r"with loop.epochs 0 all weights must have been trained"),
         ({"loop": Loop(batch=0)}, "loop.batch must be at least 1"),
         ({"loop": Loop(log_every=0)}, "loop.log_every must be at least 1"),
         ({"loop": Loop(seed=-1)}, r"loop.seed must lie in .*\(got -1\)"),

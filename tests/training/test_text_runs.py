@@ -98,11 +98,11 @@ def test_a_run_of_no_epochs_is_the_encoder_as_it_came(tmp_path):
 @pytest.mark.parametrize(
     "changes",
     [{"encoder__name": "bert-tiny"}, {"objective__kind": "classify"}, {"objective__kind": "masked"},
-     {"head__kind": "tied", "head__dims": "8,128"}],
+     {"head__kind": "tied", "head__dims": "8,128"}, {"encoder__dim": 64}, {"text__encoder": "bert-tiny"}],
 )  # fmt: skip
 def test_what_nobody_trained_is_not_kept(changes):
     kept = {"encoder__name": "bert:theirs", "objective__kind": "pairs", "head__kind": "fixed", "head__dims": ""}
-    with pytest.raises(RecipeError, match=r"with loop\.epochs 0 there must be trained weights to keep"):
+    with pytest.raises(RecipeError, match=r"with loop\.epochs 0 all weights must have been trained"):
         recipe(**{**kept, **changes}, loop__epochs=0)
     assert recipe(**{**kept, **changes}, loop__epochs=0, loop__steps=3).loop.steps == 3
 

@@ -57,7 +57,8 @@ def fits(model: TrainedModel) -> bool:   # noqa: ARG001
 
 def write(model: TrainedModel, folder: Path) -> None:
     """Write model.onnx (a dual encoder: images.onnx and texts.onnx), the tokenizer, and a config.json of the inputs."""
-    data, size = model.recipe.data, _size(model)
+    data = model.recipe.data
+    size = data.encoded_size
     network = copy.deepcopy(model.network).to("cpu", torch.float32).eval()
     images, texts = model.reads_images, model.tokenizer is not None
     about: dict[str, Any] = {"output": "vectors", **matryoshka(model)}
@@ -109,7 +110,8 @@ def usage(model: TrainedModel, name: str) -> str:
             f'texts = encode("{_file(model, "texts")}", {{"input_ids": ids, "attention_mask": mask}})',
         ]
     if images:
-        size, data = _size(model), model.recipe.data
+        data = model.recipe.data
+        size = data.encoded_size
         lines += [
             "",
             "# Red, green and blue of 0…1, less their mean, by their deviation; here of two black images.",
@@ -124,12 +126,6 @@ def usage(model: TrainedModel, name: str) -> str:
 def _file(model: TrainedModel, side: str) -> str:
     """The graph of images or of texts: a model of both has two."""
     return f"{side}.onnx" if model.tokenizer is not None and model.reads_images else "model.onnx"
-
-
-def _size(model: TrainedModel) -> int:
-    """Pixels a side of an image."""
-    data = model.recipe.data
-    return data.test_size or data.size_end or data.size
 
 
 def _write_graph(graph: nn.Module, example: tuple[Tensor, ...], path: Path, model: TrainedModel) -> None:

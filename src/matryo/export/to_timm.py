@@ -32,7 +32,7 @@ def fits(model: TrainedModel) -> bool:
 def write(model: TrainedModel, folder: Path) -> None:
     """Write config.json and model.safetensors."""
     encoder, data = model.network.encoder, model.recipe.data
-    size = data.test_size or data.size_end or data.size
+    size = data.encoded_size
     seen = {
         "input_size": [3, size, size],
         "mean": list(data.mean),

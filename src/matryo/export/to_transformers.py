@@ -94,7 +94,7 @@ def usage(model: TrainedModel, name: str) -> str:
 def _preprocessor(model: TrainedModel) -> dict[str, Any]:
     """How images are read here, as transformers spells it: the central square, at one size, normalised."""
     data = model.recipe.data
-    size = data.test_size or data.size_end or data.size
+    size = data.encoded_size
     return {
         "image_processor_type": "BitImageProcessor",   # it crops, which that of a ViT does not
         "do_convert_rgb": True,

@@ -129,7 +129,7 @@ def centred_images(
     split: ImageSplit, recipe: Recipe, device: torch.device, rows: list[list[int]], workers: int | None = None
 ) -> Iterator[Tensor]:
     """The images at ``rows``, a batch a list, as the network sees them when encoding (no augmentation)."""
-    size = recipe.data.test_size or recipe.data.size_end or recipe.data.size
+    size = recipe.data.encoded_size
     reader = _CentredImages(split, size, recipe.data.test_crop)
     normalise = Normalise(recipe.data.mean, recipe.data.std, device)
     small = split.shape == (size, size) or len(rows) <= 1   # not worth starting processes for

@@ -48,6 +48,11 @@ class Data:
     ] = "auto"
     workers: Annotated[int, "processes that decode when images are streamed"] = 8
 
+    @property
+    def encoded_size(self) -> int:
+        """Pixels a side when encoding."""
+        return self.test_size or self.size_end or self.size
+
 
 @dataclass(frozen=True)
 class Encoder:

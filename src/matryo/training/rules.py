@@ -71,12 +71,15 @@ def _of_fields(recipe: Recipe) -> list[Rule]:
 def _of_objectives(recipe: Recipe) -> list[Rule]:
     it, kind, text, head = recipe.objective, recipe.objective.kind, recipe.text, recipe.head.kind
     dropout, path = recipe.encoder.dropout, recipe.encoder.drop_path
-    kept = recipe.pretrained and kind == "pairs" and head == "fixed"
+    # A projection and a second tower begin with weights of their own, unless a whole run is begun with.
+    whole = bool(recipe.finetune.start) or (recipe.pretrained and not recipe.encoder.dim and not text.encoder)
+    kept = whole and kind == "pairs" and head == "fixed"
     return [
-        (kept or not recipe.as_it_is, "with loop.epochs 0 there must be trained weights to keep, and no head or dims "
-         "that are not", f"encoder {recipe.encoder.name}, objective.kind {kind}, head.kind {head}",
-         "train for one epoch or more, or name an encoder such as bert:FOLDER, --objective.kind pairs --head.kind "
-         "fixed"),
+        (kept or not recipe.as_it_is, "with loop.epochs 0 all weights must have been trained already",
+         f"encoder.name {recipe.encoder.name}, encoder.dim {recipe.encoder.dim}, text.encoder {text.encoder!r}, "
+         f"objective.kind {kind}, head.kind {head}",
+         "train for one epoch or more; or name an encoder such as bert:FOLDER, with --encoder.dim 0 --text.encoder '' "
+         "--objective.kind pairs --head.kind fixed"),
         (it.temperature > 0, "objective.temperature must be positive", it.temperature, "0.05 is usual"),
         (kind != "pairs" or it.temperature >= 0.01, "objective.temperature must be 0.01 or more, as lower ones make "
          "training unstable", it.temperature, "0.05 is usual"),
