@@ -243,7 +243,7 @@ def test_the_encoder_may_learn_more_slowly():
     assert {share[id(p)] for p in model.head.parameters()} == {1.0}
 
 
-@pytest.mark.parametrize("name", ["sgd", "adamw", "adafactor"])
+@pytest.mark.parametrize("name", ["sgd", "adamw", "adafactor", "muon"])
 def test_every_optimiser_goes_down_and_through_a_checkpoint(tmp_path, name):
     from matryo.training.checkpoint import load_checkpoint, save_checkpoint
 

@@ -242,7 +242,7 @@ def test_epochs_that_are_asked_for_take_the_place_of_steps():
         ("[head]\ndims = 8", r"head.dims must be a list of integers \(got 8\)"),
         ("[head]\ndims = [8.0]", r"head.dims must be an integer \(got 8.0\)"),
         ("[augment]\nscale = 'all'", "augment.scale must be a list of numbers"),
-        ("[optim]\nname = 'adam'", r"optim.name must be one of sgd, adamw, adafactor \(got 'adam'\)"),
+        ("[optim]\nname = 'adam'", r"optim.name must be one of sgd, adamw, adafactor, muon \(got 'adam'\)"),
         ("[optim\nlr = 1", r"mine.toml must be TOML \(got .*line 1"),
     ],
 )

@@ -78,7 +78,7 @@ def test_parts_of_a_slimmable_network_are_put_together():
 
 
 @pytest.mark.parametrize("before", [0, 1])   # the first step fills the buffers of an optimiser
-@pytest.mark.parametrize("name", ["sgd", "adamw", "adafactor"])
+@pytest.mark.parametrize("name", ["sgd", "adamw", "adafactor", "muon"])
 @pytest.mark.parametrize("wrong", [float("inf"), float("nan")])
 def test_a_step_without_a_finite_gradient_is_as_if_it_had_never_been(name, wrong, before):
     changes = {"optim.clip": "1", "optim.name": name, "optim.momentum": "0.9", "optim.lr": "0.01"}

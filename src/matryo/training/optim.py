@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from matryo.errors import RecipeError
+from matryo.training.muon import Muon
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import Tensor
 
     from matryo.training.recipe import Recipe
@@ -28,18 +33,23 @@ def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     spared = _spared(model, options.decay)
     trained = [p for p in model.parameters() if p.requires_grad]
     encoder = set() if options.encoder_share == 1 else {id(p) for p in model.encoder.parameters()}   # type: ignore[union-attr]
+    turned = _turned(model, trained) if options.name == "muon" else set()
+    kinds: dict[tuple[bool, ...], list[nn.Parameter]] = {}
+    for p in trained:
+        kinds.setdefault((id(p) in encoder, id(p) not in spared, id(p) in turned), []).append(p)
     groups = [
         {
-            "params": [p for p in trained if (id(p) in spared) is not decays and (id(p) in encoder) is inside],
+            "params": some,
             "weight_decay": options.weight_decay if decays else 0.0,
             "share": options.encoder_share if inside else 1.0,
+            **({"turned": turns} if options.name == "muon" else {}),
         }
-        for inside in (False, True)
-        for decays in (True, False)
+        for (inside, decays, turns), some in sorted(kinds.items(), key=lambda kind: (kind[0][0], not kind[0][1]))
     ]
-    groups = [group for group in groups if group["params"]]
     if options.name == "adafactor":
         return torch.optim.Adafactor(groups, lr=options.lr)
+    if options.name == "muon":
+        return Muon(groups, lr=options.lr, betas=(options.momentum, options.beta2))
     if options.name == "adamw":
         return torch.optim.AdamW(groups, lr=options.lr, betas=(options.momentum, options.beta2), fused=True)
     return torch.optim.SGD(groups, lr=options.lr, momentum=options.momentum, nesterov=options.nesterov, fused=True)
@@ -47,13 +57,31 @@ def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
 
 def _spared(model: nn.Module, decay: str) -> set[int]:
     """The parameters that have no weight decay: those of norms, or all but the matrices of layers."""
-    spared = set()
+    if decay == "matrices":
+        return {id(p) for p in model.parameters()} - {id(p) for p in _matrices(model)}
+    return {id(p) for module in model.modules() if isinstance(module, _NORMS) for p in module.parameters(recurse=False)}
+
+
+def _turned(model: nn.Module, trained: list[nn.Parameter]) -> set[int]:
+    """The matrices that Muon turns: those of layers, but no embeddings and no classifier, whose rows stand alone."""
+    moving, head = {id(p) for p in trained}, {id(p) for p in getattr(model, "head", nn.Module()).parameters()}
+    turned = {id(p) for p in _matrices(model) if p.dim() == 2 and id(p) in moving - head}
+    if not turned:
+        raise RecipeError(
+            "optim.name = muon turns the matrices of layers",
+            got="an encoder that trains none",
+            cure="use --optim.name adamw, or a transformer",
+        )
+    return turned
+
+
+def _matrices(model: nn.Module) -> Iterator[nn.Parameter]:
+    """The weights of layers, without biases, norms and embeddings."""
     for module in model.modules():
-        for name, value in module.named_parameters(recurse=False):
-            matrix = name.endswith(_MATRICES) and value.dim() > 1 and not isinstance(module, nn.Embedding)
-            if isinstance(module, _NORMS) or (decay == "matrices" and not matrix):
-                spared.add(id(value))
-    return spared
+        if not isinstance(module, (*_NORMS, nn.Embedding)):
+            for name, value in module.named_parameters(recurse=False):
+                if name.endswith(_MATRICES) and value.dim() > 1:
+                    yield value
 
 
 def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int, batch: int) -> float:

@@ -149,7 +149,7 @@ class Augment:
 class Optim:
     """How the weights move."""
 
-    name: Annotated[Literal["sgd", "adamw", "adafactor"], "the optimiser"] = "sgd"
+    name: Annotated[Literal["sgd", "adamw", "adafactor", "muon"], "the optimiser"] = "sgd"
     lr: Annotated[float, "peak learning rate for a global batch of lr_batch (it scales with the batch)"] = 0.1
     lr_batch: Annotated[int, "the global batch lr is meant for; 0 takes lr as it is"] = 0
     schedule: Annotated[Literal["triangular", "cosine"], "from the peak down to zero: a line or half a cosine"] = (
@@ -157,8 +157,8 @@ class Optim:
     )
     peak: Annotated[float, "epochs of linear warm-up to the peak"] = 2.0
     warmup: Annotated[int, "steps of linear warm-up to the peak; 0 counts the epochs of optim.peak instead"] = 0
-    momentum: Annotated[float, "momentum of sgd, or beta1 of adamw"] = 0.9
-    beta2: Annotated[float, "beta2 of adamw"] = 0.999
+    momentum: Annotated[float, "momentum of sgd, or beta1 of adamw (and of what muon leaves to it)"] = 0.9
+    beta2: Annotated[float, "beta2 of adamw, alike"] = 0.999
     nesterov: Annotated[bool, "Nesterov momentum"] = False
     weight_decay: Annotated[float, "weight decay; the normalisation layers have none"] = 1e-4
     decay: Annotated[

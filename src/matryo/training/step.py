@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Step", "autocast", "make_step"]
 
 _WARM_UP = 3   # steps before recording: cuDNN picks kernels, compilation and buffers settle
+_FUSED = ("sgd", "adamw")   # optimisers that find out on the device whether a gradient is finite
 
 
 def make_step(model: NestedModel, optimizer: torch.optim.Optimizer, recipe: Recipe, group: Group) -> Step:
@@ -99,7 +100,7 @@ class Step:
         bad = norm.isfinite().logical_not().float()
         self.lost.add_(bad)
         self.lost[1:].mul_(bad)
-        if self.recipe.optim.name == "adafactor" or not self.moved:   # the first step fills buffers, whatever with
+        if self.recipe.optim.name not in _FUSED or not self.moved:   # the first step fills buffers, whatever with
             sound = not bool(bad)
             self.moved |= sound
             return sound
