@@ -16,7 +16,7 @@ from pathlib import Path
 from series import add_arguments, members, row_of, settle
 
 from matryo.data import Dataset, Tokenizer, open_dataset
-from matryo.encoders import BertConfig
+from matryo.encoders import Bert, BertConfig
 from matryo.results import append_rows
 from matryo.training import load_recipe
 from matryo.training.recipe import Recipe
@@ -67,7 +67,9 @@ def learn(dataset: Dataset, recipe: Recipe, folder: Path) -> Path:
 
 def dims_of(recipe: Recipe) -> tuple[int, ...]:
     """The nesting of the recipe's encoder."""
-    return recipe.nesting(BertConfig.named(recipe.encoder.name).hidden_size).dims
+    kind, _, folder = recipe.encoder.name.partition(":")
+    width = Bert.open(folder, weights=False).dim if folder else BertConfig.named(kind).hidden_size
+    return recipe.nesting(width).dims
 
 
 def fields_of(model: str, recipe: Recipe, tokenizer: Path) -> dict[str, str]:

@@ -33,6 +33,7 @@ TASKS = (
     ("CLINC150, 10-NN", "clinc150", "10-nn"),
     ("STS-B, Spearman", "stsb", "spearman"),
 )
+NESTED = ("head.weights", "head.join")   # fields that say how the dims of a nested model are trained together
 WITHIN = 0.005   # what the paper finds: a nested model is that near to fixed ones
 NOTES = {
     "text": """A sentence encoder, finetuned on pairs of SciFact (titles with abstracts, training claims with papers),
@@ -144,16 +145,19 @@ def vit_tables(rows: list[Row]) -> list[str]:
 def series_tables(rows: list[Row], figure: str, within: float | None) -> list[str]:
     """For each setting and split: a line a dim, a column a kind of model, and how far it is from fixed.
 
-    With ``within``, whether each is no further behind.
+    With ``within``, whether each is no further behind. Nested models that differ in ``NESTED`` have their own table.
     """
     parts = []
-    kept = counted(rows, lambda row: (_setting(row), row.figures["model"]), series=_setting)
+    kept = counted(rows, lambda row: (_setting(row), row.figures["model"], _variant(row)), series=_setting)
     for setting in dict.fromkeys(map(_setting, kept)):
         here, (recipe, changed) = [row for row in kept if _setting(row) == setting], setting
         parts += [f"## {recipe}{f', {changed}' if changed else ''}", f"On {here[-1].hardware}."]
         for split in dict.fromkeys(split for row in here for split in row.figures[figure]):
-            kinds = dict.fromkeys(_kind(row) for row in here)
-            columns = {kind: _of_split([row for row in here if _kind(row) == kind], figure, split) for kind in kinds}
+            found: dict[tuple[str, str], list[Row]] = {}
+            for row in here:
+                found.setdefault((_kind(row), _variant(row)), []).append(row)
+            every = {name: _of_split(some, figure, split) for name, some in found.items()}
+            columns = {kind: values for (kind, variant), values in every.items() if not variant}
             fixed = columns.pop("fixed", {})
             parts += verdicts(_near(columns, fixed, within)) if within is not None else []
             lines = [
@@ -162,14 +166,43 @@ def series_tables(rows: list[Row], figure: str, within: float | None) -> list[st
                 for dim in sorted({dim for values in (*columns.values(), fixed) for dim in values})
             ]  # fmt: skip
             heads = ["dim", *columns, "fixed", *(f"{kind} − fixed" for kind in columns)]
-            parts += [f"Split `{split}`:", grid(heads, lines, left=0), _seconds(here), *_noted(here)]
+            parts += [f"Split `{split}`:", grid(heads, lines, left=0), *_variants(every, fixed)]
+            parts += [_seconds(here), *_noted(here)]
     return parts
 
 
+def _variants(every: dict[tuple[str, str], ByDim], fixed: ByDim) -> Iterator[str]:
+    """The nested models by how their dims were trained together: a line each, and a column a dim."""
+    nested = {name: values for name, values in every.items() if name[0] != "fixed"}
+    if any(variant for _, variant in nested):
+        dims = sorted({dim for values in nested.values() for dim in values})
+        lines = [
+            [variant or f"{kind}, as the recipe is", *(_beside(values.get(dim), fixed.get(dim)) for dim in dims)]
+            for (kind, variant), values in nested.items()
+        ]
+        yield "Nested models whose dims are weighed otherwise or join later: means, and in brackets how far from fixed:"
+        yield grid(["", *map(str, dims)], lines, left=1)
+
+
+def _beside(mine: Sequence[float] | None, fixed: Sequence[float] | None) -> str:
+    if not mine:
+        return "–"
+    return f"{100 * fmean(mine):.2f}" + (f" ({_ahead(mine, fixed)})" if fixed else "")
+
+
 def _setting(row: Row) -> tuple[str, str]:
-    """A recipe, and what was changed in it."""
-    changed = row.figures["changed"].items()
-    return row.figures["recipe"], ", ".join(f"{field} = {value}" for field, value in sorted(changed))
+    """A recipe, and what was changed in it for nested and fixed models alike."""
+    return row.figures["recipe"], _spelt(row, lambda field: field not in NESTED)
+
+
+def _variant(row: Row) -> str:
+    """What was changed for a nested model alone."""
+    return _spelt(row, lambda field: field in NESTED)
+
+
+def _spelt(row: Row, chosen: Callable[[str], bool]) -> str:
+    changed = sorted(row.figures["changed"].items())
+    return ", ".join(f"{field} = {value}" for field, value in changed if chosen(field))
 
 
 def _noted(rows: list[Row]) -> Iterator[str]:

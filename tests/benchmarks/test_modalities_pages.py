@@ -100,6 +100,22 @@ def test_nested_within_half_a_point_of_fixed_or_not():
     assert rest == page.partition("## imdb-mlm, steps = 9")[2]
 
 
+def test_nested_models_trained_otherwise_stand_beside_the_same_fixed_ones():
+    def mlm(model, by_dim, **changed):
+        return series_row("mlm", "masked_top1", model, by_dim, steps=9, **changed)
+
+    rows = [mlm("fixed:12", {12: 0.4}), mlm("nested", {12: 0.3, 24: 0.5}),
+            mlm("nested", {12: 0.35, 24: 0.45}, **{"head.weights": "2,1"}),
+            mlm("nested", {12: 0.36}, **{"head.weights": "2,1", "head.join": "0.5"})]  # fmt: skip
+    page = "\n".join(mlm_tables(rows))
+    assert page.count("\n## ") == 1   # one section for all
+    assert "| 12 | 30.00 (1) | 40.00 (1) | -10.00 |" in page
+    assert "| nested, as the recipe is | 30.00 (-10.00) | 50.00 |" in page
+    assert "| head.weights = 2,1 | 35.00 (-5.00) | 45.00 |" in page
+    assert "| head.join = 0.5, head.weights = 2,1 | 36.00 (-4.00) | – |" in page
+    assert "join later" not in "\n".join(mlm_tables(rows[:2]))
+
+
 def test_vision_transformers_have_two_nested_columns():
     found = {"separate": {12: 0.5, 48: 0.6}, "tied": {12: 0.4, 48: 0.6}, "fixed:12": {12: 0.45}}
     rows = [series_row("vit", "top1", model, by_dim) for model, by_dim in found.items()]
