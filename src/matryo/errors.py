@@ -7,6 +7,7 @@
     │   ├── NestingError            dims or weights that are no nesting, or do not fit the vectors
     │   ├── RecipeError             an unknown recipe, field or value
     │   ├── DataError               a dataset that is missing, empty or damaged
+    │   │   └── ImageError          an image that cannot be decoded
     │   ├── EmbeddingsError         an embeddings folder that is missing, unfinished or damaged
     │   └── IndexFolderError        an index folder that is missing, unfinished or damaged
     ├── RunError                    a run folder that cannot be continued or loaded
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DataError",
     "EmbeddingsError",
+    "ImageError",
     "IndexFolderError",
     "InputError",
     "MatryoError",
@@ -69,6 +71,10 @@ class RecipeError(InputError):
 
 class DataError(InputError):
     """A dataset that is missing, empty or damaged."""
+
+
+class ImageError(DataError):
+    """An image that cannot be decoded."""
 
 
 class EmbeddingsError(InputError):

@@ -169,6 +169,25 @@ def test_worker_processes_change_nothing(tmp_path):
         assert same(list(one.epoch(number, start)), list(two.epoch(number, start)))
 
 
+def test_gray_stands_in_for_a_damaged_image_if_the_recipe_says_so(tmp_path):
+    pixels, _ = images_and_labels(8)
+    for i, one in enumerate(pixels):
+        path = tmp_path / "train" / f"class{i}" / "0.png"
+        path.parent.mkdir(parents=True)
+        Image.fromarray(one).save(path)
+    source = image_folder(tmp_path).split("train")
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(DataError, match=r"class7/0\.png cannot be decoded"):
+        epoch(source, recipe())
+    with pytest.warns(UserWarning, match=r"class7/0\.png cannot be decoded"):
+        found = epoch(source, recipe(data__damaged="gray"))
+    for x, labels in found:
+        gray = (as_pixels(x) == 128).all(axis=(1, 2, 3))
+        assert (gray == (labels == 7).numpy()).all()
+    assert sum(len(labels) for _, labels in found) == 8
+
+
 def test_the_size_grows_as_ffcv_has_it():
     made = load_recipe("imagenet-rn50-mrl")
     sizes = [images.size_at(made, number) for number in range(40)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from matryo.data.split import ImageRows
-from matryo.errors import DataError, MissingExtra
+from matryo.errors import DataError, ImageError, MissingExtra
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,7 +65,7 @@ def decode(data: bytes, name: str) -> Pixels:
             if image.mode != "RGB" or image.has_transparency_data:
                 return to_rgb(image, name)
             return np.array(image)
-        except (DataError, MemoryError):
+        except (ImageError, MemoryError):
             raise
         except Exception as error:   # damaged bytes make Pillow's readers raise almost anything
             raise _damaged(name, error) from error
@@ -188,7 +188,7 @@ def to_rgb(image: Image.Image, name: str) -> Pixels:
             deep = image.mode != "I" or image.format == "PPM" or gray.max() > 255
             return np.repeat((gray >> (8 if deep else 0)).astype(np.uint8)[..., None], 3, axis=-1)
     if image.mode.startswith(("I", "F")):
-        raise DataError(
+        raise ImageError(
             f"image {name} must have 8 or 16 bits a channel",
             got=f"Pillow mode {image.mode}",
             cure="save it as 8-bit, with the range of values you mean",
@@ -199,9 +199,9 @@ def to_rgb(image: Image.Image, name: str) -> Pixels:
     return np.array(image.convert("RGB"))
 
 
-def _damaged(name: str, error: Exception) -> DataError:
+def _damaged(name: str, error: Exception) -> ImageError:
     known = ", ".join(FORMATS)
-    return DataError(
+    return ImageError(
         f"image {name} cannot be decoded",
         got=f"{type(error).__name__}: {error}",
         cure=f"replace or remove the file; the formats read are {known}",

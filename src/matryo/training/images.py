@@ -11,6 +11,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from matryo.data import decode_all
 from matryo.data.decode import processors
+from matryo.data.mended import Mended
 from matryo.errors import DataError, MatryoError
 from matryo.training.augment import DRAWS, Normalise, X, Y, augment, crop_box, draws
 
@@ -32,6 +33,8 @@ def open_images(
     split: ImageSplit, recipe: Recipe, device: torch.device, *, progress: bool
 ) -> ResidentImages | StreamedImages:
     """The images of a split, for training."""
+    if recipe.data.damaged == "gray":
+        split = Mended(split, recipe.data.size)
     if fits_on_device(split, recipe):
         return ResidentImages(split, recipe, device, progress)
     if recipe.augment.crop == "affine":

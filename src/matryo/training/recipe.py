@@ -47,6 +47,9 @@ class Data:
         "keep the decoded images on the device (auto: if all have the training size and fit in 4 GB)",
     ] = "auto"
     workers: Annotated[int, "processes that decode when images are streamed"] = 8
+    damaged: Annotated[
+        Literal["stop", "gray"], "a training image that cannot be decoded: stop, or show a gray one (at most 1 in 100)"
+    ] = "stop"
 
     @property
     def encoded_size(self) -> int:
