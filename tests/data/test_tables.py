@@ -177,6 +177,7 @@ def test_fields_are_found_by_the_first_name_that_holds_something():
     assert ROW.texts("nothing") == []
     assert ROW.id("n") == "3"
     assert ROW.id("text") == "x"
+    assert Row("", {"n": 7.0}).id("n") == "7"
     assert ROW.number("n") == 3.0
     assert ROW.number("float") == 0.5
     assert Row("", {"n": " 1.5 "}).number("n") == 1.5
@@ -195,6 +196,7 @@ def test_fields_are_found_by_the_first_name_that_holds_something():
         (lambda row: row.text("half"), ["whole characters", "ud800", "escapes"]),
         (lambda row: row.id("yes"), ["a row needs a name or a whole number under yes", "True", "give it one"]),
         (lambda row: row.id("float"), ["whole number under float", "0.5"]),
+        (lambda row: Row(row.place, {"n": float("inf")}).id("n"), ["whole number under n", "inf"]),
         (lambda row: row.id("nothing", "id"), ["whole number under nothing or id", "got none"]),
         (lambda row: row.number("word"), ["a row needs a number under word", "'two'", "digits"]),
         (lambda row: row.number("many"), ["a row needs a number under many"]),

@@ -100,6 +100,18 @@ def test_parquet(write):
     assert data.split("train").labels.tolist() == [1, 2, 0]
 
 
+def test_parquet_of_pandas_has_whole_numbers_with_gaps_as_floats(write):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    root = write({})
+    table = pyarrow.table({"text": ["a", "b", "c"], "label": pyarrow.array([3.0, None, 11.0], pyarrow.float64())})
+    parquet.write_table(table, root / "train.parquet")
+    dataset = text_folder(root)
+    assert dataset.classes == ("3", "11")
+    assert dataset.split("train").labels.tolist() == [0, -1, 1]
+
+
 @pytest.mark.parametrize(
     ("files", "words"),
     [

@@ -1,5 +1,6 @@
 """An exported folder is whole or absent, replaces nothing unasked, and says what it is."""
 
+import dataclasses
 import json
 import os
 import re
@@ -15,9 +16,11 @@ from matryo.data import array_dataset
 from matryo.errors import InputError, MissingExtra
 from matryo.evaluation import Relevance, evaluate, pairs
 from matryo.export import FORMATS, export, format_names
+from matryo.export.card import write_card
 from matryo.files import lock
 from matryo.results import stamp
 from matryo.training import load_recipe
+from matryo.training.recipe import Encoder
 
 
 def front_matter(folder):
@@ -43,6 +46,35 @@ def test_the_card_is_read_by_hubs(to, make, task, tmp_path):
     assert str(tmp_path) not in text
     code = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
     compile(code, "card", "exec")
+
+
+@pytest.mark.parametrize(
+    ("encoder", "text", "wanted"),
+    [
+        ({"name": "sentence-transformers:owner/minilm-v2.1"}, "", ["owner/minilm-v2.1"]),
+        ({"name": "timm:vit_tiny.augreg_in21k", "pretrained": True}, "transformers:owner/bert",
+         ["timm/vit_tiny.augreg_in21k", "owner/bert"]),
+        ({"name": "timm:hf-hub:owner/vit"}, "", ["owner/vit"]),
+        ({"name": "open_clip:hf-hub:owner/clip"}, "", ["owner/clip"]),
+        ({"name": "timm:vit_tiny.augreg_in21k"}, "", []),   # its weights were not read
+        ({"name": "timm:vit_tiny", "pretrained": True}, "", []),   # of weights that no tag tells
+        ({"name": "transformers:models/bert"}, "", []),   # a folder
+        ({"name": "bert:owner/minilm"}, "", []),   # always a folder
+        ({"name": "open_clip:ViT-B-32/openai"}, "", []),
+        ({"name": "vit-s4"}, "bert-tiny", []),
+    ],
+)  # fmt: skip
+def test_the_card_names_what_the_model_was_made_from(encoder, text, wanted, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models" / "bert").mkdir(parents=True)
+    model = text_model()
+    texts = dataclasses.replace(model.recipe.text, encoder=text)
+    recipe = dataclasses.replace(model.recipe, encoder=Encoder(**encoder), text=texts)
+    write_card(tmp_path / "README.md", dataclasses.replace(model, recipe=recipe), "transformers", [], "mine")
+    front = (tmp_path / "README.md").read_text(encoding="utf-8").split("---")[1]
+    found = re.search(r"^base_model:\n((?:- .*\n)+)", front, re.MULTILINE)
+    assert ([] if found is None else re.findall("- (.*)", found[1])) == wanted
+    assert "tags:\n- matryoshka" in front
 
 
 def test_the_card_has_a_table_of_every_dim(tmp_path):

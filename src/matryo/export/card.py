@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from matryo import __version__
@@ -11,7 +12,6 @@ from matryo.files import replacing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from matryo.results import Row
     from matryo.training.trained import TrainedModel
@@ -20,6 +20,7 @@ __all__ = ["is_card", "write_card"]
 
 # Figures that are shares of 1, which a card shows in percent.
 _SHARE = re.compile(r"(^|[ _])(top\d+|(map|p|knn|recall|hit)@\d+|accuracy|fine|rejected|first_right|auc|oracle)$")
+_HUB = re.compile(r"((sentence-)?transformers:|(timm|open_clip):hf-hub:)(?P<id>[\w.-]+/[\w.-]+)")
 _PAIR_METRICS = {"hit": "hit", "recall": "recall", "ndcg": "nDCG", "mrr": "MRR"}
 
 
@@ -30,6 +31,7 @@ def write_card(path: Path, model: TrainedModel, to: str, rows: Sequence[Row], na
         "---",
         f"library_name: {to}",
         f"pipeline_tag: {chosen.task(model)}",
+        *_base_models(model),
         "tags:",
         "- matryoshka",
         "- matryo",
@@ -59,6 +61,18 @@ def is_card(path: Path) -> bool:
     except (OSError, UnicodeDecodeError, IndexError):
         return False
     return {"- matryoshka", "- matryo"} <= set(front.splitlines())
+
+
+def _base_models(model: TrainedModel) -> list[str]:
+    """The models of the hub whose weights this one began with, as its front matter names them."""
+    recipe, found = model.recipe, []
+    for name in (recipe.encoder.name, recipe.text.encoder):
+        library, _, inside = name.partition(":")
+        if library == "timm" and recipe.encoder.pretrained and "." in inside and ":" not in inside:
+            found.append(f"timm/{inside}")   # with the tag that tells its weights from others
+        elif (hub := _HUB.fullmatch(name)) and not Path(hub["id"]).exists():
+            found.append(hub["id"])
+    return ["base_model:", *(f"- {one}" for one in found)] if found else []
 
 
 def _promise(dims: Sequence[int]) -> str:
