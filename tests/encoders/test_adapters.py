@@ -357,6 +357,17 @@ def test_weights_that_timm_would_rename_go_home(timm, name, shape, tmp_path):
 
 
 @pytest.mark.usefixtures("timm")
+def test_published_weights_know_the_colours_of_their_images(clip, tmp_path):
+    from_timm("vit_tiny_patch16_224.augreg_in21k", size=32, depth=1).save(tmp_path / "vit")
+    half = (0.5, 0.5, 0.5)
+    assert [[*map(tuple, from_timm(f"local-dir:{tmp_path / 'vit'}", pretrained=True).colours)]] == [[half, half]]
+    assert from_timm(f"local-dir:{tmp_path / 'vit'}").colours is None   # whose weights are drawn
+    clip.save(tmp_path / "clip")
+    assert clip.colours is None
+    assert from_open_clip(f"local-dir:{tmp_path / 'clip'}").colours[0][0] == pytest.approx(0.4815, abs=1e-4)
+
+
+@pytest.mark.usefixtures("timm")
 def test_a_timm_model_keeps_its_options(tmp_path):
     encoder = from_timm("vit_tiny_patch16_224", size=32, depth=1, cache_dir=str(tmp_path / "cache"))
     assert encoder.settings == {"depth": 1, "img_size": 32}, "what shapes it, not where weights come from"

@@ -3,6 +3,7 @@
 import contextlib
 import json
 
+import numpy as np
 import pytest
 
 pytest.importorskip("tokenizers")
@@ -11,11 +12,14 @@ import texts_made as made
 import torch
 from texts_made import recipe
 
+from matryo.data import array_dataset
 from matryo.encoders import TransformersEncoder, build_encoder
 from matryo.errors import InputError, RecipeError
 from matryo.training import train
-from matryo.training.fits import check_length
+from matryo.training.fits import check_colours, check_length
 from matryo.training.model import build_model
+from matryo.training.recipe import Recipe
+from matryo.training.recipes import override
 
 PAIRS = {"objective__kind": "pairs", "loop__precision": "fp32"}
 OWN, SMALLER, LARGER = 80, 60, 100   # how many tokens that of the model has, and others
@@ -122,3 +126,41 @@ def test_a_model_of_open_clip_that_names_a_tokenizer_does_not_say_how_many_token
     assert build_encoder(clip["encoder__name"], vocabulary=SMALLER).dim == 16
     with pytest.raises(InputError, match="that the model knows"):
         build_encoder(clip["encoder__name"], vocabulary=LARGER)
+
+
+# --- images ---
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "fits"),
+    [
+        ("0.5,0.5,0.5", "0.25,0.25,0.25", True),
+        ("0.5,0.501,0.499", "0.251,0.25,0.25", True),   # rounded
+        ("0.5,0.5,0.5", "0.25,0.25,0.26", False),
+        ("0.485,0.456,0.406", "0.25,0.25,0.25", False),
+    ],
+)
+def test_weights_know_images_of_one_mean_and_deviation(mean, std, fits):
+    inner = torch.nn.Linear(2, 2)
+    inner.colours = ((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+    expected = pytest.raises(
+        RecipeError,
+        match=rf"those that it was trained with \(got {mean} and {std}\): use --data.mean 0.5,0.5,0.5 --data.std 0.25",
+    )
+    with contextlib.nullcontext() if fits else expected:
+        check_colours(recipe(data__mean=mean, data__std=std), torch.nn.Sequential(inner), "it")
+    check_colours(recipe(data__mean=mean, data__std=std), torch.nn.Sequential(torch.nn.Linear(2, 2)), "it")
+
+
+@pytest.mark.parametrize("field", ["encoder__name", "objective__teacher"])
+def test_a_run_of_images_that_weights_do_not_know_stops_before_it_begins(field, tmp_path):
+    pytest.importorskip("timm", exc_type=ImportError)
+    build_encoder("timm:test_vit.r160_in1k", size=160).save(tmp_path / "vit")   # whose images had 0.5 and 0.5
+    images = np.zeros((8, 32, 32, 3), np.uint8)
+    data = array_dataset({"train": (images, np.arange(8) % 2)})
+    changes = {field: f"timm:local-dir:{tmp_path / 'vit'}", "data__size": "160", "data__workers": "0"}
+    changes |= {"encoder__pretrained": "true"} if field == "encoder__name" else {"objective__kind": "distil"}
+    made_so = override(Recipe(), {name.replace("__", "."): value for name, value in changes.items()})
+    with pytest.raises(RecipeError, match=r"use --data.mean 0.5,0.5,0.5 --data.std 0.5,0.5,0.5"):
+        train(made_so, data, tmp_path / "r")
+    assert not (tmp_path / "r" / "checkpoint.safetensors").exists()

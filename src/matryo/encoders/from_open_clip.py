@@ -30,6 +30,7 @@ class OpenClip(DualEncoder):
         inside: Any = model
         self.model, self.settings = inside, settings
         self.dim = int(settings["model_cfg"]["embed_dim"])
+        self.colours: Any = None   # mean and deviation of the images that its weights know, if it has such weights
 
     def embed_queries(self, inputs: Tensor) -> Tensor:
         """Images → [batch, dim]."""
@@ -82,4 +83,7 @@ def from_open_clip(name: str, pretrained: str | None = None, **options: Any) -> 
     model = open_clip.create_model(name, pretrained=pretrained, **options)
     seen = open_clip.get_model_preprocess_cfg(model)
     kept = {key: seen[key] for key in ("mean", "std", "interpolation", "resize_mode") if key in seen}
-    return OpenClip(model, {"model_cfg": config, "preprocess_cfg": kept})
+    clip = OpenClip(model, {"model_cfg": config, "preprocess_cfg": kept})
+    if (pretrained or ":" in name) and {"mean", "std"} <= kept.keys():
+        clip.colours = (kept["mean"], kept["std"])
+    return clip

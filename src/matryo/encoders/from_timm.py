@@ -26,13 +26,17 @@ class TimmEncoder(nn.Module):
         model: what ``timm.create_model`` gives.
         dim: how many features come out of it.
         settings: what it was built with besides its name, such as ``img_size``.
+        colours: mean and deviation by which the images that its weights know were normalised, if it has such weights.
     """
 
-    def __init__(self, model: nn.Module, dim: int, settings: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, dim: int, settings: dict[str, Any] | None = None, colours: Any = None
+    ) -> None:
         super().__init__()
         self.model = model
         self.dim = dim
         self.settings = settings or {}
+        self.colours = colours
 
     def forward(self, x: Tensor) -> Tensor:
         """[batch, 3, height, width] → [batch, dim]."""
@@ -99,7 +103,8 @@ def from_timm(name: str, *, pretrained: bool = False, size: int = 0, **options: 
     shaping = settings.keys() - inspect.signature(timm.create_model).parameters   # the rest says where weights are
     # ``num_features`` is the width before pooling for some models; ``head_hidden_size`` is what comes out.
     dim = int(getattr(model, "head_hidden_size", model.num_features))
-    return TimmEncoder(model, dim, {key: settings[key] for key in sorted(shaping)})
+    colours = (model.pretrained_cfg["mean"], model.pretrained_cfg["std"]) if pretrained else None
+    return TimmEncoder(model, dim, {key: settings[key] for key in sorted(shaping)}, colours)
 
 
 def _check_name(name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,15 @@ from matryo.errors import RecipeError
 from matryo.training.recipes import RECIPE, load_recipe
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from torch import nn
 
     from matryo.training.recipe import Recipe
 
-__all__ = ["check_encoder", "check_length", "check_objective", "noun"]
+__all__ = ["check_colours", "check_encoder", "check_length", "check_objective", "noun"]
+
+_ALIKE = 0.002   # of means and deviations of 0…1 images that differ in rounding alone
 
 
 def noun(split: Any, objective: str = "") -> str:
@@ -117,6 +122,23 @@ def _reads(name: str) -> str:
     if name in BERTS or library in ("bert", "sentence-transformers"):
         return "texts"
     return "images" if library == "timm" or name in encoder_names() else ""
+
+
+def check_colours(recipe: Recipe, encoder: nn.Module, name: str) -> None:
+    """Raise if the weights of ``encoder`` know images that were normalised otherwise than the recipe's are."""
+    ours = (recipe.data.mean, recipe.data.std)
+    for module in encoder.modules():
+        theirs = getattr(module, "colours", None)
+        if theirs and any(abs(a - b) > _ALIKE for a, b in zip(chain(*ours), chain(*theirs), strict=True)):
+            raise RecipeError(
+                f"data.mean and data.std must be those that {name} was trained with",
+                got=" and ".join(map(_listed, ours)),
+                cure=f"use --data.mean {_listed(theirs[0])} --data.std {_listed(theirs[1])}",
+            )
+
+
+def _listed(values: Iterable[float]) -> str:
+    return ",".join(f"{value:g}" for value in values)
 
 
 def check_length(recipe: Recipe, encoder: nn.Module, name: str) -> None:

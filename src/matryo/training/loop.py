@@ -15,7 +15,7 @@ from torch import nn
 from matryo.errors import RecipeError, TrainingError
 from matryo.training.batches import open_batches
 from matryo.training.distributed import Agreement, process_group
-from matryo.training.fits import check_encoder, check_objective, noun
+from matryo.training.fits import check_colours, check_encoder, check_objective, noun
 from matryo.training.log import Log
 from matryo.training.measure import measure, rehearse
 from matryo.training.model import build_model, freeze_before, start_from
@@ -139,6 +139,7 @@ def _make_model(
             cure="name a run folder or a .safetensors file: --finetune.start RUN",
         )
     model = build_model(recipe, classes, vocabulary=0 if tokenizer is None else tokenizer.vocabulary)
+    check_colours(recipe, model.encoder, f"encoder.name {recipe.encoder.name}")
     if recipe.finetune.start:
         start_from(model.encoder, Path(recipe.finetune.start))
     if group.world > 1 and group.device.type == "cuda":
