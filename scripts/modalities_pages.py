@@ -197,7 +197,7 @@ def _setting(row: Row) -> tuple[str, str]:
 
 def _variant(row: Row) -> str:
     """What was changed for a nested model alone."""
-    return _spelt(row, lambda field: field in NESTED)
+    return "" if _kind(row) == "fixed" else _spelt(row, lambda field: field in NESTED)
 
 
 def _spelt(row: Row, chosen: Callable[[str], bool]) -> str:

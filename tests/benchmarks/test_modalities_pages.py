@@ -114,6 +114,9 @@ def test_nested_models_trained_otherwise_stand_beside_the_same_fixed_ones():
     assert "| head.weights = 2,1 | 35.00 (-5.00) | 45.00 |" in page
     assert "| head.join = 0.5, head.weights = 2,1 | 36.00 (-4.00) | – |" in page
     assert "join later" not in "\n".join(mlm_tables(rows[:2]))
+    alike = [mlm("fixed:12", {12: 0.4}, **{"head.join": "0.5"}), *rows[2:]]   # a fixed model has no dims to weigh
+    assert "| 12 | 40.00 (1) |" in "\n".join(mlm_tables(alike))
+    assert "| head.weights = 2,1 | 35.00 (-5.00) | 45.00 |" in "\n".join(mlm_tables(alike))
 
 
 def test_vision_transformers_have_two_nested_columns():

@@ -1,5 +1,6 @@
 """Mended splits over real image files, some of which are no images."""
 
+import contextlib
 import pickle
 import warnings
 
@@ -9,6 +10,7 @@ import pytest
 from matryo.data import ImageSplit, array_dataset, image_folder
 from matryo.data.decode import decode
 from matryo.data.mended import Mended
+from matryo.data.packed import PackedImages
 from matryo.errors import DataError
 
 
@@ -49,15 +51,36 @@ def test_it_has_the_one_shape_of_its_split(pixels, monkeypatch):
         assert Mended(split, 32).image(3).shape == (8, 8, 3)
 
 
-def test_more_than_one_in_a_hundred_are_no_accident(folder, refuses):
+def test_many_more_than_one_in_a_hundred_are_no_accident(folder, refuses):
     mended = Mended(folder(40, set(range(40))), 8)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        for index in range(10):
+        for index in range(11):
             mended.image(index)
     assert len(told) == 10
-    with refuses("forgives 1 image in 100", "11 damaged of the first 11", "0010.png cannot be decoded", "leave those"):
-        mended.image(10)
+    with refuses("forgives 1 image in 100", "12 damaged of the first 12", "0011.png cannot be decoded", "leave those"):
+        mended.image(11)
+
+
+@pytest.mark.parametrize(("share", "stops"), [(0.001, False), (0.009, False), (0.03, True), (0.2, True)])
+@pytest.mark.parametrize("seed", range(10))
+def test_the_share_decides_and_not_the_order(share, stops, seed):
+    """Five epochs over 20,000 images, and one process of eight."""
+    rng = np.random.default_rng(seed)
+    bad = rng.random(20_000) < share
+
+    class Split:
+        shape = (1, 1)
+
+        def image(self, index):
+            return decode(b"", "x") if bad[index] else None
+
+    mended = Mended(Split(), 1)
+    with warnings.catch_warnings(), pytest.raises(DataError) if stops else contextlib.nullcontext():
+        warnings.simplefilter("ignore")
+        for _ in range(5):
+            for index in rng.permutation(20_000)[:2500]:
+                mended.image(int(index))
 
 
 def test_the_eleventh_of_many_is_forgiven_in_silence(folder):
@@ -66,6 +89,16 @@ def test_the_eleventh_of_many_is_forgiven_in_silence(folder):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert (mended.image(0) == 128).all()
+
+
+def test_a_split_that_looks_at_a_damaged_image_for_its_shape_has_none(encode, pixels):
+    second = encode(pixels[1])
+    blob = np.frombuffer(b"wrong" + second, np.uint8)
+    mended = Mended(PackedImages(blob, [0, 5, len(blob)], [0, 0]), 9)
+    assert mended.shape is None
+    with pytest.warns(UserWarning, match="packed#0"):
+        assert mended.image(0).shape == (9, 9, 3)
+    assert (mended.image(1) == pixels[1]).all()
 
 
 def test_other_errors_are_raised(folder):

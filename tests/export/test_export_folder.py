@@ -49,32 +49,36 @@ def test_the_card_is_read_by_hubs(to, make, task, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("encoder", "text", "wanted"),
+    ("encoder", "wanted"),
     [
-        ({"name": "sentence-transformers:owner/minilm-v2.1"}, "", ["owner/minilm-v2.1"]),
-        ({"name": "timm:vit_tiny.augreg_in21k", "pretrained": True}, "transformers:owner/bert",
-         ["timm/vit_tiny.augreg_in21k", "owner/bert"]),
-        ({"name": "timm:hf-hub:owner/vit"}, "", ["owner/vit"]),
-        ({"name": "open_clip:hf-hub:owner/clip"}, "", ["owner/clip"]),
-        ({"name": "timm:vit_tiny.augreg_in21k"}, "", []),   # its weights were not read
-        ({"name": "timm:vit_tiny", "pretrained": True}, "", []),   # of weights that no tag tells
-        ({"name": "transformers:models/bert"}, "", []),   # a folder
-        ({"name": "bert:owner/minilm"}, "", []),   # always a folder
-        ({"name": "open_clip:ViT-B-32/openai"}, "", []),
-        ({"name": "vit-s4"}, "bert-tiny", []),
+        ({"name": "timm:hf-hub:owner/vit.v2-1", "pretrained": True}, ["owner/vit.v2-1"]),
+        ({"name": "open_clip:hf-hub:owner/clip"}, ["owner/clip"]),
+        ({"name": "timm:local-dir:owner/vit", "pretrained": True}, []),
+        ({"name": "transformers:owner/bert"}, []),   # may have been a folder
+        ({"name": "bert:owner/minilm"}, []),
+        ({"name": "vit-s4"}, []),
     ],
-)  # fmt: skip
-def test_the_card_names_what_the_model_was_made_from(encoder, text, wanted, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "models" / "bert").mkdir(parents=True)
+)
+def test_the_card_names_what_the_model_was_made_from(encoder, wanted, tmp_path):
+    assert base_models(tmp_path, **encoder) == wanted
+
+
+def test_the_card_names_a_model_of_timm_as_its_hub_does(tmp_path):
+    pytest.importorskip("timm", exc_type=ImportError)
+    name = "timm:vit_base_patch16_clip_quickgelu_224.openai"   # which is called otherwise there
+    assert base_models(tmp_path, name=name, pretrained=True) == ["timm/vit_base_patch16_clip_224.openai"]
+    assert base_models(tmp_path, name=name) == []   # its weights were not read
+    assert base_models(tmp_path, name="timm:gcvit_tiny.in1k", pretrained=True) == []   # which is on no hub
+
+
+def base_models(folder, **encoder):
     model = text_model()
-    texts = dataclasses.replace(model.recipe.text, encoder=text)
-    recipe = dataclasses.replace(model.recipe, encoder=Encoder(**encoder), text=texts)
-    write_card(tmp_path / "README.md", dataclasses.replace(model, recipe=recipe), "transformers", [], "mine")
-    front = (tmp_path / "README.md").read_text(encoding="utf-8").split("---")[1]
-    found = re.search(r"^base_model:\n((?:- .*\n)+)", front, re.MULTILINE)
-    assert ([] if found is None else re.findall("- (.*)", found[1])) == wanted
+    recipe = dataclasses.replace(model.recipe, encoder=Encoder(**encoder))
+    write_card(folder / "README.md", dataclasses.replace(model, recipe=recipe), "transformers", [], "mine")
+    front = (folder / "README.md").read_text(encoding="utf-8").split("---")[1]
     assert "tags:\n- matryoshka" in front
+    found = re.search(r"^base_model:\n((?:- .*\n)+)tags:", front, re.MULTILINE)
+    return [] if found is None else re.findall("- (.*)", found[1])
 
 
 def test_the_card_has_a_table_of_every_dim(tmp_path):

@@ -9,7 +9,7 @@ from PIL import Image
 
 from matryo.data import array_dataset, image_folder, pack, packed_dataset
 from matryo.errors import DataError
-from matryo.training import batches, images
+from matryo.training import batches, images, train
 from matryo.training.augment import augment, crop_box, draws
 from matryo.training.distributed import Group
 from matryo.training.order import epoch_order
@@ -186,6 +186,23 @@ def test_gray_stands_in_for_a_damaged_image_if_the_recipe_says_so(tmp_path):
         gray = (as_pixels(x) == 128).all(axis=(1, 2, 3))
         assert (gray == (labels == 7).numpy()).all()
     assert sum(len(labels) for _, labels in found) == 8
+
+
+def test_a_training_that_a_damaged_image_stopped_goes_on_with_gray(tmp_path):
+    pixels, _ = images_and_labels(16)
+    for i, one in enumerate(pixels):
+        path = tmp_path / "data" / "train" / f"class{i % 2}" / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(one).save(path)
+    data = image_folder(tmp_path / "data")
+    path.write_bytes(b"")
+    made = recipe(loop__epochs=2, loop__checkpoint_seconds=0, loop__device="cpu", head__dims="8,16", encoder__dim=16)
+    with pytest.raises(DataError, match=r"15\.png cannot be decoded"):
+        train(made, data, tmp_path / "run", progress=False)
+    assert not (tmp_path / "run" / "run.json").exists()
+    with pytest.warns(UserWarning, match=r"15\.png cannot be decoded"):
+        train(override(made, {"data.damaged": "gray"}), data, tmp_path / "run", progress=False)
+    assert (tmp_path / "run" / "run.json").exists()
 
 
 def test_the_size_grows_as_ffcv_has_it():

@@ -131,6 +131,10 @@ def test_a_model_of_open_clip_that_names_a_tokenizer_does_not_say_how_many_token
 # --- images ---
 
 
+def images():
+    return array_dataset({"train": (np.zeros((8, 32, 32, 3), np.uint8), np.arange(8) % 2)})
+
+
 @pytest.mark.parametrize(
     ("mean", "std", "fits"),
     [
@@ -148,19 +152,18 @@ def test_weights_know_images_of_one_mean_and_deviation(mean, std, fits):
         match=rf"those that it was trained with \(got {mean} and {std}\): use --data.mean 0.5,0.5,0.5 --data.std 0.25",
     )
     with contextlib.nullcontext() if fits else expected:
-        check_colours(recipe(data__mean=mean, data__std=std), torch.nn.Sequential(inner), "it")
-    check_colours(recipe(data__mean=mean, data__std=std), torch.nn.Sequential(torch.nn.Linear(2, 2)), "it")
+        check_colours(recipe(data__mean=mean, data__std=std), images().split("train"), torch.nn.Sequential(inner), "it")
+    for split, encoder in ((images().split("train"), torch.nn.Linear(2, 2)), (made.pairs().split("train"), inner)):
+        check_colours(recipe(data__mean=mean, data__std=std), split, encoder, "it")   # nothing is known, or no image
 
 
 @pytest.mark.parametrize("field", ["encoder__name", "objective__teacher"])
 def test_a_run_of_images_that_weights_do_not_know_stops_before_it_begins(field, tmp_path):
     pytest.importorskip("timm", exc_type=ImportError)
     build_encoder("timm:test_vit.r160_in1k", size=160).save(tmp_path / "vit")   # whose images had 0.5 and 0.5
-    images = np.zeros((8, 32, 32, 3), np.uint8)
-    data = array_dataset({"train": (images, np.arange(8) % 2)})
     changes = {field: f"timm:local-dir:{tmp_path / 'vit'}", "data__size": "160", "data__workers": "0"}
     changes |= {"encoder__pretrained": "true"} if field == "encoder__name" else {"objective__kind": "distil"}
     made_so = override(Recipe(), {name.replace("__", "."): value for name, value in changes.items()})
     with pytest.raises(RecipeError, match=r"use --data.mean 0.5,0.5,0.5 --data.std 0.5,0.5,0.5"):
-        train(made_so, data, tmp_path / "r")
+        train(made_so, images(), tmp_path / "r")
     assert not (tmp_path / "r" / "checkpoint.safetensors").exists()

@@ -130,3 +130,26 @@ def test_a_closure_gives_its_loss():
 
     assert optimizer.step(closure).item() == 3
     assert optimizer.step(closure).item() < 3
+
+
+def test_a_layer_that_is_an_embedding_too_is_not_turned():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.inner, self.out = nn.Embedding(9, 4), nn.Linear(4, 4), nn.Linear(4, 9)
+            self.out.weight = self.words.weight
+
+    model = Tied()
+    groups = make_optimizer(model, recipe(optim__decay="matrices", optim__weight_decay=0.1)).param_groups
+    (turned,) = (group["params"] for group in groups if group["turned"])
+    assert [id(p) for p in turned] == [id(model.inner.weight)]
+    decay = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
+    assert decay[id(model.words.weight)] == 0
+    assert decay[id(model.inner.weight)] == 0.1
+
+
+def test_a_run_that_trains_nothing_needs_no_matrices():
+    made = recipe(encoder__name="timm:resnet18", encoder__pretrained="true", loop__epochs=0, objective__kind="pairs",
+                  head__kind="fixed")  # fmt: skip
+    groups = make_optimizer(build_model(recipe(encoder__name="resnet18"), 3), made).param_groups
+    assert not any(group["turned"] for group in groups)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import TYPE_CHECKING
 
@@ -16,13 +17,14 @@ __all__ = ["Mended"]
 
 _FEW = 10   # that a process forgives, however few it has read
 _SHARE = 0.01
+_CHANCE = 4   # standard deviations by which more of a share come first than later
 _GRAY = 128
 
 
 class Mended:
     """The images of ``split``, and gray ones of ``side`` × ``side`` pixels (or the split's one shape) for damaged ones.
 
-    The first few are warned of. More than 1 in 100 are no accident, and stop the reading.
+    The first few are warned of. If clearly more than 1 in 100 are damaged, that is no accident, and stops the reading.
     """
 
     def __init__(self, split: ImageSplit, side: int) -> None:
@@ -35,7 +37,10 @@ class Mended:
 
     @property
     def shape(self) -> tuple[int, int] | None:
-        return self.split.shape
+        try:
+            return self.split.shape
+        except ImageError:   # some splits look at one image to know
+            return None
 
     def __len__(self) -> int:
         return len(self.split)
@@ -50,7 +55,8 @@ class Mended:
             return self.split.image(index)
         except ImageError as error:
             self.damaged += 1
-            if self.damaged > max(_FEW, _SHARE * self.read):
+            expected = _SHARE * self.read
+            if self.damaged > _FEW + expected + _CHANCE * math.sqrt(expected):
                 raise DataError(
                     "data.damaged = gray forgives 1 image in 100",
                     got=f"{self.damaged} damaged of the first {self.read} that were read, the last: {error}",

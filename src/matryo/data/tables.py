@@ -66,7 +66,8 @@ class Row:
         """The name or whole number under the first of ``columns`` that is there, as text."""
         column = self._first(columns)
         value = None if column is None else self.values[column]
-        if isinstance(value, float) and value.is_integer():   # pandas has no whole numbers in a column with gaps
+        # pandas has no whole numbers in a column with gaps; from 2⁵³ on, its floats may be rounded.
+        if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int | str) or not str(value).strip():
             rule = f"a row needs a name or a whole number under {_either(columns)}"

@@ -84,6 +84,7 @@ def from_open_clip(name: str, pretrained: str | None = None, **options: Any) -> 
     seen = open_clip.get_model_preprocess_cfg(model)
     kept = {key: seen[key] for key in ("mean", "std", "interpolation", "resize_mode") if key in seen}
     clip = OpenClip(model, {"model_cfg": config, "preprocess_cfg": kept})
-    if (pretrained or ":" in name) and {"mean", "std"} <= kept.keys():
+    known = ":" in name or open_clip.get_pretrained_cfg(name, pretrained or "")   # of a file of weights nothing is
+    if known and {"mean", "std"} <= kept.keys():
         clip.colours = (kept["mean"], kept["std"])
     return clip

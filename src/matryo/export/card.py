@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from matryo import __version__
@@ -12,6 +12,7 @@ from matryo.files import replacing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from matryo.results import Row
     from matryo.training.trained import TrainedModel
@@ -20,7 +21,7 @@ __all__ = ["is_card", "write_card"]
 
 # Figures that are shares of 1, which a card shows in percent.
 _SHARE = re.compile(r"(^|[ _])(top\d+|(map|p|knn|recall|hit)@\d+|accuracy|fine|rejected|first_right|auc|oracle)$")
-_HUB = re.compile(r"((sentence-)?transformers:|(timm|open_clip):hf-hub:)(?P<id>[\w.-]+/[\w.-]+)")
+_HUB = re.compile(r"(timm|open_clip):hf-hub:(?P<id>[\w.-]+/[\w.-]+)")
 _PAIR_METRICS = {"hit": "hit", "recall": "recall", "ndcg": "nDCG", "mrr": "MRR"}
 
 
@@ -64,14 +65,20 @@ def is_card(path: Path) -> bool:
 
 
 def _base_models(model: TrainedModel) -> list[str]:
-    """The models of the hub whose weights this one began with, as its front matter names them."""
+    """The models of the hub whose weights this one began with, as its front matter names them.
+
+    Only those that no folder can be called like: owner/name may have been a folder where the model was trained.
+    """
     recipe, found = model.recipe, []
     for name in (recipe.encoder.name, recipe.text.encoder):
         library, _, inside = name.partition(":")
-        if library == "timm" and recipe.encoder.pretrained and "." in inside and ":" not in inside:
-            found.append(f"timm/{inside}")   # with the tag that tells its weights from others
-        elif (hub := _HUB.fullmatch(name)) and not Path(hub["id"]).exists():
+        if hub := _HUB.fullmatch(name):
             found.append(hub["id"])
+        elif library == "timm" and recipe.encoder.pretrained and importlib.util.find_spec("timm"):
+            from timm.models import get_pretrained_cfg
+
+            known = get_pretrained_cfg(inside) if ":" not in inside else None
+            found += [known.hf_hub_id] if known and known.hf_hub_id else []
     return ["base_model:", *(f"- {one}" for one in found)] if found else []
 
 

@@ -69,8 +69,7 @@ def check_objective(recipe: Recipe, split: Any) -> None:
 
 def check_encoder(recipe: Recipe, split: Any) -> None:
     """Raise unless the encoders a recipe names read what ``split`` holds, and all of them have something to read."""
-    sides = (split.queries, split.candidates) if isinstance(split, PairSplit) else (split,)
-    kinds = {noun(side) for side in sides}
+    kinds = _kinds(split)
     name, text = recipe.encoder.name, recipe.text.encoder
     if text and len(kinds) == 1:
         alone = next(iter(kinds))
@@ -91,6 +90,11 @@ def check_encoder(recipe: Recipe, split: Any) -> None:
         _check_reads("text.encoder", text, "texts")
     elif recipe.objective.teacher and len(kinds) == 1:
         _check_teacher(recipe.objective.teacher, next(iter(kinds)))
+
+
+def _kinds(split: Any) -> set[str]:
+    """What the items of a split, or of both its sides, are."""
+    return {noun(side) for side in ((split.queries, split.candidates) if isinstance(split, PairSplit) else (split,))}
 
 
 def _check_reads(field: str, name: str, wanted: str) -> None:
@@ -124,8 +128,10 @@ def _reads(name: str) -> str:
     return "images" if library == "timm" or name in encoder_names() else ""
 
 
-def check_colours(recipe: Recipe, encoder: nn.Module, name: str) -> None:
-    """Raise if the weights of ``encoder`` know images that were normalised otherwise than the recipe's are."""
+def check_colours(recipe: Recipe, split: Any, encoder: nn.Module, name: str) -> None:
+    """Raise if the weights of ``encoder`` know images that were normalised otherwise than those of ``split`` are."""
+    if "images" not in _kinds(split):
+        return
     ours = (recipe.data.mean, recipe.data.std)
     for module in encoder.modules():
         theirs = getattr(module, "colours", None)

@@ -67,6 +67,8 @@ def _train(
     check_encoder(recipe, split)
     tokenizer = open_tokenizer(recipe, split, out, group, begun=(out / CHECKPOINT).exists())
     model, frozen = _make_model(recipe, len(dataset.classes), tokenizer, group)
+    if not (out / CHECKPOINT).exists():   # a run goes on as it began
+        _check_colours(recipe, split, model)
     optimizer = make_optimizer(model, recipe)
     if recipe.as_it_is:
         log = Log(out, done=0, total=0, enabled=group.first, progress=progress)
@@ -139,7 +141,6 @@ def _make_model(
             cure="name a run folder or a .safetensors file: --finetune.start RUN",
         )
     model = build_model(recipe, classes, vocabulary=0 if tokenizer is None else tokenizer.vocabulary)
-    check_colours(recipe, model.encoder, f"encoder.name {recipe.encoder.name}")
     if recipe.finetune.start:
         start_from(model.encoder, Path(recipe.finetune.start))
     if group.world > 1 and group.device.type == "cuda":
@@ -157,6 +158,13 @@ def _make_model(
     if recipe.objective.teacher and isinstance(model, PairModel | DistilledModel):
         model.taught_by = (open_teacher(recipe, tokenizer, group.device),)
     return model, frozen
+
+
+def _check_colours(recipe: Recipe, split: Any, model: NestedModel) -> None:
+    if not recipe.finetune.start:   # whose weights took the place of published ones
+        check_colours(recipe, split, model.encoder, f"encoder.name {recipe.encoder.name}")
+    for teacher in getattr(model, "taught_by", ()):
+        check_colours(recipe, split, teacher.network, f"the teacher {recipe.objective.teacher}")
 
 
 def _own_chance(group: Group) -> Any:

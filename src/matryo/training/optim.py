@@ -33,7 +33,7 @@ def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     spared = _spared(model, options.decay)
     trained = [p for p in model.parameters() if p.requires_grad]
     encoder = set() if options.encoder_share == 1 else {id(p) for p in model.encoder.parameters()}   # type: ignore[union-attr]
-    turned = _turned(model, trained) if options.name == "muon" else set()
+    turned = _turned(model, trained) if options.name == "muon" and not recipe.as_it_is else set()
     kinds: dict[tuple[bool, ...], list[nn.Parameter]] = {}
     for p in trained:
         kinds.setdefault((id(p) in encoder, id(p) not in spared, id(p) in turned), []).append(p)
@@ -70,17 +70,19 @@ def _turned(model: nn.Module, trained: list[nn.Parameter]) -> set[int]:
         raise RecipeError(
             "optim.name = muon turns the matrices of layers",
             got="an encoder that trains none",
-            cure="use --optim.name adamw, or a transformer",
+            cure="use --optim.name adamw, or train a transformer, more of it than finetune.unfreeze says",
         )
     return turned
 
 
 def _matrices(model: nn.Module) -> Iterator[nn.Parameter]:
-    """The weights of layers, without biases, norms and embeddings."""
+    """The weights of layers: no biases, norms and embeddings, nor a layer that is tied to an embedding."""
+    tables = (module for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag))
+    embeddings = {id(value) for table in tables for value in table.parameters(recurse=False)}
     for module in model.modules():
-        if not isinstance(module, (*_NORMS, nn.Embedding)):
+        if not isinstance(module, _NORMS):
             for name, value in module.named_parameters(recurse=False):
-                if name.endswith(_MATRICES) and value.dim() > 1:
+                if name.endswith(_MATRICES) and value.dim() > 1 and id(value) not in embeddings:
                     yield value
 
 

@@ -10,7 +10,7 @@ import torch
 from matryo.data.tokens import Tokenizer
 from matryo.encoders import build_encoder
 from matryo.errors import RecipeError
-from matryo.training.fits import check_colours, check_length
+from matryo.training.fits import check_length
 from matryo.training.objective import NestedModel
 from matryo.training.pairs import embed_side
 from matryo.training.run import RUN
@@ -52,7 +52,6 @@ def open_teacher(recipe: Recipe, tokenizer: Tokenizer | None, device: torch.devi
                 cure="check the path, or let its training finish",
             )
         network = build_encoder(name, size=recipe.data.size, pretrained=name.startswith("timm:"))
-        check_colours(recipe, network, f"the teacher {name}")
         if tokenizer is not None:
             check_length(recipe, network, f"the teacher {name}")
         _check_words(recipe, Path(name.partition(":")[2]), tokenizer)
