@@ -13,7 +13,7 @@ import torch
 from texts_made import recipe
 
 from matryo.data import array_dataset
-from matryo.encoders import TransformersEncoder, build_encoder
+from matryo.encoders import ConvNet, TransformersEncoder, build_encoder
 from matryo.errors import InputError, RecipeError
 from matryo.training import train
 from matryo.training.fits import check_colours, check_length
@@ -167,3 +167,19 @@ def test_a_run_of_images_that_weights_do_not_know_stops_before_it_begins(field, 
     with pytest.raises(RecipeError, match=r"use --data.mean 0.5,0.5,0.5 --data.std 0.5,0.5,0.5"):
         train(made_so, images(), tmp_path / "r")
     assert not (tmp_path / "r" / "checkpoint.safetensors").exists()
+
+
+def test_colours_matter_to_the_weights_that_know_them_and_not_to_a_run_that_goes_on(tmp_path, monkeypatch):
+    fields = {"encoder.dim": "16", "head.dims": "8,16", "loop.device": "cpu", "loop.batch": "4", "loop.epochs": "1",
+              "data.resident": "yes"}  # fmt: skip
+    plain = override(Recipe(), fields)
+    train(plain, images(), tmp_path / "done", progress=False)
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "checkpoint.safetensors").write_bytes((tmp_path / "done/checkpoint.safetensors").read_bytes())
+    monkeypatch.setattr(ConvNet, "colours", ((0.5,) * 3, (0.5,) * 3), raising=False)
+    with pytest.raises(RecipeError, match=r"those that encoder\.name convnet was trained with"):
+        train(plain, images(), tmp_path / "new", progress=False)
+    train(plain, images(), tmp_path / "begun", progress=False)
+    train(override(plain, {"finetune.start": str(tmp_path / "done")}), images(), tmp_path / "on", progress=False)
+    for run in ("begun", "on"):
+        assert (tmp_path / run / "run.json").exists()
