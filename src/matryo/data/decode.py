@@ -204,7 +204,7 @@ def _damaged(name: str, error: Exception) -> ImageError:
     return ImageError(
         f"image {name} cannot be decoded",
         got=f"{type(error).__name__}: {error}",
-        cure=f"replace or remove the file; the formats read are {known}",
+        cure=f"replace or remove the file (or train on without it: --data.damaged gray); the formats read are {known}",
     )
 
 

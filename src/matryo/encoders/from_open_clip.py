@@ -23,14 +23,15 @@ class OpenClip(DualEncoder):
     Args:
         model: what ``open_clip.create_model`` gives.
         settings: what open_clip_config.json says of it (``model_cfg`` and ``preprocess_cfg``).
+        colours: mean and deviation by which the images that its weights know were normalised, if it has such weights.
     """
 
-    def __init__(self, model: nn.Module, settings: dict[str, Any]) -> None:
+    def __init__(self, model: nn.Module, settings: dict[str, Any], colours: Any = None) -> None:
         super().__init__()
         inside: Any = model
         self.model, self.settings = inside, settings
         self.dim = int(settings["model_cfg"]["embed_dim"])
-        self.colours: Any = None   # mean and deviation of the images that its weights know, if it has such weights
+        self.colours = colours
 
     def embed_queries(self, inputs: Tensor) -> Tensor:
         """Images → [batch, dim]."""
@@ -83,8 +84,6 @@ def from_open_clip(name: str, pretrained: str | None = None, **options: Any) -> 
     model = open_clip.create_model(name, pretrained=pretrained, **options)
     seen = open_clip.get_model_preprocess_cfg(model)
     kept = {key: seen[key] for key in ("mean", "std", "interpolation", "resize_mode") if key in seen}
-    clip = OpenClip(model, {"model_cfg": config, "preprocess_cfg": kept})
     known = ":" in name or open_clip.get_pretrained_cfg(name, pretrained or "")   # of a file of weights nothing is
-    if known and {"mean", "std"} <= kept.keys():
-        clip.colours = (kept["mean"], kept["std"])
-    return clip
+    colours = (kept["mean"], kept["std"]) if known and {"mean", "std"} <= kept.keys() else None
+    return OpenClip(model, {"model_cfg": config, "preprocess_cfg": kept}, colours)

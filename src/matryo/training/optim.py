@@ -27,24 +27,24 @@ _MATRICES = ("weight", "proj", "projection")   # how the names of matrices end, 
 def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     """The recipe's optimiser; normalisation layers get no weight decay, nor what else the recipe spares.
 
-    A group's ``share`` is what the learning rate is multiplied by for it.
+    A group's ``share`` is what the learning rate is multiplied by for it; those that are ``turned`` are Muon's.
     """
     options = recipe.optim
     spared = _spared(model, options.decay)
     trained = [p for p in model.parameters() if p.requires_grad]
     encoder = set() if options.encoder_share == 1 else {id(p) for p in model.encoder.parameters()}   # type: ignore[union-attr]
     turned = _turned(model, trained) if options.name == "muon" and not recipe.as_it_is else set()
-    kinds: dict[tuple[bool, ...], list[nn.Parameter]] = {}
+    kinds: dict[tuple[bool, bool, bool], list[nn.Parameter]] = {}
     for p in trained:
-        kinds.setdefault((id(p) in encoder, id(p) not in spared, id(p) in turned), []).append(p)
+        kinds.setdefault((id(p) in encoder, id(p) in spared, id(p) in turned), []).append(p)
     groups = [
         {
-            "params": some,
-            "weight_decay": options.weight_decay if decays else 0.0,
+            "params": kinds[inside, still, turns],
+            "weight_decay": 0.0 if still else options.weight_decay,
             "share": options.encoder_share if inside else 1.0,
-            **({"turned": turns} if options.name == "muon" else {}),
+            "turned": turns,
         }
-        for (inside, decays, turns), some in sorted(kinds.items(), key=lambda kind: (kind[0][0], not kind[0][1]))
+        for inside, still, turns in sorted(kinds)
     ]
     if options.name == "adafactor":
         return torch.optim.Adafactor(groups, lr=options.lr)

@@ -161,7 +161,7 @@ class Optim:
     peak: Annotated[float, "epochs of linear warm-up to the peak"] = 2.0
     warmup: Annotated[int, "steps of linear warm-up to the peak; 0 counts the epochs of optim.peak instead"] = 0
     momentum: Annotated[float, "momentum of sgd, or beta1 of adamw (and of what muon leaves to it)"] = 0.9
-    beta2: Annotated[float, "beta2 of adamw, alike"] = 0.999
+    beta2: Annotated[float, "beta2 of adamw (and of what muon leaves to it)"] = 0.999
     nesterov: Annotated[bool, "Nesterov momentum"] = False
     weight_decay: Annotated[float, "weight decay; the normalisation layers have none"] = 1e-4
     decay: Annotated[

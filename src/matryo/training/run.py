@@ -52,7 +52,7 @@ __all__ = ["CHECKPOINT", "RUN", "WEIGHTS", "Run", "describe", "is_complete", "re
 
 CHECKPOINT, WEIGHTS, RUN = "checkpoint.safetensors", "model.safetensors", "run.json"
 _TEXTS, _IMAGES = 100_000, 256   # so many are looked at to know a dataset again
-# Recipe fields that change no weight.
+# Recipe fields that change no weight of a run that has come so far.
 _FREE = {"log_every", "checkpoint_seconds", "workers", "damaged", "device", "test", "test_every"}
 
 
