@@ -19,8 +19,8 @@ from matryo import EmbeddingSet
 from matryo.classify import cascade_curve
 from matryo.classify.labels import class_names, to_columns
 from matryo.classify.outcomes import Outcomes
-from matryo.classify.risk import fewest_rows, risk_thresholds
 from matryo.classify.rows import read_rows
+from matryo.classify.thresholds.risk import fewest_rows, risk_thresholds
 from matryo.classify.walk import ask_all
 from matryo.results import append_rows, stamp
 

@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from matryo import Nesting
 from matryo.losses import nested_contrastive, nested_cross_entropy
 from matryo.losses.cross_entropy import cross_entropy_of, weighed
-from matryo.losses.kernels.scores import Scores
+from matryo.losses.engines.contract import Scores
 from matryo.nesting import truncate
 from matryo.results import append_rows, stamp
 

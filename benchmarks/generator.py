@@ -36,7 +36,7 @@ from tqdm import tqdm
 
 from matryo import EmbeddingSet, Nesting
 from matryo.embeddings import EmbeddingWriter
-from matryo.evaluation.search import search
+from matryo.evaluation.knn.search import search
 from matryo.metrics import mean_average_precision, relevance
 from matryo.results import append_rows, stamp
 

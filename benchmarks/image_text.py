@@ -23,10 +23,11 @@ from series import Member, add_arguments, members, row_of, settle
 from matryo import EmbeddingSet
 from matryo.data import Dataset, open_dataset
 from matryo.evaluation import Pairs, Relevance, ZeroShot, pairs, similarity_span, zero_shot
+from matryo.inference import load
+from matryo.inference.encode import encode_pairs
+from matryo.inference.model import TrainedModel
 from matryo.results import Result, Row, append_rows, stamp
-from matryo.training import load, load_recipe
-from matryo.training.encode import encode_pairs
-from matryo.training.trained import TrainedModel
+from matryo.training import load_recipe
 
 SIDES = ("images", "texts")
 QUICK = ("encoder.dim=32", "head.dims=8,16,32", "text.vocabulary=500", "loop.steps=3", "loop.batch=32",

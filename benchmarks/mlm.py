@@ -21,7 +21,7 @@ from matryo.data import Dataset, Tokenizer, open_dataset
 from matryo.encoders import Bert, BertConfig
 from matryo.results import append_rows
 from matryo.training import load_recipe
-from matryo.training.recipe import Recipe
+from matryo.training.recipe.fields import Recipe
 
 QUICK = ("encoder.name=bert-tiny", "head.dims=16,64,128", "text.vocabulary=200", "text.length=24", "loop.steps=6",
          "loop.batch=8", "loop.device=cpu", "loop.precision=fp32", "loop.compile=false", "optim.warmup=2")  # fmt: skip

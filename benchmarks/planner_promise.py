@@ -22,13 +22,13 @@ import numpy as np
 
 from matryo import EmbeddingSet, Index, truncate
 from matryo.results import append_rows, stamp
-from matryo.retrieve.blocks import Blocks
-from matryo.retrieve.compiled import best_engine
-from matryo.retrieve.execute import Hits, within
-from matryo.retrieve.frontier import Cost, Point
-from matryo.retrieve.plan import Plan, Stage
-from matryo.retrieve.planner import Searcher, choose, openings
-from matryo.retrieve.shortlist import Shortlist
+from matryo.retrieve.engines.compiled.engine import best_engine
+from matryo.retrieve.engines.execute import Hits, within
+from matryo.retrieve.engines.numpy.shortlist import Shortlist
+from matryo.retrieve.plan.choice import Cost, Point
+from matryo.retrieve.plan.plan import Plan, Stage
+from matryo.retrieve.plan.planner import Searcher, choose, openings
+from matryo.retrieve.vectors.blocks import Blocks
 
 _DEPTH, _BATCH = 4096, 128
 Array = np.ndarray[Any, np.dtype[Any]]

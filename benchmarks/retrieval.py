@@ -33,7 +33,7 @@ from retrieval_settings import PEERS
 from tqdm import tqdm
 
 from matryo import EmbeddingSet, Nesting
-from matryo.evaluation.search import search
+from matryo.evaluation.knn.search import search
 from matryo.results import append_rows, stamp
 
 K = 10

@@ -25,7 +25,7 @@ import numpy as np
 from matryo import Nesting
 from matryo.results import append_rows, stamp
 from matryo.retrieve import Blocks, Plan, execute
-from matryo.retrieve.gpu import torch_engine
+from matryo.retrieve.engines.torch.engine import torch_engine
 
 if TYPE_CHECKING:
     import torch

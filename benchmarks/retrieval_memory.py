@@ -27,7 +27,7 @@ import numpy as np
 from retrieval_peers import size
 
 from matryo import EmbeddingSet, Index, Plan
-from matryo.evaluation.search import search
+from matryo.evaluation.knn.search import search
 from matryo.results import append_rows, stamp
 from matryo.retrieve import Stage
 

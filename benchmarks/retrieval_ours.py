@@ -12,10 +12,10 @@ from retrieval_peers import Built, Database, Engine, Rows, Settings, Vectors, si
 
 from matryo import Index, Plan
 from matryo.retrieve import Blocks, Stage, execute
-from matryo.retrieve.certified import Certified
-from matryo.retrieve.compiled import best_engine
-from matryo.retrieve.partition import Partition, PartitionSearch, tile_dim
-from matryo.retrieve.sketch import Sketch
+from matryo.retrieve.engines.compiled.engine import best_engine
+from matryo.retrieve.guides.partition import Partition, PartitionSearch, tile_dim
+from matryo.retrieve.guides.sketch.certified import Certified
+from matryo.retrieve.guides.sketch.sketch import Sketch
 
 SHORT, PAPER = (16, 32), 200   # the dims and the length of the paper's shortlists
 

@@ -18,12 +18,12 @@ import numpy as np
 from tqdm import tqdm
 
 from matryo import EmbeddingSet, Nesting, Plan
-from matryo.evaluation.search import search
+from matryo.evaluation.knn.search import search
 from matryo.metrics import hit_rate, mean_average_precision, precision, relevance
 from matryo.results import append_rows, stamp
 from matryo.retrieve import Blocks
-from matryo.retrieve.compiled import best_engine
-from matryo.retrieve.scan import unscored
+from matryo.retrieve.engines.compiled.engine import best_engine
+from matryo.retrieve.engines.numpy.scan import unscored
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 Vectors = np.ndarray[Any, np.dtype[np.float32]]

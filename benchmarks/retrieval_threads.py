@@ -21,7 +21,7 @@ import numpy as np
 from matryo import EmbeddingSet, Index, Plan
 from matryo.results import append_rows, stamp
 from matryo.retrieve import Stage
-from matryo.retrieve.partition import tile_dim
+from matryo.retrieve.guides.partition import tile_dim
 
 K = 10
 

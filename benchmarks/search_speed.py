@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from matryo import Nesting, truncate
-from matryo.evaluation.search import search
+from matryo.evaluation.knn.search import search
 from matryo.results import append_rows, stamp
 
 Vectors = np.ndarray[Any, np.dtype[np.float32]]

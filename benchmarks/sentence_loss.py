@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from matryo import Nesting
-from matryo.losses.sentence import NestedRankingLoss
+from matryo.losses.sentence_transformers.ranking import NestedRankingLoss
 from matryo.results import Row, append_rows, stamp
 
 MIB = 1 << 20

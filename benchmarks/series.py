@@ -15,7 +15,7 @@ from matryo.cli.train import run_row
 from matryo.data import Dataset
 from matryo.results import Row
 from matryo.training import load_recipe, train
-from matryo.training.recipe import Recipe
+from matryo.training.recipe.fields import Recipe
 
 __all__ = ["Member", "add_arguments", "members", "row_of", "settle"]
 

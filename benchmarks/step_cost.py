@@ -19,12 +19,12 @@ from torch.nn import functional as F
 
 from matryo import Nesting
 from matryo.results import append_rows, stamp
-from matryo.training.classify import Classifier
 from matryo.training.distributed import Group
 from matryo.training.model import build_model
+from matryo.training.objectives.classify import Classifier
 from matryo.training.optim import make_optimizer
-from matryo.training.recipe import Recipe
-from matryo.training.recipes import override
+from matryo.training.recipe.fields import Recipe
+from matryo.training.recipe.load import override
 from matryo.training.step import make_step
 
 

@@ -36,7 +36,7 @@ from matryo.baselines import PCA
 from matryo.data import Tokenizer
 from matryo.encoders import Bert, Tokens
 from matryo.losses import nested_contrastive
-from matryo.losses.sentence import NestedRankingLoss
+from matryo.losses.sentence_transformers.ranking import NestedRankingLoss
 from matryo.results import append_rows, stamp
 
 SCALE = 20.0   # of sentence-transformers' ranking loss: one over the temperature

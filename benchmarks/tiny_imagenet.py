@@ -19,9 +19,10 @@ import numpy as np
 
 from matryo.cli.train import run_row
 from matryo.data import Dataset, decode_all, open_dataset
-from matryo.data.arrays import ArrayImages
+from matryo.data.images.arrays import ArrayImages
+from matryo.inference import encode_split, load
 from matryo.results import append_rows
-from matryo.training import encode_split, load, load_recipe, train
+from matryo.training import load_recipe, train
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from matryo.data import Dataset, open_dataset
 from matryo.encoders import build_encoder
 from matryo.results import append_rows
 from matryo.training import load_recipe
-from matryo.training.recipe import Recipe
+from matryo.training.recipe.fields import Recipe
 
 QUICK = ("encoder.name=vit-ti8", "head.dims=12,48,192", "data.test=flat", "loop.steps=2", "loop.batch=8",
          "loop.device=cpu", "loop.precision=fp32", "loop.compile=false", "optim.warmup=1")  # fmt: skip

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from matryo.data.wordnet import COLUMNS, KINDS, PATH
+from matryo.data.bundled.wordnet import COLUMNS, KINDS, PATH
 from matryo.files import replacing
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from matryo import EmbeddingSet, Nesting, evaluate
 from matryo.cli import build_parser
 from matryo.errors import MissingExtra
 from matryo.results import Row, append_rows
-from matryo.training.recipes import load_recipe, override, recipe_fields, recipe_from_dict
+from matryo.training.recipe.load import load_recipe, override, recipe_fields, recipe_from_dict
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "scripts" / "make_docs.py"

@@ -111,7 +111,7 @@ def test_logits_too_many_to_keep_are_not_kept_and_the_loss_of_each_dim_stays_dif
     head = make((4, 9), tied=tied)
     z, y = torch.randn(30, 9, dtype=torch.float64, requires_grad=True), torch.randint(11, (30,))
     want = torch.autograd.grad(head.losses(z, y)[0], [z, head.weight, head.bias])
-    monkeypatch.setattr("matryo.losses.kernels._FEW", dict.fromkeys(("cpu", "cuda"), 30 * 11 * 2 - 1))
+    monkeypatch.setattr("matryo.losses.engines._FEW", dict.fromkeys(("cpu", "cuda"), 30 * 11 * 2 - 1))
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda one: kept.append(one.numel()) or one, lambda one: one):
         losses = head.losses(z, y)

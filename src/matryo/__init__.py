@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from matryo.embeddings import EmbeddingSet
     from matryo.errors import MatryoError
     from matryo.evaluation import evaluate
+    from matryo.inference import load
     from matryo.nesting import Nesting, truncate
     from matryo.retrieve import Index, Plan
-    from matryo.training import load, train
+    from matryo.training import train
 
 __version__ = "0.1.0"
 __all__ = [
@@ -39,7 +40,7 @@ _HOMES = {
     "Nesting": "matryo.nesting",
     "Plan": "matryo.retrieve",
     "evaluate": "matryo.evaluation",
-    "load": "matryo.training",
+    "load": "matryo.inference",
     "train": "matryo.training",
     "truncate": "matryo.nesting",
 }

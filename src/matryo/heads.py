@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from matryo.errors import InputError, NestingError
 from matryo.losses.cross_entropy import cross_entropy_of, prefix_logits, weighed
-from matryo.losses.kernels.scores import Scores
+from matryo.losses.engines.contract import Scores
 from matryo.losses.vectors import check_dims
 from matryo.nesting import Nesting, truncate
 

@@ -11,10 +11,10 @@ import pytest
 
 from matryo import EmbeddingSet, Nesting
 from matryo.classify import Cascade
-from matryo.classify.greedy import greedy_thresholds
-from matryo.classify.joint import budget_thresholds
 from matryo.classify.outcomes import NEVER
 from matryo.classify.rows import read_rows
+from matryo.classify.thresholds.budget import budget_thresholds
+from matryo.classify.thresholds.greedy import greedy_thresholds
 from matryo.classify.walk import ask_all
 from matryo.embeddings import Head
 from matryo.errors import InputError, NestingError

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matryo.classify.greedy import GRID, greedy_thresholds
 from matryo.classify.outcomes import ALWAYS, NEVER, CascadeResult, Outcomes
+from matryo.classify.thresholds.greedy import GRID, greedy_thresholds
 
 quick = settings(deadline=None, max_examples=80)
 DIMS = (8, 16, 32, 64)

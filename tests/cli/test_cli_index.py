@@ -17,7 +17,7 @@ import pytest
 
 from matryo import EmbeddingSet, Index, Nesting
 from matryo.cli import main
-from matryo.retrieve.store.database import Database
+from matryo.retrieve.store.sql.database import Database
 
 COUNT, DIM = 300, 20
 VECTORS = np.random.default_rng(0).normal(size=(COUNT, DIM)).astype(np.float32)

@@ -11,7 +11,7 @@ import pytest
 
 from matryo import Index, Nesting, Plan
 from matryo.cli import main
-from matryo.retrieve.frontier import Choice
+from matryo.retrieve.plan.choice import Choice
 
 COUNT, DIM = 600, 32
 RANDOM = np.random.default_rng(2)

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from matryo.data.arrays import ArrayImages
 from matryo.data.content import content_of
-from matryo.data.text import TextRows
+from matryo.data.images.arrays import ArrayImages
+from matryo.data.texts.rows import TextRows
 
 
 def images(count=6, seed=0):

@@ -83,5 +83,5 @@ def test_all_is_what_the_package_exports():
     assert matryo.data.__all__ == sorted(matryo.data.__all__, key=lambda name: (not name.isupper(), name))
     for name in matryo.data.__all__:
         assert getattr(matryo.data, name) is not None
-    importlib.import_module("matryo.data.emoji")
+    importlib.import_module("matryo.data.bundled.emoji")
     assert callable(matryo.data.emoji), "the function, not the module of the same name"

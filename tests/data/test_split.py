@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from matryo.data import UNKNOWN, Dataset, array_dataset
-from matryo.data.arrays import ArrayImages
+from matryo.data.images.arrays import ArrayImages
 from matryo.data.split import align, as_labels, below
 
 

@@ -20,7 +20,7 @@ from matryo.export.card import write_card
 from matryo.files import lock
 from matryo.results import stamp
 from matryo.training import load_recipe
-from matryo.training.recipe import Encoder
+from matryo.training.recipe.fields import Encoder
 
 
 def front_matter(folder):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from export_models import TEXTS, alive, text_model, tokenizer
 
-from matryo.data.tokens import Tokenizer
+from matryo.data.texts.tokenizer import Tokenizer
 from matryo.encoders import Bert, BertConfig
 from matryo.errors import InputError
 from matryo.export import export

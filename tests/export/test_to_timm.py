@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from matryo.encoders import Tokens, from_timm
 from matryo.errors import InputError
 from matryo.export import export
-from matryo.training.pairs import PairModel
-from matryo.training.recipe import Data, Encoder, Loop, Objective, Recipe, Text
+from matryo.training.objectives.pairs import PairModel
+from matryo.training.recipe.fields import Data, Encoder, Loop, Objective, Recipe, Text
 
 CASES = {
     "resnet": lambda: image_model("resnet18"),

@@ -12,8 +12,8 @@ from PIL import Image
 from matryo.encoders import Tokens, TransformersEncoder
 from matryo.errors import InputError
 from matryo.export import export
-from matryo.training.images import centred_images
-from matryo.training.trained import GivenImages
+from matryo.inference.model import GivenImages
+from matryo.training.batches.images import centred_images
 
 transformers = pytest.importorskip("transformers")
 

@@ -154,7 +154,7 @@ def test_one_process_gathers_its_own(engine, device, precise):
 def test_a_second_derivative_of_the_plain_engine(device, monkeypatch, fused):
     """A GPU takes norms by kernels whatever the engine, and kernels have no derivative."""
     if fused:
-        rows = importlib.import_module("matryo.losses.kernels.fused_rows")
+        rows = importlib.import_module("matryo.losses.engines.triton.rows")
         monkeypatch.setattr("matryo.losses.contrastive._fused_rows", lambda _: rows)
     a, b = (torch.randn(5, 24, generator=torch.Generator().manual_seed(seed)).to(device) for seed in (0, 1))
     a.requires_grad_()

@@ -10,7 +10,7 @@ import pytest
 from report_rows import DIMS, evaluate_row, every_kind, of, pictures, png, row, strips
 
 from matryo.errors import InputError
-from matryo.evaluation.disagreement import Disagreement
+from matryo.evaluation.protocols.disagreement import Disagreement
 from matryo.report import build_report
 from matryo.report.page import page
 from matryo.results import Row, read_rows

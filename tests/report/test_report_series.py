@@ -8,8 +8,8 @@ from report_rows import evaluate_row, evaluation, of, row
 
 from matryo.errors import InputError
 from matryo.evaluation import Evaluation
-from matryo.evaluation.few_shot import FewShot
-from matryo.evaluation.probe import Probe
+from matryo.evaluation.protocols.few_shot import FewShot
+from matryo.evaluation.protocols.probe import Probe
 from matryo.report.models import Looks, evaluated, main_line
 from matryo.report.series import curve, gather, over_seeds
 

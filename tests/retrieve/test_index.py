@@ -8,9 +8,9 @@ import pytest
 from matryo.errors import EmbeddingsError, InputError
 from matryo.nesting import Nesting, truncate
 from matryo.retrieve import Blocks, Index, Plan
-from matryo.retrieve.certified import Certified
-from matryo.retrieve.partition import Partition, PartitionSearch
-from matryo.retrieve.sketch import Sketch
+from matryo.retrieve.guides.partition import Partition, PartitionSearch
+from matryo.retrieve.guides.sketch.certified import Certified
+from matryo.retrieve.guides.sketch.sketch import Sketch
 from matryo.retrieve.store import Limits, Store
 
 NESTING = Nesting([4, 8, 16])

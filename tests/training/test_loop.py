@@ -19,12 +19,13 @@ from tqdm import tqdm
 
 from matryo.data import array_dataset
 from matryo.errors import DataError, InputError, NestingError, RunError, TrainingError
-from matryo.training import load, load_recipe, loop, train
-from matryo.training.checkpoint import load_weights, read_facts
+from matryo.inference import load
+from matryo.training import load_recipe, loop, train
 from matryo.training.measure import measure
 from matryo.training.model import build_model
-from matryo.training.recipe import Recipe
-from matryo.training.recipes import override
+from matryo.training.recipe.fields import Recipe
+from matryo.training.recipe.load import override
+from matryo.training.run.checkpoint import load_weights, read_facts
 
 SMALL = {
     "data.test": "test", "data.size": "16", "encoder.dim": "16", "loop.batch": "16", "loop.epochs": "3",
@@ -218,7 +219,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(tmp_path):
 
 
 def test_measuring_has_a_bar_of_its_own(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("matryo.training.batches.tqdm", lambda *a, **k: tqdm(*a, **{**k, "delay": 0}))
+    monkeypatch.setattr("matryo.training.batches.open.tqdm", lambda *a, **k: tqdm(*a, **{**k, "delay": 0}))
     train(recipe(loop__steps=1), dataset(), tmp_path / "run")
     said = capsys.readouterr().err
     assert "test test: 100%" in said

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 from matryo.encoders import Tokens, build_encoder
 from matryo.errors import NestingError, RecipeError, RunError
 from matryo.training.model import build_model, freeze_before, start_from
-from matryo.training.recipe import Recipe
-from matryo.training.recipes import override
+from matryo.training.recipe.fields import Recipe
+from matryo.training.recipe.load import override
 
 SMALL = {"encoder.name": "resnet18"}
 

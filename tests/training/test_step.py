@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from matryo.encoders import Tokens
+from matryo.training.batches.masking import IGNORED, MaskedText
 from matryo.training.distributed import Group
-from matryo.training.masking import IGNORED, MaskedText
 from matryo.training.model import build_model
 from matryo.training.optim import make_optimizer
-from matryo.training.recipe import Recipe
-from matryo.training.recipes import override
+from matryo.training.recipe.fields import Recipe
+from matryo.training.recipe.load import override
 from matryo.training.step import _chunks, make_step
 
 SMALL = {

@@ -13,7 +13,7 @@ from matryo.classify.estimator import Classifier
 from matryo.classify.labels import check_holdout, check_known, class_names, to_columns
 from matryo.classify.outcomes import NEVER, CascadeResult
 from matryo.classify.rows import Rows, read_rows
-from matryo.classify.strategy import check_choice, choose_thresholds
+from matryo.classify.thresholds.strategy import check_choice, choose_thresholds
 from matryo.classify.walk import Answers, ask_all, ask_until_sure
 from matryo.embeddings import UNKNOWN
 from matryo.errors import InputError
@@ -23,7 +23,7 @@ from matryo.nesting import Nesting
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from matryo.classify.holdout import Holdout
+    from matryo.classify.thresholds.holdout import Holdout
     from matryo.embeddings import Head
 
     Array = np.ndarray[Any, np.dtype[Any]]

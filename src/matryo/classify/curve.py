@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from tqdm import tqdm
 
-from matryo.classify.greedy import greedy_thresholds
-from matryo.classify.joint import budget_thresholds
 from matryo.classify.labels import check_holdout, class_names, to_columns
 from matryo.classify.outcomes import NEVER
-from matryo.classify.risk import fewest_rows, risk_thresholds
 from matryo.classify.rows import read_rows
-from matryo.classify.strategy import check_budget, check_risk, check_strategy
+from matryo.classify.thresholds.budget import budget_thresholds
+from matryo.classify.thresholds.greedy import greedy_thresholds
+from matryo.classify.thresholds.risk import fewest_rows, risk_thresholds
+from matryo.classify.thresholds.strategy import check_budget, check_risk, check_strategy
 from matryo.classify.walk import ask_all
 from matryo.embeddings import EmbeddingSet
 from matryo.errors import InputError

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from matryo.classify import Answers, Cascade, CascadeCurve, CascadeResult
-    from matryo.classify.holdout import Holdout
+    from matryo.classify.thresholds.holdout import Holdout
     from matryo.embeddings import EmbeddingSet
     from matryo.results import Row
 
@@ -116,7 +116,7 @@ def _typed(args: argparse.Namespace, names: Sequence[str]) -> str:
 def _load(path: Path, asked: EmbeddingSet) -> _Prepared:
     """Thresholds of a file; of the rows they were chosen on none is measured, all are answered."""
     from matryo.classify import Cascade
-    from matryo.classify.holdout import Holdout
+    from matryo.classify.thresholds.holdout import Holdout
 
     cascade, holdout, origin = Cascade.load(path), Holdout.load(path), f"thresholds of {path.name}"
     _check_fits(cascade, asked, path)
@@ -133,7 +133,7 @@ def _load(path: Path, asked: EmbeddingSet) -> _Prepared:
 def _fit(args: argparse.Namespace, splits: dict[str, Path], asked: EmbeddingSet) -> _Prepared:
     """Thresholds chosen on another split, or on a part of this one: then only the other rows are answered."""
     from matryo.classify import Cascade
-    from matryo.classify.holdout import Holdout
+    from matryo.classify.thresholds.holdout import Holdout
     from matryo.errors import InputError
 
     seed = args.seed or 0
@@ -178,7 +178,7 @@ def _strategy(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _hold_out(asked: EmbeddingSet, share: float, seed: int) -> Holdout:
-    from matryo.classify.holdout import Holdout
+    from matryo.classify.thresholds.holdout import Holdout
     from matryo.errors import InputError
 
     if asked.labels is None or not _is_labelled(asked):

@@ -32,8 +32,9 @@ def run(args: argparse.Namespace) -> None:
     from matryo.data import open_dataset
     from matryo.errors import MissingExtra
     from matryo.evaluation import Evaluation, table
+    from matryo.inference import encode_split, load
     from matryo.results import append_rows
-    from matryo.training import encode_split, load, load_recipe, train
+    from matryo.training import load_recipe, train
 
     dataset, progress = open_dataset("emoji"), not args.quiet
     changes = {"loop.seed": str(args.seed)} | ({"loop.epochs": str(args.epochs)} if args.epochs is not None else {})

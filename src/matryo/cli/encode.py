@@ -18,7 +18,7 @@ from matryo.data.open import SOURCES
 
 if TYPE_CHECKING:
     from matryo.data import Dataset
-    from matryo.training import TrainedModel
+    from matryo.inference import TrainedModel
 
 __all__ = ["add_arguments", "run"]
 
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Encode every asked-for split."""
-    from matryo.training import encode_pairs, encode_split, load
+    from matryo.inference import encode_pairs, encode_split, load
 
     model = load(args.run_folder, device=args.device, width=args.width, precision=args.precision)
     splits = args.split or [model.recipe.data.train, *model.recipe.data.test]

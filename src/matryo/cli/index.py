@@ -103,8 +103,8 @@ def run(args: argparse.Namespace) -> None:
 
 def _is_there(folder: Path) -> bool:
     """Whether there is an index, and not just what a creation that was killed leaves."""
-    from matryo.retrieve.store import records
-    from matryo.retrieve.store.database import DATABASE, Database
+    from matryo.retrieve.store.sql import records
+    from matryo.retrieve.store.sql.database import DATABASE, Database
 
     if not (folder / DATABASE).exists():
         return False

@@ -141,9 +141,9 @@ def _pictures(one: Disagreement, dataset: Dataset) -> dict[str, bytes]:
 def _strips(folder: Path, told: Iterable[Disagreement], dataset: Dataset, count: int) -> list[GradCamStrip]:
     """Examples that the smallest dim gets wrong and the largest right, with what each dim looks at."""
     from matryo.errors import InputError
+    from matryo.inference import load
+    from matryo.inference.gradcam import gradcam, overlay
     from matryo.report import GradCamStrip
-    from matryo.training import load
-    from matryo.training.gradcam import gradcam, overlay
 
     chosen = [
         (one.split, row, label)

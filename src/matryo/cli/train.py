@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from matryo.results import Row
-from matryo.training.recipes import bundled_recipes, load_recipe, recipe_fields
+from matryo.training.recipe.load import bundled_recipes, load_recipe, recipe_fields
 
 __all__ = ["add_arguments", "print_run", "run", "run_row"]
 

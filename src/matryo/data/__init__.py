@@ -28,25 +28,25 @@ imports torch; Pillow waits for the first image to decode, ``tokenizers`` for th
 
 from __future__ import annotations
 
-from matryo.data.arrays import array_dataset
-from matryo.data.beir import beir_folder
-from matryo.data.caption_shards import caption_shards
-from matryo.data.captions import caption_folder
+from matryo.data.bundled.emoji import emoji, emoji_names
+from matryo.data.bundled.emoji_pairs import emoji_pairs
+from matryo.data.bundled.wordnet import wordnet
 from matryo.data.dataset import UNKNOWN, Dataset, ImageSplit, PairSplit, Split, TextSplit
-from matryo.data.decode import decode_all
-from matryo.data.emoji import emoji, emoji_names
-from matryo.data.emoji_pairs import emoji_pairs
-from matryo.data.folder import image_folder
+from matryo.data.images.arrays import array_dataset
+from matryo.data.images.decode import decode_all
+from matryo.data.images.folder import image_folder
+from matryo.data.images.packed import packed_dataset
+from matryo.data.images.packing import pack, pack_dataset
+from matryo.data.images.shards import shard_dataset
 from matryo.data.open import open_dataset
-from matryo.data.packed import packed_dataset
-from matryo.data.packing import pack, pack_dataset
-from matryo.data.pair_files import pair_folder
-from matryo.data.pairs import Pairs, pair_dataset, pairs_by_label
-from matryo.data.shards import shard_dataset
-from matryo.data.text import TextRows, text_dataset
-from matryo.data.text_files import corpus_folder, text_folder
-from matryo.data.tokens import Tokenizer
-from matryo.data.wordnet import wordnet
+from matryo.data.pairs.beir import beir_folder
+from matryo.data.pairs.caption_shards import caption_shards
+from matryo.data.pairs.captions import caption_folder
+from matryo.data.pairs.files import pair_folder
+from matryo.data.pairs.pairs import Pairs, pair_dataset, pairs_by_label
+from matryo.data.texts.files import corpus_folder, text_folder
+from matryo.data.texts.rows import TextRows, text_dataset
+from matryo.data.texts.tokenizer import Tokenizer
 
 __all__ = [
     "UNKNOWN",

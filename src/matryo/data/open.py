@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from matryo.data.beir import beir_folder
-from matryo.data.caption_shards import caption_shards
-from matryo.data.captions import caption_folder
-from matryo.data.emoji import emoji
-from matryo.data.emoji_pairs import emoji_pairs
-from matryo.data.folder import image_folder
-from matryo.data.packed import packed_dataset
-from matryo.data.pair_files import pair_folder
-from matryo.data.shards import shard_dataset
+from matryo.data.bundled.emoji import emoji
+from matryo.data.bundled.emoji_pairs import emoji_pairs
+from matryo.data.bundled.wordnet import wordnet
+from matryo.data.images.folder import image_folder
+from matryo.data.images.packed import packed_dataset
+from matryo.data.images.shards import shard_dataset
+from matryo.data.pairs.beir import beir_folder
+from matryo.data.pairs.caption_shards import caption_shards
+from matryo.data.pairs.captions import caption_folder
+from matryo.data.pairs.files import pair_folder
 from matryo.data.split import align
-from matryo.data.text_files import corpus_folder, text_folder
-from matryo.data.wordnet import wordnet
+from matryo.data.texts.files import corpus_folder, text_folder
 from matryo.errors import DataError
 
 if TYPE_CHECKING:

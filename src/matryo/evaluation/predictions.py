@@ -11,7 +11,7 @@ from matryo.classify.confidence import top
 from matryo.embeddings import UNKNOWN
 from matryo.errors import EmbeddingsError
 from matryo.evaluation.checks import check_finite, check_pair, check_several, chosen_dims, labels_of
-from matryo.evaluation.search import search
+from matryo.evaluation.knn.search import search
 from matryo.nesting import Nesting, truncate
 
 if TYPE_CHECKING:

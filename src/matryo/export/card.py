@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from matryo.inference.model import TrainedModel
     from matryo.results import Row
-    from matryo.training.trained import TrainedModel
 
 __all__ = ["is_card", "write_card"]
 

@@ -13,9 +13,9 @@ from matryo.errors import InputError
 from matryo.export.card import is_card, write_card
 from matryo.export.formats import find_format
 from matryo.files import lock, storage, swap_in
+from matryo.inference.model import TrainedModel, load
 from matryo.results import Row
-from matryo.training.run import read_run
-from matryo.training.trained import TrainedModel, load
+from matryo.training.run.folder import read_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from matryo.export import to_onnx, to_open_clip, to_sentence_transformers, to_ti
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from matryo.training.trained import TrainedModel
+    from matryo.inference.model import TrainedModel
 
 __all__ = ["FORMATS", "Format", "find_format", "format_names"]
 

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from matryo.encoders import Projected
 from matryo.errors import DataError
 from matryo.files import write_json
-from matryo.training.masked import MaskedModel
+from matryo.training.objectives.masked import MaskedModel
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from matryo.training.trained import TrainedModel
+    from matryo.inference.model import TrainedModel
 
 __all__ = [
     "Parts",

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from matryo.training.objective import NestedModel
-    from matryo.training.trained import TrainedModel
+    from matryo.inference.model import TrainedModel
+    from matryo.training.objectives.base import NestedModel
 
 __all__ = ["fits", "task", "usage", "write"]
 

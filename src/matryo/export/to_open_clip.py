@@ -10,7 +10,7 @@ from matryo.export.parts import add_to_json, matryoshka, of_images, some_dim, wr
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from matryo.training.trained import TrainedModel
+    from matryo.inference.model import TrainedModel
 
 __all__ = ["fits", "task", "usage", "write"]
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from matryo.training.trained import TrainedModel
+    from matryo.inference.model import TrainedModel
 
 __all__ = ["fits", "task", "usage", "write"]
 

@@ -15,7 +15,7 @@ from matryo.files import write_json
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from matryo.training.trained import TrainedModel
+    from matryo.inference.model import TrainedModel
 
 __all__ = ["fits", "task", "usage", "write"]
 

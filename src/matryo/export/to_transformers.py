@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from matryo.encoders import Bert, Projected, TransformersEncoder
-from matryo.encoders.bert_folder import CONFIG, WEIGHTS
+from matryo.encoders.bert.folder import CONFIG, WEIGHTS
 from matryo.encoders.weights import write_weights
 from matryo.export.parts import add_to_json, facts_in, is_masked, matryoshka, of_images, some_dim, write_tokenizer
 from matryo.files import write_json
-from matryo.training.masked import MaskedModel
+from matryo.training.objectives.masked import MaskedModel
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from matryo.training.trained import TrainedModel
+    from matryo.inference.model import TrainedModel
 
 __all__ = ["fits", "task", "usage", "write", "write_encoder"]
 

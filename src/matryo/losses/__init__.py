@@ -6,8 +6,8 @@ Sentence-transformers hands a loss the texts, so :class:`NestedRankingLoss` hold
 from matryo.losses.contrastive import contrastive_by_dim, nested_contrastive
 from matryo.losses.cross_entropy import cross_entropy_by_dim, nested_cross_entropy, prefix_logits
 from matryo.losses.distil import distil_by_dim, nested_distil
-from matryo.losses.lift import nested
-from matryo.losses.sentence import NestedRankingLoss
+from matryo.losses.sentence_transformers.ranking import NestedRankingLoss
+from matryo.losses.wrap import nested
 
 __all__ = [
     "NestedRankingLoss",

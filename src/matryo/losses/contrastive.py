@@ -15,10 +15,10 @@ from torch import Tensor, distributed
 
 from matryo.errors import InputError
 from matryo.losses.cross_entropy import cross_entropy_by_dim, prefix_logits, weighed
+from matryo.losses.engines import HAS_TRITON, choose, wide
+from matryo.losses.engines.autograd import reduce
+from matryo.losses.engines.contract import Scores
 from matryo.losses.gather import check_even, gather_rows
-from matryo.losses.kernels import HAS_TRITON, choose, wide
-from matryo.losses.kernels.reduce import reduce
-from matryo.losses.kernels.scores import Scores
 from matryo.losses.vectors import as_autocast, check_dims, check_vectors
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _fused_rows(z: Tensor) -> Any:
     """The module with kernels for them, if they can run; a compiler of torch makes its own."""
     if not z.is_cuda or z.dtype == torch.float64 or not HAS_TRITON or torch.compiler.is_compiling():
         return None
-    return importlib.import_module("matryo.losses.kernels.fused_rows")
+    return importlib.import_module("matryo.losses.engines.triton.rows")
 
 
 def _check(a: Tensor, b: Tensor, negatives: Tensor | None, nesting: Nesting, temperature: float | Tensor) -> None:

@@ -2,7 +2,7 @@
 
 The dims are never looped over in Python once there are logits: they are one more batch dimension, so the
 number of kernel launches does not grow with the number of dims. Where the logits would be too many to keep,
-an engine of :mod:`matryo.losses.kernels` reduces them as they are computed.
+an engine of :mod:`matryo.losses.engines` reduces them as they are computed.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import torch
 from torch.nn import functional as F
 
 from matryo.errors import InputError
-from matryo.losses.kernels import choose, wide
-from matryo.losses.kernels.reduce import reduce
-from matryo.losses.kernels.scores import Scores
+from matryo.losses.engines import choose, wide
+from matryo.losses.engines.autograd import reduce
+from matryo.losses.engines.contract import Scores
 from matryo.losses.vectors import as_autocast, check_dims, check_vectors
 
 if TYPE_CHECKING:

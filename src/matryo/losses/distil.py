@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from matryo.errors import InputError
 from matryo.losses.contrastive import inverse_norms
 from matryo.losses.cross_entropy import prefix_logits, weighed
-from matryo.losses.kernels import wide
+from matryo.losses.engines import wide
 from matryo.losses.vectors import check_dims, check_vectors
 
 if TYPE_CHECKING:

@@ -1,12 +1,12 @@
 """Retrieval: few dims first, more for those that are left."""
 
-from matryo.retrieve.blocks import Blocks, Int8Block
-from matryo.retrieve.execute import NUMPY, Engine, Hits, execute
+from matryo.retrieve.engines.execute import NUMPY, Engine, Hits, execute
+from matryo.retrieve.engines.numpy.scan import first_stage
+from matryo.retrieve.engines.numpy.shortlist import Shortlist, rerank
 from matryo.retrieve.index import Index
-from matryo.retrieve.metric import METRICS, Metric
-from matryo.retrieve.plan import Plan, Precision, Stage
-from matryo.retrieve.scan import first_stage
-from matryo.retrieve.shortlist import Shortlist, rerank
+from matryo.retrieve.plan.plan import Plan, Precision, Stage
+from matryo.retrieve.vectors.blocks import Blocks, Int8Block
+from matryo.retrieve.vectors.metric import METRICS, Metric
 
 __all__ = [
     "METRICS",

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.errors import EmbeddingsError, InputError
-from matryo.retrieve.execute import Hits
-from matryo.retrieve.guided import KINDS, Guided, build_guide
-from matryo.retrieve.partition import tile_dim
-from matryo.retrieve.plan import Plan, Stage
+from matryo.retrieve.engines.execute import Hits
+from matryo.retrieve.guides.guided import KINDS, Guided, build_guide
+from matryo.retrieve.guides.partition import tile_dim
+from matryo.retrieve.plan.plan import Plan, Stage
 from matryo.retrieve.store import Store
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from typing import Self
 
     from matryo.nesting import Nesting
-    from matryo.retrieve.frontier import Choice, Cost
-    from matryo.retrieve.metric import Metric
+    from matryo.retrieve.plan.choice import Choice, Cost
     from matryo.retrieve.store import Snapshot
+    from matryo.retrieve.vectors.metric import Metric
 
     Array = np.ndarray[Any, np.dtype[Any]]
     Floats = np.ndarray[Any, np.dtype[np.float32]]
@@ -178,7 +178,7 @@ class Index:
         """Search on a ``device`` of torch, such as "cuda", from now on; None searches with the processor again."""
         engine = None
         if device is not None:
-            from matryo.retrieve.gpu import torch_engine
+            from matryo.retrieve.engines.torch.engine import torch_engine
 
             engine = torch_engine(device)
         self._guided = Guided(self.metric, engine)
@@ -199,9 +199,9 @@ class Index:
     ) -> Choice:
         """The cheapest plan that finds ``recall`` of the ``k`` nearest, on queries like these, with ``confidence``.
 
-        See :func:`matryo.retrieve.planner.choose`.
+        See :func:`matryo.retrieve.plan.planner.choose`.
         """
-        from matryo.retrieve.planner import choose
+        from matryo.retrieve.plan.planner import choose
 
         return choose(
             self, queries, recall=recall, k=k, cost=cost, budget=budget, labels=labels, confidence=confidence,
@@ -211,7 +211,7 @@ class Index:
     @property
     def openings(self) -> Sequence[Plan]:
         """The first stages that plans of this index may have, for the planner."""
-        from matryo.retrieve.planner import openings
+        from matryo.retrieve.plan.planner import openings
 
         wanted, nesting = self.store.wanted(), self.nesting
         found = [*openings(nesting, int8=[dim for dim in nesting.dims if dim <= self.store.about.int8_up_to])]

@@ -1,4 +1,4 @@
-"""From a recipe to a run folder, and from a run folder to embeddings. Loads torch on first use."""
+"""From a recipe and a dataset to a run folder. Loads torch on first use."""
 
 from __future__ import annotations
 
@@ -8,23 +8,13 @@ from typing import TYPE_CHECKING, Any
 from matryo.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from matryo.training.encode import encode_pairs, encode_split
     from matryo.training.loop import train
-    from matryo.training.recipe import Recipe
-    from matryo.training.recipes import load_recipe
-    from matryo.training.trained import TrainedModel, load
+    from matryo.training.recipe.fields import Recipe
+    from matryo.training.recipe.load import load_recipe
 
-__all__ = ["Recipe", "TrainedModel", "encode_pairs", "encode_split", "load", "load_recipe", "train"]
+__all__ = ["Recipe", "load_recipe", "train"]
 
-_HOMES = {
-    "Recipe": "recipe",
-    "TrainedModel": "trained",
-    "encode_pairs": "encode",
-    "encode_split": "encode",
-    "load": "trained",
-    "load_recipe": "recipes",
-    "train": "loop",
-}
+_HOMES = {"Recipe": "recipe.fields", "load_recipe": "recipe.load", "train": "loop"}
 
 
 def __getattr__(name: str) -> Any:

@@ -13,18 +13,18 @@ import torch
 from torch import nn
 
 from matryo.errors import RecipeError, TrainingError
-from matryo.training.batches import open_batches
+from matryo.training.batches.open import open_batches
+from matryo.training.batches.texts import open_tokenizer
 from matryo.training.distributed import Agreement, process_group
-from matryo.training.fits import check_colours, check_encoder, check_objective, noun
-from matryo.training.log import Log
 from matryo.training.measure import measure, rehearse
 from matryo.training.model import build_model, freeze_before, start_from
+from matryo.training.objectives.pairs import DistilledModel, PairModel
+from matryo.training.objectives.teacher import open_teacher
 from matryo.training.optim import Average, learning_rate, make_optimizer
-from matryo.training.pairs import DistilledModel, PairModel
-from matryo.training.run import CHECKPOINT, Run, describe, is_complete, writing
+from matryo.training.recipe.against_data import check_colours, check_encoder, check_objective, noun
+from matryo.training.run.folder import CHECKPOINT, Run, describe, is_complete, writing
+from matryo.training.run.log import Log
 from matryo.training.step import Step, make_step
-from matryo.training.teacher import open_teacher
-from matryo.training.texts import open_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from matryo.data import Dataset
-    from matryo.data.tokens import Tokenizer
+    from matryo.data.texts.tokenizer import Tokenizer
     from matryo.training.distributed import Group
-    from matryo.training.objective import NestedModel
-    from matryo.training.recipe import Recipe
+    from matryo.training.objectives.base import NestedModel
+    from matryo.training.recipe.fields import Recipe
 
 __all__ = ["train"]
 

@@ -9,12 +9,12 @@ from tqdm import tqdm
 
 from matryo.data.dataset import PairSplit
 from matryo.nesting import truncate
-from matryo.training.batches import test_batches, test_inputs
-from matryo.training.classify import Classifier
-from matryo.training.masked import MaskedModel
-from matryo.training.masking import HELD_OUT, Masks, check_windows, to_windows
-from matryo.training.objective import hits_by_dim
-from matryo.training.pairs import DistilledModel, PairModel
+from matryo.training.batches.masking import HELD_OUT, Masks, check_windows, to_windows
+from matryo.training.batches.open import test_batches, test_inputs
+from matryo.training.objectives.base import hits_by_dim
+from matryo.training.objectives.classify import Classifier
+from matryo.training.objectives.masked import MaskedModel
+from matryo.training.objectives.pairs import DistilledModel, PairModel
 from matryo.training.step import autocast
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from matryo.data.tokens import Tokenizer
-    from matryo.training.objective import NestedModel
-    from matryo.training.recipe import Recipe
+    from matryo.data.texts.tokenizer import Tokenizer
+    from matryo.training.objectives.base import NestedModel
+    from matryo.training.recipe.fields import Recipe
 
     Figures = dict[str, dict[int, float]]
 

@@ -11,17 +11,17 @@ from torch import nn
 from matryo.encoders import Dual, DualEncoder, SlimmableLinear, build_encoder, save_shape
 from matryo.errors import RecipeError, RunError
 from matryo.heads import NestedLinear
-from matryo.training.checkpoint import load_weights
-from matryo.training.classify import Classifier
-from matryo.training.fits import check_length
-from matryo.training.masked import MaskedModel
-from matryo.training.pairs import DistilledModel, PairModel
+from matryo.training.objectives.classify import Classifier
+from matryo.training.objectives.masked import MaskedModel
+from matryo.training.objectives.pairs import DistilledModel, PairModel
+from matryo.training.recipe.against_data import check_length
+from matryo.training.run.checkpoint import load_weights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from matryo.training.objective import NestedModel
-    from matryo.training.recipe import Recipe
+    from matryo.training.objectives.base import NestedModel
+    from matryo.training.recipe.fields import Recipe
 
 __all__ = ["build_model", "freeze_before", "save_shapes", "start_from"]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from matryo.training.recipe import Recipe
+    from matryo.training.recipe.fields import Recipe
 
 __all__ = ["Average", "learning_rate", "make_optimizer"]
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from matryo.training.distributed import Group
-    from matryo.training.objective import NestedModel
-    from matryo.training.recipe import Recipe
+    from matryo.training.objectives.base import NestedModel
+    from matryo.training.recipe.fields import Recipe
 
 __all__ = ["Step", "autocast", "make_step"]
 

@@ -12,8 +12,9 @@ import pytest
 
 from matryo.errors import IndexFolderError, MatryoError, StorageError
 from matryo.nesting import Nesting
-from matryo.retrieve.store import Limits, Store, records
-from matryo.retrieve.store.database import Database
+from matryo.retrieve.store import Limits, Store
+from matryo.retrieve.store.sql import records
+from matryo.retrieve.store.sql.database import Database
 
 if TYPE_CHECKING:
     from pathlib import Path

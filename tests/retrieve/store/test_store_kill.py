@@ -20,7 +20,7 @@ import pytest
 from matryo.errors import IndexFolderError
 from matryo.nesting import Nesting
 from matryo.retrieve.store import Limits, Store
-from matryo.retrieve.store.records import read_segments
+from matryo.retrieve.store.sql.records import read_segments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from matryo.errors import StorageError
 from matryo.nesting import Nesting
 from matryo.retrieve.store import Store
-from matryo.retrieve.store.merging import to_merge
-from matryo.retrieve.store.segments import Limits
+from matryo.retrieve.store.segments.merging import to_merge
+from matryo.retrieve.store.segments.segment import Limits
 
 if TYPE_CHECKING:
     from pathlib import Path

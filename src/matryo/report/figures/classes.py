@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from matryo.evaluation.trends import TRENDS, Trends
+from matryo.evaluation.protocols.trends import TRENDS, Trends
 from matryo.report.draw import export, legend, log_axis, percent_axis, sheet, short
 from matryo.report.section import Plate, Section, Table, rows_of
 from matryo.report.series import Group, gather, over_seeds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from matryo.evaluation.few_shot import FewShot
+from matryo.evaluation.protocols.few_shot import FewShot
 from matryo.report.draw import chart, export
 from matryo.report.section import Plate, Section, by_dim, curve_table, metric_of, of_model, rows_of
 from matryo.report.series import Curve, Group, curve, gather

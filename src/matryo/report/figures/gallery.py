@@ -6,7 +6,7 @@ import io
 from typing import TYPE_CHECKING
 
 from matryo.errors import InputError
-from matryo.evaluation.disagreement import Disagreement
+from matryo.evaluation.protocols.disagreement import Disagreement
 from matryo.report.draw import export, short
 from matryo.report.markup import escape, image, kind_of
 from matryo.report.section import Plate, Section, Table, rows_of

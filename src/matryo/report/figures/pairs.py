@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from matryo.evaluation.pairs import PAIR_METRICS, Pairs
+from matryo.evaluation.protocols.pairs import PAIR_METRICS, Pairs
 from matryo.report.draw import chart, export
 from matryo.report.section import Plate, Section, by_dim, curve_table, rows_of
 from matryo.report.series import Curve, Group, curve, gather

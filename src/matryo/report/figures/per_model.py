@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from matryo.evaluation.probe import Probe
-from matryo.evaluation.sts import Sts
-from matryo.evaluation.zero_shot import ZeroShot
+from matryo.evaluation.protocols.probe import Probe
+from matryo.evaluation.protocols.sts import Sts
+from matryo.evaluation.protocols.zero_shot import ZeroShot
 from matryo.report.draw import chart, export
 from matryo.report.section import Plate, Section, by_dim, curve_table, rows_of
 from matryo.report.series import Group, curve, gather

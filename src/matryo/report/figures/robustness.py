@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from matryo.evaluation.robustness import Robustness
+from matryo.evaluation.protocols.robustness import Robustness
 from matryo.report.draw import chart, export
 from matryo.report.section import Plate, Section, by_dim, curve_table, rows_of
 from matryo.report.series import Curve, Group, Point, gather, over_seeds

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from matryo.evaluation.similarity import Similarity
+from matryo.evaluation.protocols.similarity import Similarity
 from matryo.report.draw import export, legend, sheet
 from matryo.report.section import Plate, Section, by_dim, curve_table, metric_of, rows_of
 from matryo.report.series import Curve, Group, curve, gather, over_seeds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from matryo.evaluation.stream import Stream
+from matryo.evaluation.protocols.stream import Stream
 from matryo.report.draw import chart, export
 from matryo.report.section import Plate, Section, by_dim, curve_table, metric_of, of_model, rows_of
 from matryo.report.series import Curve, Group, curve, gather

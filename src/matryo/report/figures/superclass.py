@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from matryo.evaluation.superclass import Superclasses
+from matryo.evaluation.protocols.superclass import Superclasses
 from matryo.report.draw import export, legend, line, log_axis, percent_axis, sheet, short
 from matryo.report.section import Plate, Section, by_dim, curve_table, metric_of, of_model, rows_of
 from matryo.report.series import Curve, Group, curve, gather

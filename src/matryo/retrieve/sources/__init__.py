@@ -34,7 +34,7 @@ from matryo.retrieve.sources.arrays import MAGIC, open_embeddings, open_index, o
 from matryo.retrieve.sources.lines import first_line, open_lines
 from matryo.retrieve.sources.source import Columns, Source, unreadable
 from matryo.retrieve.sources.tables import open_table
-from matryo.retrieve.store.database import DATABASE
+from matryo.retrieve.store.sql.database import DATABASE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

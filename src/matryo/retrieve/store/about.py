@@ -7,7 +7,7 @@ from typing import Any
 
 from matryo.errors import InputError
 from matryo.nesting import Nesting
-from matryo.retrieve.metric import Metric, check_metric
+from matryo.retrieve.vectors.metric import Metric, check_metric
 
 __all__ = ["DTYPES", "FORMAT", "About"]
 

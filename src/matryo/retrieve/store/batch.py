@@ -10,10 +10,10 @@ import numpy as np
 
 from matryo.embeddings.rows import as_ids
 from matryo.errors import InputError
-from matryo.retrieve.store.where import is_unicode
+from matryo.retrieve.store.sql.where import is_unicode
 
 if TYPE_CHECKING:
-    from matryo.retrieve.store.records import State
+    from matryo.retrieve.store.sql.records import State
 
     Ids = list[int] | list[str]
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from matryo.errors import EmbeddingsError, IndexFolderError
 from matryo.files import sha256, storage
-from matryo.retrieve.folder import verify_arrays
 from matryo.retrieve.store.damage import damaged
-from matryo.retrieve.store.records import GuideRecord
+from matryo.retrieve.store.sql.records import GuideRecord
+from matryo.retrieve.vectors.array_folder import verify_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

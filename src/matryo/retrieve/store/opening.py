@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from matryo.errors import IndexFolderError, StorageError
 from matryo.files import lock, storage, sync_folder
-from matryo.retrieve.store import records
 from matryo.retrieve.store.about import About
-from matryo.retrieve.store.database import DATABASE, Database
-from matryo.retrieve.store.segments import sweep
+from matryo.retrieve.store.segments.segment import sweep
+from matryo.retrieve.store.sql import records
+from matryo.retrieve.store.sql.database import DATABASE, Database
 
 if TYPE_CHECKING:
     from pathlib import Path

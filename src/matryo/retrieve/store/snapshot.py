@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from matryo.retrieve.blocks import Blocks
-from matryo.retrieve.store import records
 from matryo.retrieve.store.guides import place_of
-from matryo.retrieve.store.pieces import Piece
-from matryo.retrieve.store.segments import Ids, Segment, open_segment
+from matryo.retrieve.store.segments.pieces import Piece
+from matryo.retrieve.store.segments.segment import Ids, Segment, open_segment
+from matryo.retrieve.store.sql import records
+from matryo.retrieve.vectors.blocks import Blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from matryo.retrieve.store.about import About
-    from matryo.retrieve.store.database import Database
+    from matryo.retrieve.store.sql.database import Database
 
     Array = np.ndarray[Any, np.dtype[Any]]
     Bools = np.ndarray[Any, np.dtype[np.bool_]]

@@ -34,28 +34,28 @@ import numpy as np
 
 from matryo.embeddings.rows import as_vectors
 from matryo.errors import InputError, MatryoError, StorageError
-from matryo.retrieve.blocks import checked_norms
-from matryo.retrieve.store import records
 from matryo.retrieve.store.about import About
 from matryo.retrieve.store.batch import Batch, as_known_ids, as_new_ids, as_payload
 from matryo.retrieve.store.guides import sweep_guides, write_guide
-from matryo.retrieve.store.merging import to_merge
 from matryo.retrieve.store.opening import Opened, open_reader, open_writer
-from matryo.retrieve.store.pieces import Piece, regroup
-from matryo.retrieve.store.records import Item, State
-from matryo.retrieve.store.segments import Limits, open_segment, sweep, write_segment
+from matryo.retrieve.store.segments.merging import to_merge
+from matryo.retrieve.store.segments.pieces import Piece, regroup
+from matryo.retrieve.store.segments.segment import Limits, open_segment, sweep, write_segment
 from matryo.retrieve.store.snapshot import Loader, Snapshot
+from matryo.retrieve.store.sql import records
+from matryo.retrieve.store.sql.records import Item, State
+from matryo.retrieve.store.sql.where import as_sql
 from matryo.retrieve.store.verify import verify
-from matryo.retrieve.store.where import as_sql
+from matryo.retrieve.vectors.blocks import checked_norms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Self, TypeVar
 
     from matryo.nesting import Nesting
-    from matryo.retrieve.blocks import Blocks
-    from matryo.retrieve.metric import Metric
-    from matryo.retrieve.store.segments import Segment
+    from matryo.retrieve.store.segments.segment import Segment
+    from matryo.retrieve.vectors.blocks import Blocks
+    from matryo.retrieve.vectors.metric import Metric
 
     Floats = np.ndarray[Any, np.dtype[np.float32]]
     Ids = list[int] | list[str]

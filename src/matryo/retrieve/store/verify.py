@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from matryo.retrieve.store import records
 from matryo.retrieve.store.damage import damaged
 from matryo.retrieve.store.guides import verify_guide
-from matryo.retrieve.store.segments import open_segment, verify_segment
+from matryo.retrieve.store.segments.segment import open_segment, verify_segment
+from matryo.retrieve.store.sql import records
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from matryo.retrieve.store.about import About
-    from matryo.retrieve.store.database import Database
+    from matryo.retrieve.store.sql.database import Database
 
 __all__ = ["verify"]
 

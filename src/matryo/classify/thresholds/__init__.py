@@ -1,0 +1,1 @@
+"""Thresholds: the ways to choose when a dim is confident enough."""

@@ -1,0 +1,72 @@
+"""The three ways to choose thresholds, by name, and what each must be told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from matryo.classify.thresholds.budget import budget_thresholds
+from matryo.classify.thresholds.greedy import greedy_thresholds
+from matryo.classify.thresholds.risk import risk_thresholds
+from matryo.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    from matryo.classify.outcomes import Outcomes
+
+    Doubles = np.ndarray[Any, np.dtype[np.float64]]
+
+__all__ = ["STRATEGIES", "check_budget", "check_choice", "check_risk", "check_strategy", "choose_thresholds"]
+
+STRATEGIES = ("greedy", "budget", "risk")
+
+
+def choose_thresholds(
+    outcomes: Outcomes, strategy: str, expected_dim: float | None, max_loss: float, confidence: float, seed: int
+) -> Doubles | None:
+    """[dims − 1]: the thresholds that ``strategy`` chooses on these rows; None where no cascade can be certified."""
+    if strategy == "risk":
+        return risk_thresholds(outcomes, max_loss, confidence, seed)
+    if strategy == "budget":
+        assert expected_dim is not None   # check_choice has looked
+        return budget_thresholds(outcomes, [expected_dim])[0]
+    return greedy_thresholds(outcomes)
+
+
+def check_choice(
+    dims: Sequence[int], strategy: str, expected_dim: float | None, max_loss: float, confidence: float
+) -> None:
+    """Raise unless there is such a strategy and it has what it needs."""
+    check_strategy(strategy)
+    if strategy == "budget":
+        check_budget(expected_dim, dims)
+    if strategy == "risk":
+        check_risk(max_loss, confidence)
+
+
+def check_strategy(strategy: str) -> None:
+    """Raise unless there is such a strategy."""
+    if strategy not in STRATEGIES:
+        raise InputError("there must be such a strategy", got=strategy, cure=f"choose from {', '.join(STRATEGIES)}")
+
+
+def check_budget(expected_dim: float | None, dims: Sequence[int]) -> None:
+    """Raise unless some cascade can keep to the budget."""
+    if expected_dim is None or not expected_dim >= dims[0]:   # nor is NaN
+        raise InputError(
+            f"the budget strategy needs an expected_dim of at least {dims[0]}, the smallest dim",
+            got=expected_dim,
+            cure=f"choose one between {dims[0]} and {dims[-1]}",
+        )
+
+
+def check_risk(max_loss: float, confidence: float) -> None:
+    """Raise unless both lie between 0 and 1."""
+    if not (0 < max_loss < 1 and 0 < confidence < 1):
+        raise InputError(
+            "max_loss and confidence must lie between 0 and 1",
+            got=f"max_loss={max_loss}, confidence={confidence}",
+            cure="half a point with 95 % confidence is max_loss=0.005, confidence=0.95",
+        )

@@ -1,0 +1,1 @@
+"""Datasets that come with the package: emoji drawings, their names, and the nouns of WordNet."""

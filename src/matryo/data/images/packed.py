@@ -1,0 +1,205 @@
+"""Packed images: thousands of small image files in one ``.npz``, read without unpacking it.
+
+``blob`` (uint8) is all files end to end; image i is ``blob[off[i]:off[i+1]]``; ``y`` holds the labels. An
+uncompressed blob is mapped, not loaded, so opening costs nothing and worker processes share its pages.
+:func:`pack` also stores ``name`` (where each image came from) and ``shape`` (0, 0 when the images differ).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from matryo.data.dataset import Dataset
+from matryo.data.images.decode import EncodedImages, image_shape
+from matryo.data.images.npz import read_npz
+from matryo.data.meta import read_json, strings
+from matryo.data.split import align, as_labels, below, numbered
+from matryo.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import ArrayLike
+
+    from matryo.data.dataset import Pixels
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+__all__ = ["PackedImages", "packed_dataset"]
+
+_KEYS = ("blob", "off", "y")
+
+
+class PackedImages(EncodedImages):
+    """Labelled images whose files lie end to end in ``blob``; ``offsets`` has one entry more than images.
+
+    Without ``shape``, that of the first image stands for all of them. ``extra`` holds further arrays with one
+    entry an image, say which font drew it.
+    """
+
+    def __init__(
+        self,
+        blob: Pixels,
+        offsets: ArrayLike,
+        labels: ArrayLike,
+        names: Sequence[str] | Array | None = None,
+        shape: tuple[int, int] | None = None,
+        *,
+        source: str = "packed",
+        extra: Mapping[str, Array] | None = None,
+    ) -> None:
+        if blob.dtype != np.uint8 or blob.ndim != 1:
+            raise DataError(
+                f"{source}: the blob is a list of bytes",
+                got=f"{blob.dtype} {list(blob.shape)}",
+                cure="write it with matryo.data.pack",
+            )
+        self._blob = blob
+        self._offsets = _check_offsets(np.asarray(offsets), len(blob), source)
+        count = len(self._offsets) - 1
+        super().__init__(as_labels(labels, count, source), shape)
+        self._names = None if names is None else _check_names(names, count, source)
+        self._extra = dict(extra or {})
+        self._same_shape = True
+        self.source = source
+
+    @classmethod
+    def open(cls, path: Path | str) -> PackedImages:
+        """The images of the ``.npz`` file at ``path``; pickled arrays are never loaded."""
+        path = Path(path)
+        arrays = read_npz(path, needed=_KEYS, mapped="blob")
+        if not arrays.keys() >= set(_KEYS):
+            raise DataError(
+                f"{path.name}: a packed file holds the arrays blob, off and y",
+                got=", ".join(sorted(arrays)) or "none",
+                cure="write it with matryo.data.pack",
+            )
+        blob, offsets, labels = (arrays.pop(key) for key in _KEYS)
+        names, shape = arrays.pop("name", None), arrays.pop("shape", np.zeros(0))
+        packed = cls(
+            blob,
+            offsets,
+            labels,
+            names=names,
+            shape=(int(shape[0]), int(shape[1])) if shape.any() else None,
+            source=path.name,
+            extra={key: value for key, value in arrays.items() if value.shape[:1] == labels.shape},
+        )
+        packed._same_shape = bool(shape.all())   # true also where the file does not say
+        return packed
+
+    @property
+    def extra(self) -> Mapping[str, Array]:
+        """Further arrays of the file, one entry an image of this split."""
+        return {key: value[self._rows] for key, value in self._extra.items()}
+
+    @property
+    def shape(self) -> tuple[int, int] | None:
+        """(height, width) when every image has the same, else None."""
+        if self._shape is None and self._same_shape and len(self):
+            self._shape = image_shape(self.encoded(0), self.name(0))
+        return self._shape
+
+    def encoded(self, index: int) -> bytes:
+        """The file of image ``index``, as it was stored."""
+        row = self._row(index)
+        return self._blob[self._offsets[row] : self._offsets[row + 1]].tobytes()
+
+    def name(self, index: int) -> str:
+        """The name it was packed with, else the packed file's name and the image's place in it."""
+        row = self._row(index)
+        return f"{self.source}#{row}" if self._names is None else os.fsdecode(self._names[row])
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        blob = self._blob
+        if isinstance(blob, np.memmap):   # numpy would pickle the whole file; a worker maps it again instead
+            state["_blob"] = None
+            state["_file"] = (blob.filename, blob.offset, len(blob))
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        file = state.pop("_file", None)
+        self.__dict__.update(state)
+        if file:
+            name, offset, length = file
+            self._blob = np.memmap(name, np.uint8, "r", offset, (length,))
+
+
+def packed_dataset(root: Path | str, classes: Sequence[str] | None = None) -> Dataset:
+    """The ``.npz`` files of a folder as splits: ``train_64px.npz`` is split ``train`` (up to the underscore).
+
+    ``meta.json`` may list the class names under ``names``, ``classes`` or ``label``, and the superclasses
+    under ``superclass_names`` with ``superclass``, one index a class. Without it the classes are "0", "1", …
+    With ``classes``, labels are aligned to that list by name.
+    """
+    root = Path(root)
+    splits = {split: PackedImages.open(path) for split, path in sorted(_split_files(root).items())}
+    meta = read_json(root / "meta.json", dict, default={})
+    key = next((key for key in ("names", "classes", "label") if key in meta), None)
+    own = numbered(list(splits.values())) if key is None else strings(meta[key], f"meta.json: {key}")
+    for images in splits.values():
+        below(images.labels, len(own), images.source)
+    groups = strings(meta.get("superclass_names", []), "meta.json: superclass_names")
+    parents = meta.get("superclass", [])
+    if not isinstance(parents, list) or not all(parent in range(len(groups)) for parent in parents):
+        raise DataError(
+            "meta.json: superclass must be a list of indices into superclass_names",
+            got=repr(parents)[:60],
+            cure=f"give each class an index in 0…{len(groups) - 1}, or remove both",
+        )
+    return align(Dataset(root.resolve().name, own, splits, groups, tuple(parents)), classes)
+
+
+def _split_files(root: Path) -> dict[str, Path]:
+    files: dict[str, Path] = {}
+    for path in sorted(root.glob("*.npz")):
+        split = path.stem.split("_")[0]
+        if split in files:
+            raise DataError(
+                f"split {split!r} must be one file",
+                got=f"{files[split].name} and {path.name}",
+                cure="keep one of them in this folder",
+            )
+        files[split] = path
+    if not files:
+        raise DataError(
+            "a packed dataset is a folder with one .npz file a split",
+            got=root if root.exists() else f"{root}, which does not exist",
+            cure="give the folder that holds train.npz, or write one with matryo.data.pack",
+        )
+    return files
+
+
+def _check_offsets(offsets: Array, size: int, source: str) -> Array:
+    if offsets.ndim != 1 or offsets.dtype.kind not in "iu" or len(offsets) < 2:
+        raise DataError(
+            f"{source}: offsets are integers, one more than there are images, and there is an image",
+            got=f"{offsets.dtype} {list(offsets.shape)}",
+            cure="write it with matryo.data.pack",
+        )
+    checked = offsets.astype(np.int64)
+    if checked[0] != 0 or checked[-1] != size or (np.diff(checked) <= 0).any():
+        raise DataError(
+            f"{source}: offsets must rise from 0 to the length of the blob, {size}",
+            got=f"{checked[0]} … {checked[-1]}, smallest step {np.diff(checked).min()}",
+            cure="the file is damaged or was cut short: copy or pack it again",
+        )
+    return checked
+
+
+def _check_names(names: Sequence[str] | Array, count: int, source: str) -> Array:
+    if len(names) != count:
+        raise DataError(
+            f"{source}: every image needs one name",
+            got=f"{count} images, {len(names)} names",
+            cure="give one name an image, or none at all",
+        )
+    if isinstance(names, np.ndarray) and names.dtype.kind == "S":
+        return names
+    # An array of bytes forks and pickles well; a list of a million texts does neither.
+    return np.array([os.fsencode(str(name)) for name in names])

@@ -1,0 +1,124 @@
+"""Pack any split into one ``.npz`` file of WebP images, resized on the way if asked."""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from matryo.data.dataset import ImageSplit
+from matryo.data.images.decode import in_threads, pillow, progress_bar
+from matryo.data.images.packed import PackedImages
+from matryo.errors import DataError
+from matryo.files import replacing, storage, write_json
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+    from matryo.data.dataset import Dataset, Pixels
+
+__all__ = ["pack", "pack_dataset"]
+
+
+def pack(
+    split: ImageSplit,
+    path: Path | str,
+    *,
+    size: int | None = None,
+    quality: int = 90,
+    lossless: bool = False,
+    threads: int | None = None,
+    progress: bool = True,
+) -> PackedImages:
+    """Write the images of ``split`` to the ``.npz`` file at ``path``, and open it.
+
+    With ``size``, each image becomes the square in its centre, that many pixels on a side. ``lossless`` keeps
+    every pixel; otherwise ``quality`` (0…100) is WebP's. Labels and image names are kept; for class names
+    see :func:`pack_dataset`. A file that was there before is replaced at the very end.
+    """
+    path = Path(path)
+    _check(split, path, size, quality)
+
+    def work(index: int) -> tuple[bytes, int, int]:
+        image = _resized(split.image(index), size)
+        file = io.BytesIO()
+        pillow().fromarray(image).save(file, "WEBP", quality=quality, lossless=lossless)
+        return file.getvalue(), image.shape[0], image.shape[1]
+
+    with storage(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # The blob may be larger than memory and its length must come first, so it waits in an unnamed file.
+        with tempfile.TemporaryFile(dir=path.parent) as blob, replacing(path) as file:
+            ends, shapes = [0], set()
+            with progress_bar(len(split), f"packing {path.name}", "image", progress) as bar:
+                for data, height, width in in_threads(work, len(split), threads):
+                    ends.append(ends[-1] + blob.write(data))
+                    shapes.add((height, width))
+                    bar.update()
+            blob.flush()
+            _write(file, blob, ends, shapes, split)
+    return PackedImages.open(path)
+
+
+def pack_dataset(dataset: Dataset, root: Path | str, *, size: int | None = None, **options: Any) -> None:
+    """:func:`pack` every split of ``dataset`` into the folder ``root``, with the class names.
+
+    :func:`matryo.data.packed_dataset` reads it back. ``options`` are those of :func:`pack`.
+    """
+    root = Path(root)
+    odd = [name for name in dataset.splits if "_" in name]
+    if odd:
+        raise DataError(
+            "a packed split's name ends at the first underscore, so it cannot hold one",
+            got=odd[0],
+            cure="rename the split",
+        )
+    for name, split in dataset.splits.items():
+        if not isinstance(split, ImageSplit):
+            raise DataError("only images are packed", got=f"split {name!r} of {dataset.name}", cure="pack its images")
+        pack(split, root / f"{name}.npz", size=size, **options)
+    meta: dict[str, Any] = {"names": list(dataset.classes)}
+    if dataset.superclass_of:
+        meta |= {"superclass_names": list(dataset.superclasses), "superclass": list(dataset.superclass_of)}
+    write_json(root / "meta.json", meta)
+
+
+def _check(split: ImageSplit, path: Path, size: int | None, quality: int) -> None:
+    if path.suffix != ".npz":
+        raise DataError("packed files end in .npz", got=path.name, cure=f"call it {path.name}.npz")
+    if not len(split):
+        raise DataError("there must be an image to pack", got="an empty split", cure="choose another")
+    if size is not None and size < 1:
+        raise DataError("size is a number of pixels", got=size, cure="give 1 or more, or None to keep it")
+    if not 0 <= quality <= 100:
+        raise DataError("quality goes from 0 to 100", got=quality, cure="90 is a good one; or lossless=True")
+
+
+def _resized(image: Pixels, size: int | None) -> Pixels:
+    """The centre square of ``image``, ``size`` pixels on a side; None changes nothing."""
+    height, width = image.shape[:2]
+    if size is None or (height, width) == (size, size):
+        return image
+    side = min(height, width)
+    left, top = (width - side) / 2, (height - side) / 2
+    square = pillow().fromarray(image).resize(
+        (size, size), pillow().Resampling.BICUBIC, box=(left, top, left + side, top + side)
+    )
+    return np.array(square)
+
+
+def _write(
+    file: BinaryIO, blob: Any, ends: list[int], shapes: set[tuple[int, int]], split: ImageSplit
+) -> None:
+    np.savez(
+        file,
+        blob=np.memmap(blob, np.uint8, "r"),
+        off=np.array(ends, np.int64),
+        y=split.labels,
+        name=np.array([os.fsencode(split.name(i)) for i in range(len(split))]),
+        shape=np.array(shapes.pop() if len(shapes) == 1 else (0, 0), np.int64),
+    )

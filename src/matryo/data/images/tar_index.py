@@ -1,0 +1,217 @@
+"""Where each image of a tar shard lies, and its label or captions: one pass, kept in a small file beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from matryo.data.dataset import UNKNOWN
+from matryo.data.images.listing import IMAGE_ENDINGS
+from matryo.errors import DataError
+from matryo.files import replacing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from matryo.data.dataset import Labels, Pixels
+
+    Parts = dict[str, tuple[int, int]]   # a sample's files: ending → first byte and size
+
+__all__ = ["CaptionIndex", "ShardIndex", "index_captions", "index_shard"]
+
+_VERSION = 2   # of the index file; another version is built again
+
+
+@dataclass(frozen=True)
+class ShardIndex:
+    """The samples of a shard in their order: where the image starts, its size, the label and the key."""
+
+    starts: Labels
+    sizes: Labels
+    labels: Labels
+    keys: np.ndarray[Any, np.dtype[np.bytes_]]
+
+
+_Index = TypeVar("_Index", bound=ShardIndex)
+
+
+@dataclass(frozen=True)
+class CaptionIndex(ShardIndex):
+    """The samples of a shard whose images have captions instead of labels, which are UNKNOWN."""
+
+    blob: Pixels
+    """All captions as UTF-8, end to end: caption j is ``blob[ends[j - 1]:ends[j]]``."""
+    ends: Labels
+    counts: Labels
+    """How many captions each sample has."""
+
+
+def index_shard(root: Path, relative: str) -> ShardIndex:
+    """The index of the shard at ``root / relative``: the one kept beside it while true, or a new one."""
+    return _kept(root / relative, "index", ShardIndex, lambda path: _build(path, relative))
+
+
+def index_captions(root: Path, relative: str) -> CaptionIndex:
+    """The same, of a shard whose images have captions in ``.txt`` or ``.json`` files."""
+    return _kept(root / relative, "captions", CaptionIndex, lambda path: _build_captions(path, relative))
+
+
+def _kept(path: Path, ending: str, kind: type[_Index], build: Callable[[Path], _Index]) -> _Index:
+    kept = path.with_name(f".{path.name}.{ending}.npz")
+    status = path.stat()
+    stamp = np.array([_VERSION, status.st_size, status.st_mtime_ns])
+    # A damaged index is as good as none, and a folder that cannot be written does without.
+    with contextlib.suppress(Exception), np.load(kept, allow_pickle=False) as file:
+        if np.array_equal(file["stamp"], stamp):
+            return kind(**{field.name: file[field.name] for field in fields(kind)})
+    index = build(path)
+    with contextlib.suppress(OSError), replacing(kept) as out:
+        np.savez(out, stamp=stamp, **vars(index))
+    return index
+
+
+def _build(path: Path, relative: str) -> ShardIndex:
+    rows = []
+    with path.open("rb") as file:
+        for key, parts in _samples(path, relative, ("cls", "json")).items():
+            images = [ending for ending in parts if ending in IMAGE_ENDINGS]
+            label = _label(file.fileno(), parts, f"{relative}/{key}")
+            if len(images) != 1 or label is None:
+                raise DataError(
+                    f"sample {relative}/{key} must have one image and a label",
+                    got=", ".join(f".{ending}" for ending in parts),
+                    cure='add a .cls file with the class index, or a .json file with "label"'
+                    if images
+                    else "add the image or remove the sample",
+                )
+            rows.append((*parts[images[0]], label, os.fsencode(key)))
+    return ShardIndex(*_columns(rows, relative))
+
+
+def _build_captions(path: Path, relative: str) -> CaptionIndex:
+    rows, blob, ends, counts = [], bytearray(), [], []
+    with path.open("rb") as file:
+        for key, parts in _samples(path, relative, ("txt", "json")).items():
+            images = [ending for ending in parts if ending in IMAGE_ENDINGS]
+            captions = _captions(file.fileno(), parts, f"{relative}/{key}")
+            if len(images) != 1 or not captions:
+                raise DataError(
+                    f"sample {relative}/{key} must have one image and a caption",
+                    got=", ".join(f".{ending}" for ending in parts),
+                    cure=_caption_cure(parts) if images else "add the image or remove the sample",
+                )
+            rows.append((*parts[images[0]], UNKNOWN, os.fsencode(key)))
+            for caption in captions:
+                blob += caption.encode()
+                ends.append(len(blob))
+            counts.append(len(captions))
+    texts = np.frombuffer(bytes(blob), np.uint8), np.array(ends, np.int64), np.array(counts, np.int64)
+    return CaptionIndex(*_columns(rows, relative), *texts)
+
+
+def _columns(rows: list[tuple[int, int, int, bytes]], relative: str) -> tuple[Any, Any, Any, Any]:
+    if not rows:
+        raise DataError(f"shard {relative} must hold a sample", got="none", cure="remove or rewrite it")
+    starts, sizes, labels, keys = zip(*rows, strict=True)
+    return np.array(starts), np.array(sizes), np.array(labels, dtype=np.int64), np.array(keys)
+
+
+def _samples(path: Path, relative: str, beside: Sequence[str]) -> dict[str, Parts]:
+    """The images of each sample and the files ``beside`` them, by key, in the shard's order; others are left out."""
+    import tarfile
+
+    samples: dict[str, Parts] = {}
+    try:
+        with tarfile.open(path, "r:") as tar:
+            for member in tar:
+                folder, _, base = member.name.removeprefix("./").rpartition("/")
+                stem, _, ending = base.partition(".")
+                ending = ending.lower()
+                wanted = ending in IMAGE_ENDINGS or ending in beside
+                if not stem or not wanted or not member.isreg() or member.issparse():
+                    continue
+                key = f"{folder}/{stem}" if folder else stem
+                if ending in samples.setdefault(key, {}):
+                    raise DataError(
+                        f"the keys of shard {relative} must differ",
+                        got=f"{key}.{ending} more than once",
+                        cure="give each sample its own key",
+                    )
+                samples[key][ending] = (member.offset_data, member.size)
+            if not _ends(path, tar.offset):
+                raise tarfile.ReadError(f"no end of the archive after {len(tar.getmembers())} files")
+    except (tarfile.TarError, OSError) as error:
+        raise DataError(
+            f"shard {relative} is no readable tar file",
+            got=error,
+            cure="it must be whole and not compressed: copy it again, or gunzip it",
+        ) from error
+    return samples
+
+
+def _ends(path: Path, offset: int) -> bool:
+    """Whether the empty block that ends a tar file is there: without it, tarfile takes what is left for all."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(512) == bytes(512)
+
+
+def _label(handle: int, parts: Parts, name: str) -> int | None:
+    """The class index in the sample's ``.cls`` or ``.json`` file; None if neither says."""
+    ending = "cls" if "cls" in parts else "json"
+    if ending not in parts:
+        return None
+    start, size = parts[ending]
+    text = os.pread(handle, size, start)
+    try:
+        value: Any = text if ending == "cls" else json.loads(text)
+        if ending == "json":
+            value = value.get("label", value.get("cls")) if isinstance(value, dict) else value
+            if value is None:
+                return None
+        if isinstance(value, bool | float):
+            raise TypeError
+        return int(value)
+    except (ValueError, TypeError):
+        raise DataError(
+            f"the label of sample {name} must be an integer",
+            got=text[:40],
+            cure=f"write the class index into its .{ending} file",
+        ) from None
+
+
+def _caption_cure(parts: Parts) -> str:
+    if "txt" in parts:
+        return "its .txt file is empty: write the caption into it, or remove the sample"
+    if "json" in parts:
+        return 'its .json file has no "caption", or an empty one: write it there, or remove the sample'
+    return 'add a .txt file with the caption, or a .json file with "caption"'
+
+
+def _captions(handle: int, parts: Parts, name: str) -> list[str]:
+    """The captions in the sample's ``.txt`` file, or else in its ``.json`` file; none if neither says."""
+    ending = "txt" if "txt" in parts else "json"
+    if ending not in parts:
+        return []
+    start, size = parts[ending]
+    data = os.pread(handle, size, start)
+    try:
+        value: Any = data.decode("utf-8-sig") if ending == "txt" else json.loads(data)
+        if ending == "json":
+            keys = ("caption", "captions", "text") if isinstance(value, dict) else ()
+            value = next((value[key] for key in keys if value.get(key)), [])
+        captions = [caption.strip() for caption in (value if isinstance(value, list) else [value])]
+        "".join(captions).encode()   # half a surrogate pair is no character
+    except (ValueError, AttributeError):
+        raise DataError(
+            f"the caption of sample {name} must be a text, in UTF-8",
+            got=data[:40],
+            cure=f"write it into its .{ending} file again",
+        ) from None
+    return [caption for caption in captions if caption]

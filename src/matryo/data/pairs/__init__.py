@@ -1,0 +1,1 @@
+"""Pair splits: queries, candidates, and which of them belong together."""

@@ -1,0 +1,1 @@
+"""Adapters: models of timm, transformers, sentence-transformers and open_clip as encoders."""

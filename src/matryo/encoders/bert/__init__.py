@@ -1,0 +1,1 @@
+"""BERT in plain PyTorch, and the folders its public weights come in."""

@@ -1,0 +1,286 @@
+"""BERT in plain PyTorch, without its classifiers; parameter names are transformers', so public weights load."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from matryo.encoders.bert.folder import CONFIG, WEIGHTS, BertFolder
+from matryo.encoders.tokens import Tokens, check_pooling, pool
+from matryo.encoders.weights import write_weights
+from matryo.errors import InputError
+from matryo.files import write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["BERTS", "Bert", "BertConfig"]
+
+# Layers, width and heads: the sizes that Google published.
+BERTS = {
+    "bert-tiny": (2, 128, 2),
+    "bert-mini": (4, 256, 4),
+    "bert-small": (4, 512, 8),
+    "bert-medium": (8, 512, 8),
+    "bert-base": (12, 768, 12),
+    "bert-large": (24, 1024, 16),
+}
+_GELU_TANH = {"gelu_new", "gelu_fast", "gelu_pytorch_tanh"}
+_ACTS: dict[str, Any] = {"gelu": F.gelu, "relu": F.relu, "silu": F.silu, "swish": F.silu}
+
+
+@dataclass(frozen=True)
+class BertConfig:
+    """What a BERT is, by the names that config.json has; the defaults are BERT-Base."""
+
+    vocab_size: int = 30522
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    pad_token_id: int = 0
+
+    def __post_init__(self) -> None:
+        if self.hidden_size % self.num_attention_heads:
+            raise InputError(
+                "hidden_size must be a multiple of num_attention_heads",
+                got=f"{self.hidden_size} and {self.num_attention_heads}",
+                cure="choose as many heads as divide it",
+            )
+        if self.hidden_act not in _GELU_TANH | set(_ACTS):
+            known = ", ".join(sorted(_GELU_TANH | set(_ACTS)))
+            raise InputError("unknown hidden_act", got=repr(self.hidden_act), cure=f"choose one of {known}")
+
+    @classmethod
+    def named(cls, name: str, **changes: Any) -> BertConfig:
+        """The published size ``name``, with what is given in ``changes``.
+
+        >>> BertConfig.named("bert-mini", vocab_size=8192).intermediate_size
+        1024
+        """
+        layers, width, heads = BERTS[name]
+        sizes = {"num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": heads}
+        return cls(**{**sizes, "intermediate_size": 4 * width, **changes})
+
+    def with_dropout(self, share: float) -> BertConfig:
+        """The same with that dropout, of features and of attention."""
+        return replace(self, hidden_dropout_prob=share, attention_probs_dropout_prob=share)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> BertConfig:
+        """From what a config.json holds; names it does not know are left alone."""
+        known = {item.name for item in fields(cls)}
+        return cls(**{name: value for name, value in values.items() if name in known and value is not None})
+
+
+class Bert(nn.Module):
+    """The encoder of Devlin et al., from tokens to one vector a text.
+
+    Every text is one segment: its token types are zero. There is no pooler (a tanh layer that sentence embeddings do
+    not use), so the vectors are the mean of the last layer or its first token.
+
+    Args:
+        config: the sizes; those of a config.json.
+        pooling: ``mean``, ``cls`` or ``last``.
+
+    >>> bert = Bert(BertConfig.named("bert-tiny", vocab_size=100))
+    >>> bert(Tokens(torch.randint(100, (2, 9)))).shape
+    torch.Size([2, 128])
+    """
+
+    def __init__(self, config: BertConfig | None = None, *, pooling: str = "mean") -> None:
+        super().__init__()
+        check_pooling(pooling)
+        self.config, self.pooling = config or BertConfig(), pooling
+        self.dim = self.config.hidden_size
+        self.embeddings = Embeddings(self.config)
+        self.encoder = Layers(self.config)
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                _truncated_normal(module.weight, self.config.initializer_range)
+            if isinstance(module, nn.Linear):
+                nn.init.zeros_(module.bias)
+
+    @classmethod
+    def open(
+        cls, folder: str | Path, *, pooling: str = "", dropout: float | None = None, weights: bool = True
+    ) -> Bert:
+        """The BERT of a Hugging Face or sentence-transformers folder: its config.json and model.safetensors.
+
+        ``pooling`` and ``dropout`` are those that the folder states unless given; without either, the pooling is the
+        mean. ``weights=False`` reads only config.json and draws new ones.
+        """
+        found = BertFolder.open(Path(folder))
+        config = BertConfig.of(found.config)
+        config = config if dropout is None else config.with_dropout(dropout)
+        bert = cls(config, pooling=pooling or found.pooling or "mean")
+        if weights:
+            bert.load_state_dict(found.read(bert.state_dict()))
+        return bert
+
+    def save(self, folder: str | Path) -> None:
+        """Write config.json and model.safetensors, as ``transformers.AutoModel.from_pretrained`` reads them."""
+        self.save_shape(folder)
+        write_weights(Path(folder) / WEIGHTS, self.library_weights())
+
+    def save_shape(self, folder: str | Path) -> None:
+        """Write config.json alone, for ``Bert.open(folder, weights=False)``."""
+        write_json(Path(folder) / CONFIG, self.library_config())
+
+    def library_config(self) -> dict[str, Any]:
+        """What config.json says of it."""
+        about = {"architectures": ["BertModel"], "model_type": "bert", "pooling": self.pooling}
+        return {**about, **asdict(self.config)}
+
+    def library_weights(self) -> dict[str, Tensor]:
+        """The weights of a BertModel. It always has a pooler, which is zero here: nothing has trained one."""
+        width = self.config.hidden_size
+        pooler = {"pooler.dense.weight": torch.zeros(width, width), "pooler.dense.bias": torch.zeros(width)}
+        return {**self.state_dict(), **pooler}
+
+    @property
+    def words(self) -> Tensor:
+        """The embedding matrix [vocabulary, d]: what masked prediction is tied to."""
+        return self.embeddings.word_embeddings.weight
+
+    def hidden(self, tokens: Tokens) -> Tensor:
+        """What the last layer says of each token, [batch, length, d]."""
+        length, most = tokens.ids.shape[1], self.config.max_position_embeddings
+        if length > most:
+            raise InputError(f"a text must not exceed the {most} positions of the model", got=length, cure="cut it")
+        mask = None if tokens.mask is None else tokens.mask[:, None, None, :]
+        hidden: Tensor = self.encoder(self.embeddings(tokens.ids), mask)
+        return hidden
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        """Tokens → [batch, dim]."""
+        return pool(self.hidden(tokens), tokens.mask, self.pooling)
+
+
+class Embeddings(nn.Module):
+    """The sum of a token's, its position's and its segment's vectors."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """[batch, length] → [batch, length, d]."""
+        places = self.position_embeddings.weight[: ids.shape[1]] + self.token_type_embeddings.weight[0]
+        x: Tensor = self.dropout(self.LayerNorm(self.word_embeddings(ids) + places))
+        return x
+
+
+class Layers(nn.Module):
+    """The layers, one after the other."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.layer = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """[batch, length, d] → [batch, length, d]."""
+        for layer in self.layer:
+            x = layer(x, mask)
+        return x
+
+
+class Layer(nn.Module):
+    """Attention and a perceptron, each added to its input and normalised."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.attention = Attention(config)
+        self.intermediate = Intermediate(config)
+        self.output = Output(config.intermediate_size, config)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """[batch, length, d] → [batch, length, d]."""
+        x = self.attention(x, mask)
+        y: Tensor = self.output(self.intermediate(x), x)
+        return y
+
+
+class Attention(nn.Module):
+    """Tokens look at each other, and the result is added to what they were."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.self = SelfAttention(config)
+        self.output = Output(config.hidden_size, config)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """[batch, length, d] → [batch, length, d]."""
+        y: Tensor = self.output(self.self(x, mask), x)
+        return y
+
+
+class SelfAttention(nn.Module):
+    """Scaled dot-product attention of several heads."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.heads, self.dropout = config.num_attention_heads, config.attention_probs_dropout_prob
+        self.query = nn.Linear(config.hidden_size, config.hidden_size)
+        self.key = nn.Linear(config.hidden_size, config.hidden_size)
+        self.value = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """[batch, length, d] → [batch, length, d]; ``mask`` is False where nobody may look."""
+        query, key, value = (part(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self._parts())
+        dropped = self.dropout if self.training else 0.0
+        seen = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropped)
+        return seen.transpose(1, 2).flatten(-2)
+
+    def _parts(self) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
+        return self.query, self.key, self.value
+
+
+class Intermediate(nn.Module):
+    """The wide layer of the perceptron."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.act = config.hidden_act
+        self.dense = nn.Linear(config.hidden_size, config.intermediate_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[batch, length, d] → [batch, length, intermediate]."""
+        x = self.dense(x)
+        act: Tensor = F.gelu(x, approximate="tanh") if self.act in _GELU_TANH else _ACTS[self.act](x)
+        return act
+
+
+class Output(nn.Module):
+    """Back to d, added to what came before, normalised."""
+
+    def __init__(self, before: int, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(before, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, x: Tensor, shortcut: Tensor) -> Tensor:
+        """[batch, length, before] → [batch, length, d]."""
+        y: Tensor = self.LayerNorm(self.dropout(self.dense(x)) + shortcut)
+        return y
+
+
+def _truncated_normal(weight: Tensor, std: float) -> None:
+    nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)

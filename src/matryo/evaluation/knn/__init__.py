@@ -1,0 +1,1 @@
+"""Exact nearest neighbours at every dim in one pass."""

@@ -1,0 +1,1 @@
+"""Protocols: one file per way to measure embeddings at every dim."""

@@ -1,0 +1,1 @@
+"""The Triton engine: nested losses on a GPU without keeping the scores."""

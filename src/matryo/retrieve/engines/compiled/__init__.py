@@ -1,0 +1,1 @@
+"""The compiled engine: loops for one query at a time."""

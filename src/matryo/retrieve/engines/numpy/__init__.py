@@ -1,0 +1,1 @@
+"""The numpy engine: plain array code that every other engine is tested against."""

@@ -1,0 +1,1 @@
+"""The torch engine: whole plans on a GPU."""

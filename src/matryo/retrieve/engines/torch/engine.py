@@ -1,0 +1,279 @@
+"""A plan in torch, on a GPU or anywhere: queries go up once, hits come down once, and nothing waits in between.
+
+Vectors are copied to the device once, and stay there while they are in use. A product of matrices in float16 only
+chooses: its error has a bound, and some rows more are chosen than are asked for. These are scored anew, each summed by
+itself in float64, so a score has the same bits wherever its row lies and however many stages came before. Where the
+worst that is kept is better than any row that was not chosen can be, nothing was missed; a query for which this is not
+so, as where many rows are about equal, is asked again with more rows chosen, in the end with all.
+
+>>> import numpy as np
+>>> from matryo.nesting import Nesting
+>>> from matryo.retrieve import Blocks, Plan, execute
+>>> blocks = Blocks.of(np.eye(4, dtype="f4"), Nesting([2, 4]))
+>>> execute(blocks, [[0, 2, 1, 0]], Plan.single(4), k=2, engine=torch_engine("cpu"))[0].tolist()
+[[1, 2]]
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from matryo.errors import InputError, MissingExtra
+from matryo.nesting import Nesting
+from matryo.retrieve.engines.execute import Engine
+from matryo.retrieve.engines.numpy.shortlist import Shortlist
+from matryo.retrieve.engines.torch import steps
+from matryo.retrieve.engines.torch.device import Copies
+from matryo.retrieve.engines.torch.steps import Asked
+from matryo.retrieve.plan.plan import Plan, Stage
+from matryo.retrieve.vectors.blocks import checked_norms
+from matryo.retrieve.vectors.metric import NOTHING, key_rows, key_scores
+from matryo.retrieve.vectors.queries import check_not_zero
+
+if TYPE_CHECKING:
+    import torch
+
+    from matryo.retrieve.plan.plan import Precision
+    from matryo.retrieve.vectors.blocks import Blocks
+    from matryo.retrieve.vectors.metric import Metric
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+    Bools = np.ndarray[Any, np.dtype[np.bool_]]
+    Floats = np.ndarray[Any, np.dtype[np.float32]]
+
+__all__ = ["torch_engine"]
+
+_SCORES = 1 << 28   # scores at a time: 1 GB
+_FEW = 32   # queries up to which a search is recorded
+_MORE = 16, 8   # rows chosen beyond those asked for: so many, and one for every so many
+_GROWTH = 8   # by which they grow where they were too few
+_ALL = 4   # where this times the rows to be chosen are more than there are, all of them are
+_LONG = 2.0**61   # queries may be somewhat longer; numpy knows exactly
+
+
+@cache
+def torch_engine(device: str = "cuda") -> Engine:
+    """An engine for :func:`matryo.retrieve.engines.execute` that keeps what it searches on ``device``."""
+    with MissingExtra.unless_installed("torch", "train"):
+        import torch
+    try:
+        place = torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:
+        raise InputError("device must be one that torch can use", got=device, cure="'cpu' is always there") from error
+    gpu = place.type == "cuda"
+    return _Search(place, half=gpu, fused=gpu and importlib.util.find_spec("triton") is not None).engine()
+
+
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """What is asked of some blocks, but for the queries."""
+
+    blocks: Blocks
+    plan: Plan
+    metric: Metric
+    count: int
+    """Rows that may be found."""
+    mask: torch.Tensor | None = None
+    growth: int = 1
+
+    @property
+    def wanted(self) -> int:
+        """Rows to be chosen for the first stage."""
+        keep = min(self.plan.stages[0].keep, self.count)
+        wanted = keep + self.growth * (_MORE[0] + keep // _MORE[1])
+        return wanted if _ALL * wanted < self.blocks.count else self.blocks.count
+
+
+class _Search:
+    """The stages of plans on a device: with products in float16 if ``half``, and by Triton's kernels if ``fused``."""
+
+    def __init__(self, device: torch.device, *, half: bool, fused: bool) -> None:
+        self.device = device
+        self.copies = Copies(device, half=half)
+        self.wide = self.copies.wide
+        self.fused = fused
+
+    def engine(self) -> Engine:
+        """These stages, for :func:`matryo.retrieve.engines.execute`."""
+        return Engine(self.first_stage, self.rerank, self.run)
+
+    def run(
+        self, blocks: Blocks, queries: Array, plan: Plan, count: int, metric: Metric, allowed: Bools | None
+    ) -> Shortlist:
+        """Every stage of a plan, as :class:`matryo.retrieve.Engine` says."""
+        import torch
+
+        self.copies.whole(blocks, plan.dim, plan.stages[-1].precision)   # all at once, not stage by stage
+        given = _movable(queries)
+        mask = None if allowed is None else torch.from_numpy(allowed).to(self.device)
+        task = _Task(blocks, plan, metric, count, mask)
+        found = None
+        if len(given) <= _FEW and mask is None:
+            found = self.copies.replayed(blocks, (plan, metric, count), given, partial(self._found, task))
+        if found is None:
+            found = self._found(task, given.to(self.device)).cpu().numpy()
+        _check(queries, found[:, -1].view(np.float32), metric)
+        again = _doubtful(found)
+        while len(again):
+            task = replace(task, growth=_GROWTH * task.growth)
+            some = given[torch.from_numpy(again)].to(self.device)
+            found[again] = self._found(task, some).cpu().numpy()
+            again = _doubtful(found)
+        return _shortlist(found[:, :-4])
+
+    def first_stage(
+        self,
+        blocks: Blocks,
+        queries: Floats,
+        dim: int,
+        keep: int,
+        metric: Metric,
+        precision: Precision = "full",
+        allowed: Bools | None = None,
+    ) -> Shortlist:
+        """As :func:`matryo.retrieve.engines.numpy.scan.first_stage`."""
+        return self.run(blocks, queries, Plan((Stage(dim, keep, precision),)), keep, metric, allowed)
+
+    def rerank(
+        self,
+        blocks: Blocks,
+        queries: Floats,
+        shortlist: Shortlist,
+        done: int,
+        dim: int,
+        keep: int,
+        metric: Metric,
+        precision: Precision = "full",
+    ) -> Shortlist:
+        """As :func:`matryo.retrieve.engines.numpy.shortlist.rerank`."""
+        import torch
+
+        task = _Task(blocks, Plan((Stage(dim, keep, precision),)), metric, keep)
+        asked = self._asked(task, _movable(queries).to(self.device), rough=False)
+        rows, sums = (torch.from_numpy(np.array(one)).to(self.device) for one in (shortlist.rows, shortlist.sums))
+        keys, sums, _ = self._stages(task, asked, rows, sums.to(self.wide), done)
+        return _shortlist(_packed(keys, sums).cpu().numpy())
+
+    def _found(self, task: _Task, given: torch.Tensor) -> torch.Tensor:
+        """What the plan finds, as :func:`_shortlist` reads it, and what :func:`_doubtful` and :func:`_check` ask."""
+        import torch
+
+        parts = []
+        most = max(1, _SCORES // max(task.blocks.count, 8 * task.wanted))
+        for some in given.tensor_split(-(-len(given) // most) or 1):
+            asked = self._asked(task, some, rough=task.wanted < task.blocks.count)
+            rows, ceiling = self._choice(task, asked)
+            keys, sums, worst = self._stages(task, asked, rows)
+            parts.append(_packed(keys, sums, worst, ceiling, asked.norms))
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+    def _asked(self, task: _Task, given: torch.Tensor, *, rough: bool) -> Asked:
+        first, dims = task.plan.stages[0], [stage.dim for stage in task.plan.stages]
+        chosen = self.copies.rough(task.blocks, first.dim, first.precision, task.metric) if rough else None
+        if self.fused:
+            from matryo.retrieve.engines.torch import kernels
+
+            return kernels.asked(given, dims, self.copies.numbers((*dims, given.shape[1])), task.metric, chosen)
+        return steps.asked(given, dims, task.metric, chosen, self.wide)
+
+    def _choice(self, task: _Task, asked: Asked) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rows that should have the best of the first stage among them, −1 for none, and what no other row exceeds."""
+        import torch
+
+        first, wanted, count = task.plan.stages[0], task.wanted, task.blocks.count
+        if asked.rough is None:
+            rows = torch.arange(count, device=self.device)
+            rows = rows if task.mask is None else rows.masked_fill(~task.mask, -1)
+            return rows.expand(len(asked.vectors), -1), torch.full_like(asked.norms, -math.inf)
+        rough = self.copies.rough(task.blocks, first.dim, first.precision, task.metric)
+        if task.mask is not None:
+            rough = rough._replace(plus=rough.plus.masked_fill(~task.mask, -math.inf))
+        values, rows = steps.likely(asked.rough, asked.by, rough, wanted, fused=self.fused)
+        return rows.masked_fill(values.isneginf(), -1), values.amin(1, keepdim=True) + asked.error
+
+    def _stages(
+        self, task: _Task, asked: Asked, rows: torch.Tensor, before: torch.Tensor | None = None, done: int = 0
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The keys of what the stages leave of the ``rows``, best first, its sums, and the first stage's worst key.
+
+        The sums ``before`` hold the first ``done`` columns already.
+        """
+        stages = task.plan.stages
+        last, k = len(stages) - 1, stages[-1].keep
+        worst = None
+        for number, stage in enumerate(stages):
+            if number and stage.precision != stages[number - 1].precision:
+                done = 0   # sums in int8 are no part of sums in full precision
+            sums, keys = self._keys_at(task, asked, rows, number, done, before if done else None)
+            keep = min(stage.keep, task.count, rows.shape[1])
+            keys, at = keys.topk(keep, dim=1, sorted=number == last)
+            worst = keys.amin(1, keepdim=True) if worst is None else worst
+            if stage.margin is not None and number < last and keep > k:
+                scores = steps.key_scores(keys)
+                far = scores < scores.topk(k, dim=1).values[:, -1:] - stage.margin
+                keys = keys.masked_fill(far, NOTHING)
+            before, done = sums.gather(1, at), stage.dim
+            if number < last:
+                rows = steps.key_rows(keys)
+        assert worst is not None and before is not None
+        return keys, before, worst
+
+    def _keys_at(
+        self, task: _Task, asked: Asked, rows: torch.Tensor, number: int, done: int, before: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The inner products of the queries with their own rows up to a stage's dim, and the rows' keys there."""
+        stage = task.plan.stages[number]
+        columns = self.copies.whole(task.blocks, stage.dim, stage.precision)[:, done : stage.dim]
+        norms = self.copies.norms(task.blocks, stage.dim, task.metric)
+        given = columns, rows, asked.vectors[:, done : stage.dim], norms, asked.lengths[:, number], task.metric, before
+        if self.fused:
+            from matryo.retrieve.engines.torch.kernels import keys_at
+
+            sums, keys = keys_at(*given)
+            return sums, keys
+        return steps.keys_at(*given, self.wide)
+
+
+def _movable(queries: Array) -> torch.Tensor:
+    """The queries for a device; what is in float16 goes there so."""
+    import torch
+
+    with np.errstate(over="ignore"):   # told by the norms, with the row
+        array = queries if queries.dtype == np.float16 else queries.astype(np.float32, copy=False)
+    return torch.from_numpy(np.require(array, requirements=["C", "W"]))   # torch wants arrays it may write to
+
+
+def _check(queries: Array, norms: Floats, metric: Metric) -> None:
+    """Raise where a query cannot be compared with anything, which is only known once the hits are there."""
+    if not np.isfinite(norms).all() or norms.max(initial=0) >= _LONG:
+        with np.errstate(over="ignore"):
+            checked_norms(queries.astype(np.float32), Nesting([queries.shape[1]]), "queries")
+    if metric == "cosine":
+        check_not_zero(norms)
+
+
+def _packed(keys: torch.Tensor, sums: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
+    """All of it as int32, bit by bit, so that it goes down at once: [n, keys and sums and the rest]."""
+    import torch
+
+    return torch.cat([one.view(torch.int32) for one in (keys, sums.float(), *more)], 1)
+
+
+def _doubtful(down: Array) -> Array:
+    """The queries for which a row that was not chosen may be better than the worst that the first stage kept."""
+    worst = key_scores(down[:, -4:-2].copy().view(np.int64))[:, 0]
+    return np.flatnonzero(~(worst > down[:, -2].view(np.float32)))
+
+
+def _shortlist(down: Array) -> Shortlist:
+    """What :func:`_packed` made of keys and sums."""
+    k = down.shape[1] // 3
+    keys = down[:, : 2 * k].copy().view(np.int64)
+    rows = key_rows(keys)
+    return Shortlist(rows, np.where(rows < 0, np.float32(0), down[:, 2 * k :].view(np.float32)), key_scores(keys))

@@ -1,0 +1,197 @@
+"""The steps of a search on a device, in plain torch; ``device_kernels.py`` does several of them at once on a GPU."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from matryo.retrieve.engines.torch.device import FLOOR, factors, to_unit
+from matryo.retrieve.vectors.metric import NOTHING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    from matryo.retrieve.engines.torch.device import Rough
+    from matryo.retrieve.vectors.metric import Metric
+
+__all__ = ["ROUNDING", "Asked", "asked", "key_rows", "key_scores", "keys_at", "likely"]
+
+_GATHER = 1 << 28   # numbers of gathered rows at a time
+_DEEP = 4   # rows in a group, from which on groups make choosing faster
+_DEEPEST = 128   # what a kernel's tile has
+_FEW = 64   # queries up to which, or
+_SHORT = 256   # the dim up to which, a product takes less time than reading its result again would
+ROUNDING = 2.0**-23   # a tensor core cuts off what it adds: more than the error of each sum, as a part of all
+_ROWS = 0xFFFFFFFF   # a row takes the lower half of a key
+
+
+class Asked(NamedTuple):
+    """Some queries on a device; those in ``rough`` are what a product takes."""
+
+    vectors: torch.Tensor
+    """[n, last dim], float32; where the metric is the cosine, brought to a norm of about 1."""
+    lengths: torch.Tensor
+    """[n, dims], the :func:`matryo.retrieve.engines.torch.device.factors` of their norms at each dim."""
+    norms: torch.Tensor
+    """[n, 1], of the queries as they were given."""
+    rough: torch.Tensor | None
+    """[n, first dim], in the dtype of the matrix, brought to a norm of about 1."""
+    by: torch.Tensor
+    """[n], what a product is multiplied with, but for the row's part, to be near a score."""
+    error: torch.Tensor
+    """[n, 1], by how much more the true score may be. What is the same in all scores of a query is in here too."""
+
+
+def asked(given: torch.Tensor, dims: Sequence[int], metric: Metric, rough: Rough | None, wide: torch.dtype) -> Asked:
+    """The queries ``given`` [n, d], with what they need at the ``dims`` of the stages, and at the first a product.
+
+    By Cauchy and Schwarz, a product errs by no more than both norms times the parts that rounding took from either
+    side and from the sum.
+    """
+    import torch
+
+    exact = given.to(wide)
+    squares = exact.square().cumsum(1)
+    norms = torch.stack([squares[:, dim - 1] for dim in dims], 1).sqrt()
+    whole, exact = squares[:, -1:].sqrt(), exact[:, : dims[-1]]
+    if metric == "cosine":
+        unit = to_unit(whole)   # so that no sum overflows or vanishes
+        exact, norms = exact * unit, norms * unit
+    lengths = factors(metric, norms.float())
+    if rough is None:
+        return Asked(exact.float(), lengths, whole.float(), None, whole[:, 0], whole)
+    norm, squares = norms[:, :1], norms[:, :1].square()
+    unit = to_unit(norm)
+    scaled = exact[:, : dims[0]] * unit
+    made = scaled.to(rough.matrix.dtype)
+    lost = torch.linalg.vector_norm(scaled - made, dim=1, keepdim=True) / (norm * unit).clamp(min=FLOOR)
+    error = lost * (1 + rough.loss) + rough.loss + (dims[0] + 16) * ROUNDING
+    if metric == "cosine":
+        by = lengths[:, :1] / unit
+    elif metric == "ip":
+        by, error = 1 / unit, error * norm * rough.longest
+    else:
+        by = 2 / unit
+        error = 2 * error * norm * rough.longest + 16 * ROUNDING * (squares + rough.longest**2) - squares
+    return Asked(exact.float(), lengths, whole.float(), made, by[:, 0].float(), error.float())
+
+
+def likely(
+    vectors: torch.Tensor, by: torch.Tensor, rough: Rough, wanted: int, *, fused: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The best ``wanted`` of ``by · times · product + plus`` and their rows, in no order; of equal ones, any.
+
+    They lie in groups whose own best are the best: two searches among few are faster than one among all.
+    """
+    depth = math.isqrt(len(rough.matrix) // wanted)
+    if depth < _DEEP:
+        return _scores(vectors, by, rough).topk(wanted, dim=1, sorted=False)
+    group = min(_DEEPEST, 1 << (depth.bit_length() - 1))
+    if fused:
+        from matryo.retrieve.engines.torch import kernels
+
+        formula = by, rough.times, rough.plus
+        if len(vectors) <= _FEW or vectors.shape[1] <= _SHORT:
+            sums, best = kernels.products(vectors, rough.matrix, *formula, group)
+        else:
+            sums = _product(vectors, rough.matrix)
+            best = kernels.best_of_groups(sums, *formula, group)
+        groups = best.topk(wanted, dim=1, sorted=False).indices
+        inside = kernels.members(sums, *formula, groups, group)
+    else:
+        scores = _scores(vectors, by, rough)
+        groups = _best_of_groups(scores, group).topk(wanted, dim=1, sorted=False).indices
+        inside = _members(scores, groups, group)
+    values, at = inside.topk(wanted, dim=1, sorted=False)
+    return values, groups.gather(1, at // group) * group + at % group
+
+
+def keys_at(
+    columns: torch.Tensor,
+    rows: torch.Tensor,
+    asked: torch.Tensor,
+    norms: torch.Tensor,
+    lengths: torch.Tensor,
+    metric: Metric,
+    before: torch.Tensor | None,
+    wide: torch.dtype,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The inner products of ``asked`` [n, width] with its own ``rows`` [n, m] of ``columns``, and the rows' keys.
+
+    They are summed in ``wide``, and added to those ``before``. A row of −1 is none.
+    """
+    import torch
+
+    there = rows.clamp(min=0)
+    sums = torch.empty(rows.shape, dtype=wide, device=rows.device)
+    step = max(1, _GATHER // max(1, rows.shape[1] * columns.shape[1]))
+    for some, vector, out in zip(there.split(step), asked[:, None].split(step), sums.split(step), strict=True):
+        read = columns.index_select(0, some.flatten()).unflatten(0, some.shape)
+        # Not a product of matrices: each row is summed alike, so equal rows score equally.
+        out.copy_((read * vector).sum(-1, dtype=wide))
+    if before is not None:
+        sums += before
+    return sums, _keys(_score(metric, sums.float(), norms[there], lengths[:, None]), rows)
+
+
+def key_rows(keys: torch.Tensor) -> torch.Tensor:
+    """As :func:`matryo.retrieve.vectors.metric.key_rows`."""
+    import torch
+
+    return torch.where(keys == NOTHING, -1, _ROWS - (keys & _ROWS))
+
+
+def key_scores(keys: torch.Tensor) -> torch.Tensor:
+    """As :func:`matryo.retrieve.vectors.metric.key_scores`."""
+    import torch
+
+    ordered = (keys >> 32).int()
+    scores = (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).view(torch.float32)
+    return scores.masked_fill(keys == NOTHING, -math.inf)
+
+
+def _keys(scores: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    # As matryo.retrieve.vectors.metric.keys.
+    import torch
+
+    bits = (scores + 0).view(torch.int32)
+    made = ((bits ^ ((bits >> 31) & 0x7FFFFFFF)).long() << 32) | (_ROWS - rows)
+    return made.masked_fill(rows < 0, NOTHING)
+
+
+def _score(metric: Metric, sums: torch.Tensor, norms: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    # As matryo.retrieve.vectors.metric.score, of factors.
+    if metric == "ip":
+        return sums
+    return sums * norms * lengths if metric == "cosine" else sums * 2 - norms - lengths
+
+
+def _product(vectors: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    if matrix.is_cuda and matrix.dtype == torch.float16:
+        return torch.mm(vectors, matrix.T, out_dtype=torch.float32)
+    return vectors.float() @ matrix.float().T
+
+
+def _scores(vectors: torch.Tensor, by: torch.Tensor, rough: Rough) -> torch.Tensor:
+    return _product(vectors, rough.matrix).mul_(rough.times).mul_(by[:, None]).add_(rough.plus)
+
+
+def _best_of_groups(scores: torch.Tensor, group: int) -> torch.Tensor:
+    import torch
+
+    padded = torch.nn.functional.pad(scores, (0, -scores.shape[1] % group), value=-math.inf)
+    best: torch.Tensor = padded.unflatten(1, (-1, group)).amax(2)
+    return best
+
+
+def _members(scores: torch.Tensor, groups: torch.Tensor, group: int) -> torch.Tensor:
+    """The scores of all rows of each query's own ``groups``, −∞ beyond the last."""
+    import torch
+
+    rows = (groups[:, :, None] * group + torch.arange(group, device=groups.device)).flatten(1)
+    last = scores.shape[1] - 1
+    return scores.gather(1, rows.clamp(max=last)).masked_fill(rows > last, -math.inf)

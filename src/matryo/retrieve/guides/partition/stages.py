@@ -1,0 +1,181 @@
+"""The stages of a plan after the first, compiled: what is known of a few candidates grows by columns, and few stay.
+
+Candidates lie far apart in memory, so each is fetched some time before it is read.
+"""
+
+# mypy: ignore-errors
+# The types here are numba's.
+
+from __future__ import annotations
+
+import numpy as np
+from numba import carray
+
+from matryo.retrieve.engines.compiled.kernels import LANES, add_long_dot, compiled, key_of, total, wide, zeros
+from matryo.retrieve.guides.partition.tables import COSINE, L2, LINE, TINY, look_with, lowest_kept, place_of, score_of
+from matryo.retrieve.guides.partition.vectors import (
+    add_product,
+    add_square,
+    fetch,
+    no_products,
+    pointer,
+    total_product,
+)
+
+__all__ = ["add_codes_to", "begin", "blocks_of", "fetch_row", "full_stage", "int8_stage", "sift"]
+
+_CODES_AHEAD, _ROWS_AHEAD = 12, 16   # candidates on their way
+
+
+@compiled
+def begin(tables, keys, places, sums, length):
+    # The candidates of the first stage, with the sums that their scores were made of.
+    for i in range(len(keys)):
+        places[i], sums[i] = place_of(keys[i]), score_of(keys[i])
+        fetch(tables.rows.ctypes.data + 4 * places[i])
+        other = tables.adjust[places[i]]
+        if tables.metric == L2:
+            sums[i] = np.float32(0.5) * (sums[i] - other)
+        elif tables.metric == COSINE:
+            sums[i] = sums[i] * np.float32(length) / other if other > 0 else np.float32(0)
+
+
+@compiled
+def _fetch_codes(tables, place, first, width):
+    fetch(tables.errors.ctypes.data + 4 * place)
+    for j in range(first, first + width, LINE):
+        fetch(tables.codes + place * tables.stride + j)
+
+
+@compiled
+def _add_codes(tables, look, first, places, sums):
+    # Add the products over some codes of each candidate, from column ``first`` of these on, to its sum.
+    width, count = len(look.coarse), len(places)
+    for i in range(min(_CODES_AHEAD, count)):
+        _fetch_codes(tables, places[i], first, width)
+    for i in range(count):
+        if i + _CODES_AHEAD < count:
+            _fetch_codes(tables, places[i + _CODES_AHEAD], first, width)
+        codes = carray(pointer(tables.codes + places[i] * tables.stride + first), (width,), np.int8)
+        high = low = zeros()
+        for j in range(0, width, LINE):
+            high = add_long_dot(codes, j, look.coarse, j, high)
+            low = add_long_dot(codes, j, look.fine, j, low)
+        dot = 128.0 * total(high) + total(low)
+        sums[i] += np.float32(dot * look.scale + look.shift)
+
+
+@compiled
+def add_codes_to(tables, dim, done, vector, places, sums, coarse, fine):
+    # Add the codes of the columns done … dim to the sums.
+    if dim > done:
+        first = (done - tables.dim) // LINE * LINE
+        width = (dim - tables.dim + LINE - 1) // LINE * LINE - first
+        start = done - tables.dim - first
+        look = look_with(vector, tables.columns, done, dim, start, coarse[:width], fine[:width], 1.0)
+        _add_codes(tables, look, first, places, sums)
+
+
+@compiled
+def int8_stage(tables, dim, done, level, vector, length, places, sums, keys, coarse, fine):
+    # Add the codes of the columns done … dim, and make keys of the scores.
+    add_codes_to(tables, dim, done, vector, places, sums, coarse, fine)
+    inverse, last = np.float32(1 / length) if length > 0 else np.float32(0), tables.levels - 1
+    for i in range(len(places)):
+        score = sums[i]
+        if tables.metric == L2:
+            norm = tables.norms[tables.rows[places[i]], level]
+            score = np.float32(2) * score - norm * norm
+        elif tables.metric == COSINE:
+            score *= inverse
+            if level < last:
+                norms = tables.norms[tables.rows[places[i]]]
+                score *= norms[last] / max(norms[level], TINY)
+                score = min(max(score, np.float32(-1)), np.float32(1))
+        keys[i] = key_of(score, places[i])
+
+
+@compiled
+def blocks_of(tables, done, dim):
+    # Those that hold the columns done … dim in full precision: address, first column, end.
+    first = last = 0
+    for number in range(tables.block_count):
+        first += tables.blocks[number, 1] < done
+        last += tables.blocks[number, 1] < dim
+    return tables.blocks[first:last]
+
+
+@compiled
+def fetch_row(blocks, size, row):
+    for number in range(len(blocks)):
+        width = size * (blocks[number, 2] - blocks[number, 1])
+        start = blocks[number, 0] + row * width
+        for at in range(start & -LINE, start + width, LINE):
+            fetch(at)
+
+
+@compiled
+def _row_product(blocks, row, apart, vector, like):
+    # Of the columns of a row with those of the query; for L2, the square of how far they are apart. Rows hold numbers
+    # as ``like`` does.
+    size, sum_ = like.itemsize, np.float32(0)
+    even = odd = no_products()
+    for number in range(len(blocks)):
+        first = blocks[number, 1]
+        width = blocks[number, 2] - first
+        numbers = carray(pointer(blocks[number, 0] + size * row * width), (width,), like.dtype)
+        whole, pairs = width & -LANES, width & -(2 * LANES)
+        for j in range(0, pairs, 2 * LANES):
+            if apart:
+                even = add_square(numbers, j, vector, first + j, even)
+                odd = add_square(numbers, j + LANES, vector, first + j + LANES, odd)
+            else:
+                even = add_product(numbers, j, vector, first + j, even)
+                odd = add_product(numbers, j + LANES, vector, first + j + LANES, odd)
+        if pairs < whole:
+            if apart:
+                even = add_square(numbers, pairs, vector, first + pairs, even)
+            else:
+                even = add_product(numbers, pairs, vector, first + pairs, even)
+        for j in range(whole, width):
+            one, other = wide(numbers[j]), vector[first + j]
+            sum_ += (one - other) * (one - other) if apart else one * other
+    return total_product(even, odd) + sum_
+
+
+@compiled
+def full_stage(tables, dim, done, level, vector, length, places, sums, keys, final):
+    # Add columns in full precision, and make keys of the scores; in the end of rows, no more of places.
+    unit, count, apart = np.float32(1) / max(np.float32(length), TINY), len(places), tables.metric == L2
+    blocks, size, norms, levels = blocks_of(tables, done, dim), 2 if tables.half else 4, tables.norms, tables.levels
+    halves, rows = carray(pointer(tables.blocks[0, 0]), (0,), np.uint16), tables.rows
+    for i in range(min(_ROWS_AHEAD, count)):
+        fetch_row(blocks, size, np.int64(rows[places[i]]))
+    for i in range(count):
+        if i + _ROWS_AHEAD < count:
+            coming = np.int64(rows[places[i + _ROWS_AHEAD]])
+            fetch(norms.ctypes.data + 4 * coming * levels)
+            fetch_row(blocks, size, coming)
+        row = np.int64(rows[places[i]])
+        if size == 2:
+            score = _row_product(blocks, row, apart, vector, halves)
+        else:
+            score = _row_product(blocks, row, apart, vector, vector)
+        sums[i] = score = score + sums[i] if done else score
+        if apart:
+            score = -score
+        elif tables.metric == COSINE:
+            score = score * (np.float32(1) / max(norms[row, level], TINY)) * unit
+        keys[i] = key_of(score, row if final else places[i])
+
+
+@compiled
+def sift(places, sums, keys, spare, keep, k, margin):
+    # Those candidates that stay come to the front; gives how many.
+    spare[: len(keys)] = keys
+    lowest, left = lowest_kept(spare[: len(keys)], keep, k, margin), 0
+    for i in range(len(keys)):
+        if keys[i] >= lowest:
+            places[left], sums[left], keys[left] = places[i], sums[i], keys[i]
+            left += 1
+    return left

@@ -1,0 +1,147 @@
+"""Instructions that the search of partitions needs beside those of :mod:`matryo.retrieve.engines.compiled.kernels`.
+
+Memory is asked for before it is needed; scores of a tile are compared with a bar at once; and sixteen numbers of a
+row in full precision are multiplied at a time, float16 widened as it is loaded.
+"""
+
+# mypy: ignore-errors
+# ruff: noqa: ARG001
+# The types here are numba's, and so are the rules: an intrinsic must name the arguments that its code is made for.
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic, models, register_model
+
+from matryo.retrieve.engines.compiled.kernels import FLOATS, INTS, LANES, SUMS, bits, load, spread, widen
+
+__all__ = ["add_product", "add_square", "fetch", "graded", "no_products", "pointer", "reaching", "total_product"]
+
+
+
+class _Products(types.Type):
+    """``LANES`` floats, in registers."""
+
+
+_products = _Products(name=f"float32x{LANES}")
+
+
+@register_model(_Products)
+class _ProductsModel(models.PrimitiveModel):
+    def __init__(self, manager, kind):
+        super().__init__(manager, kind, FLOATS)
+
+
+def _call(builder, name, result, *args, **options):
+    kind = ir.FunctionType(result, [arg.type for arg in args])
+    function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+    return builder.call(function, args, **options)
+
+
+@intrinsic
+def pointer(_typing, address):
+    """What lies at an address."""
+
+    def emit(_context, builder, _signature, args):
+        return builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+
+    return types.voidptr(types.int64), emit
+
+
+@intrinsic
+def fetch(_typing, address):
+    """Ask for the cache line at an address, which need not exist; nobody waits for it.
+
+    It comes to the second cache, which takes many more at a time than the first.
+    """
+
+    def emit(context, builder, _signature, args):
+        start = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+        # To read, into the second cache, data.
+        _call(builder, "llvm.prefetch.p0i8", ir.VoidType(), start, *(ir.Constant(ir.IntType(32), n) for n in (0, 2, 1)))
+        return context.get_dummy_value()
+
+    return types.void(types.int64), emit
+
+
+@intrinsic
+def graded(_typing, high, low, scale, shift, adjust, place, times, scores, at, bar):
+    """Store scores made of dots ``128 · high + low``; a bit for each above the bar.
+
+    A score is ``scale · dot + shift``, times or plus what ``adjust`` has for the row. NaN there is no row.
+    """
+
+    def emit(context, builder, signature, args):
+        # As floats: of many columns, the sum would be too large for 32 bits.
+        upper = builder.fmul(builder.sitofp(args[0], FLOATS), ir.Constant(FLOATS, [128.0] * LANES))
+        both = builder.fadd(upper, builder.sitofp(args[1], FLOATS))
+        made = builder.fmul(both, spread(builder, args[2], FLOATS))
+        made = builder.fadd(made, spread(builder, args[3], FLOATS))
+        other = load(context, builder, signature.args[4], args[4], args[5], FLOATS, align=4)
+        made = builder.select(args[6], builder.fmul(made, other), builder.fadd(made, other))
+        start = builder.gep(context.make_array(signature.args[7])(context, builder, args[7]).data, [args[8]])
+        builder.store(made, builder.bitcast(start, FLOATS.as_pointer()), align=4)
+        return bits(builder, builder.fcmp_ordered(">", made, spread(builder, args[9], FLOATS)))
+
+    given = (SUMS, SUMS, types.float32, types.float32, adjust, types.intp, types.boolean, scores, types.intp)
+    return types.uint64(*given, types.float32), emit
+
+
+@intrinsic
+def reaching(_typing, scores, at, bar):
+    """A bit for each of ``LANES`` scores that is not below the bar; none for NaN."""
+
+    def emit(context, builder, signature, args):
+        found = load(context, builder, signature.args[0], args[0], args[1], FLOATS, align=4)
+        return bits(builder, builder.fcmp_ordered(">=", found, spread(builder, args[2], FLOATS)))
+
+    return types.uint64(scores, types.intp, types.float32), emit
+
+
+@intrinsic
+def no_products(_typing):
+    """A vector of zeros."""
+    return _products(), lambda *_: ir.Constant(FLOATS, None)
+
+
+def _both(context, builder, signature, args):
+    half = signature.args[0].dtype == types.uint16
+    kind = ir.VectorType(ir.IntType(16), LANES) if half else FLOATS
+    read = load(context, builder, signature.args[0], args[0], args[1], kind)
+    other = load(context, builder, signature.args[2], args[2], args[3], FLOATS, align=4)
+    return widen(builder, read, FLOATS, INTS) if half else read, other
+
+
+@intrinsic
+def add_product(_typing, row, at, vector, first, sums):
+    """Add the products of ``LANES`` numbers of a row, float32 or the bits of float16, with those of a vector."""
+
+    def emit(context, builder, signature, args):
+        read, other = _both(context, builder, signature, args)
+        return _call(builder, f"llvm.fma.v{LANES}f32", FLOATS, read, other, args[4])
+
+    return _products(row, types.intp, vector, types.intp, _products), emit
+
+
+@intrinsic
+def add_square(_typing, row, at, vector, first, sums):
+    """Add the squares of the differences of such numbers."""
+
+    def emit(context, builder, signature, args):
+        apart = builder.fsub(*_both(context, builder, signature, args))
+        return _call(builder, f"llvm.fma.v{LANES}f32", FLOATS, apart, apart, args[4])
+
+    return _products(row, types.intp, vector, types.intp, _products), emit
+
+
+@intrinsic
+def total_product(_typing, sums, others):
+    """The sum over the lanes of both."""
+
+    def emit(_context, builder, _signature, args):
+        number, zero = ir.FloatType(), ir.Constant(ir.FloatType(), 0.0)
+        both = builder.fadd(*args)
+        return _call(builder, f"llvm.vector.reduce.fadd.v{LANES}f32", number, zero, both, fastmath=("reassoc",))
+
+    return types.float32(_products, _products), emit

@@ -1,0 +1,1 @@
+"""The sketch guide: exact search that proves which rows need not be read."""

@@ -1,0 +1,168 @@
+"""Certified search as one compiled call: a query in codes, the scan, what the bounds leave, and the best of that.
+
+Nothing is handed back in between, so threads share queries without waiting for each other. What stays the same from
+query to query is rows of numbers and addresses, made once: of the sketch, of its levels, and of the blocks.
+
+numba keeps what it compiled, and looks at this file alone to see whether that is stale: after a change in one that it
+imports, touch it.
+"""
+
+# mypy: ignore-errors
+# The types here are numba's.
+
+from __future__ import annotations
+
+import numpy as np
+from numba import carray
+
+from matryo.retrieve.engines.compiled.kernels import (
+    LANES,
+    add_distances_at,
+    add_exactly_at,
+    compiled,
+    scan_sketch,
+    sift_more,
+    sift_sketch,
+)
+from matryo.retrieve.guides.partition.vectors import pointer
+
+__all__ = ["COSINE", "IP", "L2", "certify", "look_at"]
+
+COSINE, IP, L2 = range(3)
+_FINE = 127 * 128 + 63   # the largest code of a query: 128 · high + low
+_TINY = np.finfo(np.float64).tiny
+
+
+@compiled
+def _turned(axes, vector, low, dim):
+    # The coordinates ``low`` … ``dim``. Rows are sliced, as an index that might be negative hinders the compiler, and
+    # taken four at a time, so that sums are loaded and stored less often.
+    turned, whole = np.zeros(dim - low), len(vector) // 4 * 4
+    for i in range(0, whole, 4):
+        one, two, three, four = vector[i], vector[i + 1], vector[i + 2], vector[i + 3]
+        a, b, c, d = axes[i, low:dim], axes[i + 1, low:dim], axes[i + 2, low:dim], axes[i + 3, low:dim]
+        for j in range(len(turned)):
+            turned[j] += one * a[j] + two * b[j] + three * c[j] + four * d[j]
+    for i in range(whole, len(vector)):
+        last, rest = vector[i], axes[i, low:dim]
+        for j in range(len(turned)):
+            turned[j] += last * rest[j]
+    return turned
+
+
+@compiled
+def look_at(axes, steps, vector, low, dim, error, length, before, factor, high, fine):
+    """A query at one level, of which it has the coordinates ``low`` … ``dim``: codes 128 · ``high`` + ``fine``.
+
+    A row's score is at most scale · (product of codes) + offset + reach · tail + slack. Gives scale, reach, slack, the
+    sum of the codes, and what is to be handed on as ``before``: the square of what has been turned so far, and what
+    rounding of the query may have changed so far.
+    """
+    known, rounded = before
+    turned, square = _turned(axes, vector, low, dim), 0.0
+    for i in range(len(vector)):
+        square += vector[i] * vector[i]
+    largest, added = 0.0, 0.0
+    for j in range(dim - low):
+        known += turned[j] * turned[j]
+        turned[j] *= steps[low + j]
+        largest = max(largest, abs(turned[j]))
+        added += abs(turned[j])
+    scale = largest / _FINE if largest / _FINE > 0 else 1.0
+    sum_, rest = np.int64(0), 0.0
+    for j in range(dim - low):
+        code = np.int32(np.rint(turned[j] / scale))
+        rest += (turned[j] - code * scale) ** 2
+        upper = (code + np.int32(64)) >> np.int32(7)
+        high[j], fine[j] = upper, code - (upper << np.int32(7))
+        sum_ += code
+    rounded += np.sqrt(rest) * length
+    # A handful of steps in float32, each right to 2⁻²⁴ of the largest number it may meet; rows are at most 1 long.
+    norm = np.sqrt(square)
+    rounding = 2.0**-21 * (factor * (255 * added + norm) + 1) + 2.0**-48 * square
+    reach = factor * (np.sqrt(max(0.0, square - known)) + 1e-6 * norm)
+    slack = factor * (np.sqrt(known) * error + rounded) + rounding
+    return factor * scale, reach, slack, sum_, (known, rounded)
+
+
+@compiled
+def _exact(blocks, half, metric, exponent, given, vector, rows):
+    # The scores of some rows, in the unit of the sketch.
+    sums, squares = np.zeros(len(rows)), np.zeros(len(rows))
+    for number in range(len(blocks)):
+        low, high, count = blocks[number, 1], blocks[number, 2], blocks[number, 3]
+        shape, place = (count, high - low), pointer(blocks[number, 0])
+        if metric == L2 and half:
+            add_distances_at(carray(place, shape, np.uint16), given[low:high], rows, squares)
+        elif metric == L2:
+            add_distances_at(carray(place, shape, np.float32), given[low:high], rows, squares)
+        elif half:
+            add_exactly_at(carray(place, shape, np.uint16), vector[low:high], rows, sums, squares)
+        else:
+            add_exactly_at(carray(place, shape, np.float32), vector[low:high], rows, sums, squares)
+    for i in range(len(rows)):
+        if metric == L2:   # made of norms, the distances of near rows would drown
+            sums[i] = -squares[i] * 2.0 ** (-2 * exponent)
+        elif metric == IP:
+            sums[i] *= 2.0**-exponent
+        else:
+            sums[i] /= max(np.sqrt(squares[i]), _TINY)
+    return sums
+
+
+@compiled
+def _write(rows, scores, k, found, best):
+    # The best k, best first; of equal scores the smaller row. Rows come in order.
+    if len(rows) > 4 * k:   # sorting is what takes long: only those that may be among the best
+        places = np.flatnonzero(scores >= np.partition(scores, len(scores) - k)[len(scores) - k])
+        rows, scores = rows[places], scores[places]
+    order = np.argsort(-scores, kind="mergesort")
+    for i in range(min(k, len(order))):
+        found[i], best[i] = rows[order[i]], scores[order[i]]
+
+
+@compiled
+def certify(about, levels, bounds, blocks, offsets, allowed, given, vectors, k, spare, few, scratch, found, best, left):
+    """The best ``k`` rows of each query, and their scores in the unit of the sketch, into ``found`` and ``best``.
+
+    ``left`` gets how many rows each level left. Of a query [d] ``vectors`` has what is sketched, ``given`` what was
+    asked. ``spare`` rows beside the k that look best are read for a higher bar; where ``few`` are left, all are read.
+    """
+    metric, exponent, half, count, width = about[0], about[1], about[2], about[3], about[4]
+    axes = carray(pointer(about[5]), (vectors.shape[1], width), np.float64)
+    steps = carray(pointer(about[6]), (width,), np.float64)
+    dots, held, sums = scratch
+    tiles = carray(pointer(levels[0, 0]), (len(dots) // LANES, levels[0, 3] // 4, LANES, 4), np.uint8)
+    high, fine = np.empty(width, np.int8), np.empty(width, np.int8)
+    factor = 2.0 if metric == L2 else 1.0
+    for one in range(len(vectors)):
+        vector, before, rows = vectors[one], (0.0, 0.0), held[:0]
+        bar = -np.inf
+        for number in range(len(levels)):
+            low, dim = levels[number, 2], levels[number, 3]
+            tails = carray(pointer(levels[number, 1]), (len(dots),), np.float32)
+            coded = high[: dim - low], fine[: dim - low]
+            scale, reach, slack, sum_, before = look_at(
+                axes, steps, vector, low, dim, bounds[number, 0], bounds[number, 1], before, factor, *coded
+            )
+            if number == 0:
+                near = scan_sketch(tiles, *coded, np.float32(scale), offsets, allowed, dots, count, k + spare)
+                scores = _exact(blocks, half, metric, exponent, given[one], vector, near)
+                if len(near) >= k:
+                    bar = np.partition(scores, len(near) - k)[len(near) - k]
+                if metric == L2:   # bounds are of 2·q·x − ‖x‖²
+                    bar += vector @ vector
+                moved = np.float32(bar - slack + scale * 128 * sum_)
+                moved -= np.float32(2.0**-22) * abs(moved)
+                kept = sift_sketch(dots, np.float32(scale), offsets, tails, np.float32(reach), moved, allowed, held,
+                                   sums, count)
+                sums[:kept] -= scale * 128 * sum_
+            else:
+                codes = carray(pointer(levels[number, 0]), (count, dim - low), np.int8)
+                kept = sift_more(codes, *coded, scale, offsets, tails, reach, bar - slack, rows, sums[: len(rows)])
+            rows = held[:kept]
+            left[one, number] = kept
+            if kept <= few:
+                break
+        scores = _exact(blocks, half, metric, exponent, given[one], vector, rows)
+        _write(rows, scores, k, found[one], best[one])

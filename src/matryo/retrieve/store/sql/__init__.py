@@ -1,0 +1,1 @@
+"""The SQLite file of a store: every statement, and filters on payloads."""

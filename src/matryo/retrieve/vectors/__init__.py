@@ -1,0 +1,1 @@
+"""Vectors as searches read them: prefix blocks, metrics, and checked queries."""

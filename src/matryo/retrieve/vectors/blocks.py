@@ -1,0 +1,216 @@
+"""Vectors in prefix blocks: a stage reads only the columns it adds, from memory or from a mapped file.
+
+A block holds, row by row, the columns that one dim of the nesting adds. The norms of all prefixes lie beside, so a
+score is right at every dim. The first blocks may have copies in int8, a quarter of the bytes of float32.
+
+>>> from matryo.nesting import Nesting
+>>> blocks = Blocks.of([[3, 4, 12], [0, 0, 1]], Nesting([2, 3]), int8_up_to=2)
+>>> blocks.norms.tolist(), [block.shape for block in blocks.full]
+([[5.0, 13.0], [0.0, 1.0]], [(2, 2), (2, 1)])
+>>> blocks.int8[0].codes.tolist()           # of 4 / 127 each
+[[95, 127], [0, 0]]
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from matryo.errors import EmbeddingsError, InputError, NestingError
+from matryo.nesting import Nesting, prefix_norms
+from matryo.retrieve.vectors.array_folder import open_arrays, picked, verify_arrays, write_arrays
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from matryo.retrieve.plan.plan import Precision
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+    Floats = np.ndarray[Any, np.dtype[np.float32]]
+    Codes = np.ndarray[Any, np.dtype[np.int8]]
+    Rows = slice | np.ndarray[Any, np.dtype[np.int64]]
+
+__all__ = ["HEADER", "Blocks", "Int8Block", "checked_norms"]
+
+HEADER = "blocks.json"
+FORMAT = 1
+"""The version of the folder's layout; it grows when an older matryo could no longer read it."""
+
+_DTYPES = ("float32", "float16")
+_LARGEST = 2.0**62   # the longest vector: two such are (2 · 2⁶²)² = 2¹²⁶ apart, which float32 holds
+_TILE = 1 << 20   # the numbers of a tile of rows while they are put into blocks
+
+
+@dataclass(frozen=True, eq=False)
+class Int8Block:
+    """A block in 8 bits: ``scale · codes`` is within half a ``scale`` of it, everywhere."""
+
+    codes: Codes
+    scale: np.float32
+
+    @classmethod
+    def of(cls, block: Array) -> Int8Block:
+        """Symmetric: the largest magnitude of the block becomes 127."""
+        largest = max((float(np.abs(part.astype(np.float32)).max()) for part in _parts(block)), default=0.0)
+        scale = np.float32(largest / 127)
+        if scale == 0:
+            return cls(_frozen(np.zeros(block.shape, np.int8)), np.float32(1))
+        codes = np.empty(block.shape, np.int8)
+        for part, out in zip(_parts(block), _parts(codes), strict=True):
+            out[:] = np.clip(np.rint(part / np.float64(scale)), -127, 127)
+        return cls(_frozen(codes), scale)
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """Vectors in the blocks of a nesting. Nothing is ever written through these arrays, which may be mapped files."""
+
+    nesting: Nesting
+    full: tuple[Array, ...]
+    """Each block, [count, width], float32 or float16."""
+    int8: Mapping[int, Int8Block]
+    """By the block's number, copies of the first blocks."""
+    norms: Floats
+    """Of the prefixes of what is stored, [count, dims]."""
+
+    @classmethod
+    def of(cls, vectors: Any, nesting: Nesting, *, dtype: str = "float32", int8_up_to: int = 0) -> Blocks:
+        """A copy of ``vectors`` in blocks; those up to the dim ``int8_up_to`` in int8 too."""
+        if dtype not in _DTYPES:
+            raise InputError("dtype must be float32 or float16", got=repr(dtype), cure="float32 is safe")
+        array = _as_rows(vectors, nesting.dim)
+        count = len(array)
+        full = [np.empty((count, high - low), dtype) for low, high in nesting.blocks]
+        norms = np.empty((count, len(nesting)), np.float32)
+        step = max(1, _TILE // nesting.dim)
+        for start in range(0, count, step):
+            rows = slice(start, start + step)
+            with np.errstate(over="ignore"):   # told by the norms, with the row
+                tile = np.asarray(array[rows]).astype(dtype)
+            norms[rows] = checked_norms(tile, nesting, "vectors", start)
+            for block, (low, high) in zip(full, nesting.blocks, strict=True):
+                block[rows] = tile[:, low:high]
+        made = cls(nesting, tuple(map(_frozen, full)), {}, _frozen(norms))
+        small = range(made.level(int8_up_to) + 1 if int8_up_to else 0)
+        return cls(nesting, made.full, {number: Int8Block.of(full[number]) for number in small}, made.norms)
+
+    @property
+    def count(self) -> int:
+        """How many vectors there are."""
+        return len(self.norms)
+
+    @cached_property
+    def picked(self) -> tuple[Array, ...]:
+        """The same as ``full``, for who picks single rows."""
+        return tuple(map(picked, self.full))
+
+    @property
+    def dtype(self) -> str:
+        """What the blocks are stored as, float32 or float16."""
+        return str(self.full[0].dtype)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __repr__(self) -> str:
+        dims = " ".join(map(str, self.nesting.dims))
+        return f"Blocks({self.count} × {dims}, {self.dtype}{f', {len(self.int8)} in int8' if self.int8 else ''})"
+
+    def level(self, dim: int) -> int:
+        """The number of the block that ends at ``dim``."""
+        if dim not in self.nesting.dims:
+            raise NestingError(
+                f"dim must be one of the nesting's, {', '.join(map(str, self.nesting.dims))}", got=dim, cure="pick one"
+            )
+        return self.nesting.dims.index(dim)
+
+    def check_has(self, dim: int, precision: Precision) -> None:
+        """Raise unless the columns up to ``dim`` are stored in ``precision``."""
+        if precision == "int8" and self.level(dim) not in self.int8:
+            raise InputError(
+                f"a stage in int8 needs copies in int8 of the blocks up to its dim, {dim}",
+                got=f"copies of {len(self.int8)} blocks",
+                cure=f"store the vectors with int8_up_to={dim}, or plan in full precision",
+            )
+
+    def columns(self, number: int, rows: Rows, precision: Precision = "full") -> Floats:
+        """Some ``rows`` of one block as float32, [rows, width]; a view where no bit has to change."""
+        self.check_has(self.nesting.dims[number], precision)
+        if precision == "full":
+            return self.full[number][rows].astype(np.float32, copy=False)
+        return self.int8[number].codes[rows] * self.int8[number].scale
+
+    def rows(self, indices: Rows, dim: int, precision: Precision = "full") -> Floats:
+        """The first ``dim`` columns of some rows, as float32 [rows, dim]."""
+        parts = [self.columns(number, indices, precision) for number in range(self.level(dim) + 1)]
+        return np.concatenate(parts, axis=1)
+
+    def write(self, folder: str | Path) -> None:
+        """Write a new ``folder``, which appears whole or not at all: a ``.npy`` a block, and a header of checksums."""
+        scales = [float(self.int8[number].scale) for number in sorted(self.int8)]
+        about = {"count": self.count, "dtype": self.dtype, "nesting": asdict(self.nesting), "scales": scales}
+        write_arrays(folder, HEADER, FORMAT, about, self._arrays())
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Blocks:
+        """Map a folder's files without reading them; :meth:`verify` reads every byte."""
+        about, arrays = open_arrays(folder, HEADER, FORMAT)
+        nesting = Nesting(about["nesting"]["dims"], about["nesting"]["weights"])
+        full = [arrays[_name(number)] for number in range(len(nesting))]
+        int8 = {i: Int8Block(arrays[_name(i, "int8")], np.float32(scale)) for i, scale in enumerate(about["scales"])}
+        return cls(nesting, tuple(full), int8, arrays["norms"])
+
+    @staticmethod
+    def verify(folder: str | Path) -> None:
+        """Read every byte of a folder and raise, naming the file, where a checksum differs."""
+        verify_arrays(folder, HEADER)
+
+    def _arrays(self) -> dict[str, Array]:
+        full = {_name(number): block for number, block in enumerate(self.full)}
+        return {**full, **{_name(i, "int8"): one.codes for i, one in self.int8.items()}, "norms": self.norms}
+
+
+def checked_norms(vectors: Array, nesting: Nesting, what: str, first: int = 0) -> Floats:
+    """The norms of every prefix, summed in float64; raises, naming the row, where no score could be made of one."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        norms = prefix_norms(vectors.astype(np.float64), nesting.dims)
+    bad = np.flatnonzero(~(norms[:, -1] <= _LARGEST))
+    if len(bad):
+        raise EmbeddingsError(
+            f"{what} must be finite in {vectors.dtype}, with a norm of at most 2⁶²",
+            got=f"{len(bad)} bad rows, the first is row {first + bad[0]}",
+            cure="drop those rows, or encode them again",
+        )
+    return norms.astype(np.float32)
+
+
+def _name(number: int, kind: str = "block") -> str:
+    return f"{kind}-{number:02d}"
+
+
+def _as_rows(vectors: Any, dim: int) -> Array:
+    # Not converted here: a mapped file of any size is read tile by tile.
+    array = vectors if isinstance(vectors, np.ndarray) else np.asarray(vectors)
+    if array.ndim != 2 or array.shape[1] != dim or array.dtype.kind not in "fiu":
+        raise EmbeddingsError(
+            f"vectors must be a two-dimensional array of real numbers with {dim} columns, as the nesting has",
+            got=f"shape {array.shape}, {array.dtype}",
+            cure="give one row a vector; a single one is vectors[None]",
+        )
+    if len(array) >= 0xFFFFFFFF:
+        raise EmbeddingsError("blocks must have fewer than 2³² − 1 rows", got=len(array), cure="split them")
+    return array
+
+
+def _parts(block: Array) -> list[Array]:
+    step = max(1, _TILE // block.shape[1])
+    return [block[start : start + step] for start in range(0, len(block), step)]
+
+
+def _frozen(array: Array) -> Array:
+    array.flags.writeable = False
+    return array

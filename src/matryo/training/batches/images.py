@@ -1,0 +1,222 @@
+"""Images as the network takes them: a small split stays decoded on the device, a large one streams from workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import Dataset as TorchDataset
+
+from matryo.data import decode_all
+from matryo.data.images.damaged import Mended
+from matryo.data.images.decode import processors
+from matryo.errors import DataError, MatryoError
+from matryo.training.batches.augment import DRAWS, Normalise, X, Y, augment, crop_box, draws
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    from matryo.data import ImageSplit
+    from matryo.training.batches.order import Rows
+    from matryo.training.recipe.fields import Recipe
+
+__all__ = ["ResidentImages", "StreamedImages", "centred_images", "fits_on_device", "open_images", "size_at"]
+
+_RESIDENT_LIMIT = 4 * 2**30
+
+
+def open_images(
+    split: ImageSplit, recipe: Recipe, device: torch.device, *, progress: bool
+) -> ResidentImages | StreamedImages:
+    """The images of a split, for training."""
+    if recipe.data.damaged == "gray":
+        split = Mended(split, recipe.data.size)
+    if fits_on_device(split, recipe):
+        return ResidentImages(split, recipe, device, progress)
+    if recipe.augment.crop == "affine":
+        raise DataError(
+            "augment.crop = affine works on images kept on the device",
+            got=f"images of {split.shape or 'various sizes'}, trained at {recipe.data.size} px",
+            cure="pack them at that size (matryo.data.pack), or use --augment.crop resized",
+        )
+    return StreamedImages(split, recipe, device)
+
+
+def fits_on_device(split: ImageSplit, recipe: Recipe) -> bool:
+    """Whether the decoded split is kept in memory as it is (and augmented there)."""
+    wanted, size, end = recipe.data.resident, recipe.data.size, recipe.data.size_end or recipe.data.size
+    fits = split.shape == (size, size) == (end, end)
+    if wanted == "yes" and not fits:
+        trained = f"{size} px" if size == end else f"{size} to {end} px"
+        raise DataError(
+            "data.resident = yes needs images that all have the one training size",
+            got=f"images of {split.shape or 'various sizes'}, trained at {trained}",
+            cure="pack them at that size, or use data.resident = auto",
+        )
+    return fits and (wanted == "yes" or (wanted == "auto" and len(split) * size**2 * 3 <= _RESIDENT_LIMIT))
+
+
+def size_at(recipe: Recipe, epoch: int) -> int:
+    """Pixels a side in ``epoch``: from size to size_end over size_ramp, in between at multiples of 32."""
+    data = recipe.data
+    if not data.size_end or epoch <= data.size_ramp[0]:
+        return data.size
+    if epoch >= data.size_ramp[1]:
+        return data.size_end
+    between = np.interp(epoch, data.size_ramp, (data.size, data.size_end))
+    return max(32, round(float(between) / 32) * 32)
+
+
+class ResidentImages:
+    """All images, decoded on the device and varied there."""
+
+    def __init__(self, split: ImageSplit, recipe: Recipe, device: torch.device, progress: bool) -> None:
+        self.recipe, self.device = recipe, device
+        self.normalise = Normalise(recipe.data.mean, recipe.data.std, device)
+        self.images = torch.from_numpy(decode_all(split, progress=progress)).to(device)
+
+    def stream(self, epoch: int, rows: Rows) -> Iterator[Tensor]:
+        """The images at ``rows``, [steps, batch], varied as in ``epoch``, a batch a step."""
+        # The whole epoch's order and draws go over in two copies, so a step waits for none.
+        chosen = torch.from_numpy(rows).to(self.device)
+        u = draws(self.recipe.loop.seed, epoch, rows.reshape(-1)).reshape(*rows.shape, DRAWS)
+        numbers = torch.from_numpy(u).to(self.device)
+        for step in range(len(rows)):
+            images = augment(self.images[chosen[step]], numbers[step], self.recipe.augment, cropped=False)
+            yield self.normalise(images)
+
+
+class StreamedImages:
+    """Images decoded and cropped by worker processes as they are needed."""
+
+    def __init__(self, split: ImageSplit, recipe: Recipe, device: torch.device) -> None:
+        self.recipe, self.device = recipe, device
+        self.normalise = Normalise(recipe.data.mean, recipe.data.std, device)
+        self.wanted: list[list[tuple[int, int, int]]] = []   # the sampler: refilled for every epoch
+        self.loader = _loader(_CroppedImages(split, recipe), self.wanted, recipe, device, persistent=True)
+
+    def stream(self, epoch: int, rows: Rows) -> Iterator[Tensor]:
+        """The images at ``rows``, [steps, batch], varied as in ``epoch``, a batch a step."""
+        size = size_at(self.recipe, epoch)
+        self.wanted[:] = [[(epoch, int(i), size) for i in some] for some in rows]
+        for pixels, numbers in _checked(self.loader):
+            images, u = (part.to(self.device, non_blocking=True) for part in (pixels, numbers))
+            yield self.normalise(augment(images, u, self.recipe.augment, cropped=True))
+
+
+class _CroppedImages(TorchDataset[Any]):
+    """What a worker process does for one image: decode it and take its crop at the wanted size."""
+
+    def __init__(self, split: ImageSplit, recipe: Recipe) -> None:
+        self.split, self.recipe = split, recipe
+
+    def __getitem__(self, wanted: tuple[int, int, int]) -> tuple[Any, Any]:
+        epoch, index, size = wanted
+        u = draws(self.recipe.loop.seed, epoch, np.array([index]))[0]
+        pixels = self.split.image(index)
+        height, width = pixels.shape[:2]
+        if self.recipe.augment.crop == "resized":
+            box = crop_box(u, height, width, self.recipe.augment)
+        elif self.recipe.augment.crop == "pad":
+            box = _shifted_square(u, height, width, self.recipe.augment.pad / size)
+        else:
+            box = _central_square(height, width, 1.0)
+        return _resize(pixels, box, size), u
+
+
+def centred_images(
+    split: ImageSplit, recipe: Recipe, device: torch.device, rows: list[list[int]], workers: int | None = None
+) -> Iterator[Tensor]:
+    """The images at ``rows``, a batch a list, as the network sees them when encoding (no augmentation)."""
+    size = recipe.data.encoded_size
+    reader = _CentredImages(split, size, recipe.data.test_crop)
+    normalise = Normalise(recipe.data.mean, recipe.data.std, device)
+    small = split.shape == (size, size) or len(rows) <= 1   # not worth starting processes for
+    for pixels in _checked(_loader(reader, rows, recipe, device, workers=0 if small else workers)):
+        yield normalise(pixels.to(device))
+
+
+class _CentredImages(TorchDataset[Any]):
+    def __init__(self, split: ImageSplit, size: int, crop: float) -> None:
+        self.split, self.size, self.crop = split, size, crop
+
+    def __getitem__(self, index: int) -> Any:
+        pixels = self.split.image(index)
+        box = _central_square(pixels.shape[0], pixels.shape[1], self.crop)
+        return _resize(pixels, box, self.size)
+
+
+def _loader(
+    reader: TorchDataset[Any],
+    rows: list[Any],
+    recipe: Recipe,
+    device: torch.device,
+    *,
+    workers: int | None = None,
+    persistent: bool = False,
+) -> DataLoader[Any]:
+    count = min(recipe.data.workers if workers is None else workers, processors())
+    return DataLoader(
+        _Careful(reader),
+        batch_sampler=rows,
+        num_workers=count,
+        persistent_workers=persistent and count > 0,
+        pin_memory=device.type == "cuda",
+        # Forking a process that holds threads and a GPU is asking for trouble; workers live for the whole run.
+        multiprocessing_context="spawn" if count else None,
+        collate_fn=_together,
+    )
+
+
+class _Careful(TorchDataset[Any]):
+    """A reader whose errors come back as values: torch would wrap a raised one in a worker's traceback."""
+
+    def __init__(self, reader: TorchDataset[Any]) -> None:
+        self.reader = reader
+
+    def __getitem__(self, wanted: Any) -> Any:
+        try:
+            return self.reader[wanted]
+        except MatryoError as error:
+            return error
+
+
+def _together(items: list[Any]) -> Any:
+    error = next((item for item in items if isinstance(item, MatryoError)), None)
+    return default_collate(items) if error is None else error
+
+
+def _checked(batches: DataLoader[Any]) -> Iterator[Any]:
+    for batch in batches:
+        if isinstance(batch, MatryoError):
+            try:
+                raise batch
+            finally:
+                del batch   # else the error holds this frame, this frame the loader, and its processes are waited for
+        yield batch
+
+
+def _central_square(height: int, width: int, share: float) -> tuple[float, float, float, float]:
+    side = min(height, width) * share
+    left, top = (width - side) / 2, (height - side) / 2
+    return left, top, left + side, top + side
+
+
+def _shifted_square(u: Any, height: int, width: int, share: float) -> tuple[float, float, float, float]:
+    """A crop of one minus ``share`` of the side, at a random place: padding has no meaning for large images."""
+    side = min(height, width) * (1 - share)
+    left, top = float(u[X]) * (width - side), float(u[Y]) * (height - side)
+    return left, top, left + side, top + side
+
+
+def _resize(pixels: Any, box: tuple[float, float, float, float], size: int) -> Any:
+    if pixels.shape[0] == pixels.shape[1] == size and box == (0.0, 0.0, float(size), float(size)):
+        return pixels
+    from PIL import Image
+
+    chosen = Image.fromarray(pixels).resize((size, size), Image.Resampling.BILINEAR, box=box)
+    return np.array(chosen)   # a copy: torch wants to own what it is given

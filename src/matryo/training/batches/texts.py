@@ -1,0 +1,125 @@
+"""Texts as the network takes them: numbered once and kept on the device without padding; batches are padded to 8s."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from matryo.data.dataset import PairSplit, TextSplit
+from matryo.data.texts.tokenizer import Tokenizer
+from matryo.encoders import Tokens
+from matryo.errors import DataError, RecipeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from matryo.training.batches.order import Rows
+    from matryo.training.distributed import Group
+    from matryo.training.recipe.fields import Recipe
+
+__all__ = ["TOKENIZER", "ResidentTexts", "StreamedTexts", "open_texts", "open_tokenizer", "texts_of", "to_tokens"]
+
+TOKENIZER = "tokenizer.json"
+_RESIDENT_LIMIT = 4_000_000   # texts; more are numbered as they come
+_MULTIPLE = 8   # as Tokenizer.encode rounds lengths up
+
+
+def open_texts(
+    split: TextSplit, tokenizer: Tokenizer, recipe: Recipe, device: torch.device
+) -> ResidentTexts | StreamedTexts:
+    """The texts of a split, for training."""
+    kind = ResidentTexts if len(split) <= _RESIDENT_LIMIT else StreamedTexts
+    return kind(split, tokenizer, recipe.text.length, device)
+
+
+class ResidentTexts:
+    """All texts as numbers on the device, end to end."""
+
+    def __init__(self, split: TextSplit, tokenizer: Tokenizer, length: int, device: torch.device) -> None:
+        flat, offsets = tokenizer.flat(_all(split), length)
+        if not len(flat):
+            raise DataError("texts must have a token", got="none in the whole split", cure="check its text column")
+        self.length, self.pad, self.device = length, tokenizer.pad, device
+        self.ids = torch.from_numpy(flat).to(device)
+        self.starts = torch.from_numpy(offsets[:-1]).to(device)
+        self.counts = np.diff(offsets)
+
+    def stream(self, epoch: int, rows: Rows) -> Iterator[Tokens]:   # noqa: ARG002 - texts do not vary by epoch
+        """The texts at ``rows``, [steps, batch], a batch a step."""
+        chosen, counts = torch.from_numpy(rows).to(self.device), self.counts[rows]
+        on_device = torch.from_numpy(counts).to(self.device)
+        for step, some in enumerate(counts):   # shapes are known without waiting for the device
+            longest = int(some.max())
+            width = max(longest, min(-(-longest // _MULTIPLE) * _MULTIPLE, self.length))
+            places = torch.arange(width, device=self.device)
+            kept = places < on_device[step][:, None]
+            index = (self.starts[chosen[step]][:, None] + places).clamp(max=len(self.ids) - 1)
+            ids = self.ids[index].long().where(kept, self.pad)
+            yield Tokens(ids, None if int(some.min()) == width else kept)
+
+
+class StreamedTexts:
+    """Texts that are numbered as they are needed: for splits of many millions."""
+
+    def __init__(self, split: TextSplit, tokenizer: Tokenizer, length: int, device: torch.device) -> None:
+        self.split, self.tokenizer, self.length, self.device = split, tokenizer, length, device
+
+    def stream(self, epoch: int, rows: Rows) -> Iterator[Tokens]:   # noqa: ARG002 - texts do not vary by epoch
+        """The texts at ``rows``, [steps, batch], a batch a step."""
+        for some in rows:
+            yield to_tokens([self.split.text(int(i)) for i in some], self.tokenizer, self.length, self.device)
+
+
+def to_tokens(texts: Sequence[str], tokenizer: Tokenizer, length: int, device: torch.device) -> Tokens:
+    """A batch of texts on the device."""
+    ids, mask = tokenizer.encode(texts, length)
+    kept = None if mask.all() else torch.from_numpy(mask)
+    return Tokens(torch.from_numpy(ids).long(), kept).to(device)
+
+
+def texts_of(split: Any) -> list[TextSplit]:
+    """The texts in a split: all of it, or a side or both of pairs."""
+    sides = [split.queries, split.candidates] if isinstance(split, PairSplit) else [split]
+    same = len(sides) == 2 and sides[0] is sides[1]
+    return [side for side in sides[: 1 if same else 2] if isinstance(side, TextSplit)]
+
+
+def open_tokenizer(recipe: Recipe, split: Any, folder: Path, group: Group, *, begun: bool) -> Tokenizer | None:
+    """The tokenizer of a run, which lies in its folder; made first, unless the run has begun. None if nothing is text.
+
+    One that lies there before the run has begun may be of another recipe, which failed.
+    """
+    texts = texts_of(split)
+    if not texts:
+        return None
+    path = folder / TOKENIZER
+    if group.first and not (begun and path.exists()):
+        _make_tokenizer(recipe, texts).save(path)
+    group.wait()
+    return Tokenizer.open(path)
+
+
+def _make_tokenizer(recipe: Recipe, texts: list[TextSplit]) -> Tokenizer:
+    """In this order: the one named; that of the weights begun with, or of the teacher; one trained on the texts."""
+    if recipe.text.tokenizer:
+        return Tokenizer.open(recipe.text.tokenizer)
+    name = recipe.text.encoder or recipe.encoder.name
+    for place in (name.partition(":")[2], recipe.finetune.start, recipe.objective.teacher.rpartition(":")[2]):
+        if place and Path(place).is_dir():
+            return Tokenizer.open(place)
+    if ":" in name:
+        raise RecipeError(
+            "a pretrained encoder of texts needs its own tokenizer",
+            got=f"{name}, which is no folder",
+            cure="download it and give its folder, or name a tokenizer.json: --text.tokenizer PATH",
+        )
+    return Tokenizer.train(
+        (text for split in texts for text in _all(split)), recipe.text.vocabulary, recipe.text.lowercase
+    )
+
+
+def _all(split: TextSplit) -> Iterator[str]:
+    return (split.text(i) for i in range(len(split)))

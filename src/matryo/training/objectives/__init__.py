@@ -1,0 +1,1 @@
+"""Objectives: the models that a recipe can train, each an encoder with its nested loss."""

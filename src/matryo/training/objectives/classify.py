@@ -1,0 +1,55 @@
+"""Classifier: an encoder with a nested head, trained on labelled images or texts."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from matryo.encoders import SlimmableLinear, SlimmableResNet
+from matryo.errors import InputError
+from matryo.heads import NestedLinear
+from matryo.training.objectives.base import NestedModel
+
+__all__ = ["Classifier", "at_width"]
+
+
+class Classifier(NestedModel):
+    """Images or texts to embeddings, and to the loss of the head at every dim.
+
+    A slimmable one has an embedding for each width, [widths, batch, d], wherever others have the one [batch, d].
+    """
+
+    def __init__(self, encoder: nn.Module, head: NestedLinear, label_smoothing: float = 0.0) -> None:
+        super().__init__()
+        self.encoder, self.head, self.nesting = encoder, head, head.nesting
+        self.label_smoothing = label_smoothing
+
+    def forward(self, inputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """The embeddings [batch, d] and the unweighted loss at each dim [dims]."""
+        z = self.encoder(inputs)
+        return z, self.head.losses(z, target, label_smoothing=self.label_smoothing)
+
+    def hits(self, z: Tensor, target: Tensor) -> Tensor:
+        """The share of the batch classified right at each dim."""
+        return (self.head.logits(z.float()).argmax(-1) == target).float().mean(1)
+
+    def weigh(self, losses: Tensor) -> Tensor:
+        """Σ c_m · losses[m], with the weights that the head carries."""
+        return self.head.weigh(losses)
+
+
+def at_width(model: NestedModel, width: float) -> NestedModel:
+    """A slimmable model at one width, as a plain model whose head reads its whole embedding; others as they are."""
+    if isinstance(model, Classifier):
+        encoder, head = model.encoder, model.head
+        if isinstance(encoder, SlimmableResNet) and isinstance(head, SlimmableLinear):
+            with torch.random.fork_rng(devices=[]):   # first weights are drawn, and overwritten
+                plain = encoder.narrow(width)
+                return Classifier(plain, head.narrow(plain.dim), model.label_smoothing)
+    if width != 1:
+        raise InputError(
+            "only a slimmable network has several widths",
+            got=f"width {width:g}",
+            cure="train one with --head.kind slimmable, or leave the width out",
+        )
+    return model

@@ -1,0 +1,84 @@
+"""A teacher: a trained model or a pretrained encoder that says, once a batch, what the student should find near."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from matryo.data.texts.tokenizer import Tokenizer
+from matryo.encoders import build_encoder
+from matryo.errors import RecipeError
+from matryo.training.batches.texts import TOKENIZER
+from matryo.training.objectives.base import NestedModel
+from matryo.training.objectives.pairs import embed_side
+from matryo.training.recipe.against_data import check_length
+from matryo.training.run.folder import RUN
+from matryo.training.run.trained import open_trained
+from matryo.training.step import autocast
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from matryo.training.recipe.fields import Recipe
+
+__all__ = ["Teacher", "open_teacher"]
+
+
+class Teacher:
+    """Called with the inputs of a batch, it gives their vectors, without gradients."""
+
+    def __init__(self, network: nn.Module, recipe: Recipe, device: torch.device) -> None:
+        self.network, self.recipe, self.device = network.to(device).eval(), recipe, device
+
+    def __call__(self, inputs: Any) -> Tensor:
+        """Images or tokens → [batch, its dim]."""
+        with torch.no_grad(), autocast(self.recipe, self.device):
+            if isinstance(self.network, NestedModel):
+                return self.network.embed(inputs)
+            return embed_side(self.network, inputs).float()
+
+
+def open_teacher(recipe: Recipe, tokenizer: Tokenizer | None, device: torch.device) -> Teacher:
+    """The teacher that a recipe names: a run folder, or an encoder. It must read what the student reads."""
+    name = recipe.objective.teacher
+    run = Path(name)
+    if not (run / RUN).is_file():
+        if ":" not in name and (run.exists() or len(run.parts) > 1):   # what looks like a path is no encoder
+            raise RecipeError(
+                "objective.teacher must be the folder of a complete run, or an encoder",
+                got=f"{name}, which {'holds no run.json' if run.exists() else 'does not exist'}",
+                cure="check the path, or let its training finish",
+            )
+        network = build_encoder(name, size=recipe.data.size, pretrained=name.startswith("timm:"))
+        if tokenizer is not None:
+            check_length(recipe, network, f"the teacher {name}")
+        _check_words(recipe, Path(name.partition(":")[2]), tokenizer)
+        return Teacher(network, recipe, device)
+    model = open_trained(run)
+    theirs, ours = model.recipe.data, recipe.data
+    if tokenizer is None and (theirs.mean, theirs.std) != (ours.mean, ours.std):
+        raise RecipeError(
+            "student and teacher must see the same images",
+            got=f"data.mean {ours.mean} and {theirs.mean}",
+            cure="give the student the data.mean and data.std of the teacher",
+        )
+    if tokenizer is not None:
+        check_length(recipe, model.network, f"the teacher {name}")
+    _check_words(recipe, run, tokenizer)
+    return Teacher(model.network, recipe, device)
+
+
+def _check_words(recipe: Recipe, folder: Path, tokenizer: Tokenizer | None) -> None:
+    if tokenizer is None or not (folder / TOKENIZER).is_file():
+        return
+    theirs = Tokenizer.open(folder)
+    sample = ["Student and teacher must number the same pieces of words alike: 12,345 unbelievable cases."]
+    mine, other = (one.encode(sample, recipe.text.length)[0].tolist() for one in (tokenizer, theirs))
+    if mine != other or tokenizer.vocabulary != theirs.vocabulary:
+        raise RecipeError(
+            "student and teacher must have one tokenizer",
+            got=f"another in {folder}",
+            cure=f"use --text.tokenizer {folder}",
+        )

@@ -1,0 +1,1 @@
+"""The run folder: checkpoints, logs, and what a finished training leaves behind."""

@@ -1,0 +1,225 @@
+"""The compiled scan: the same bits whatever else is asked for, within its memory, and never needed."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from matryo.evaluation.knn.search import Scan, search
+
+numba = pytest.importorskip("numba")
+kernel = importlib.import_module("matryo.evaluation.knn.kernel")
+module = importlib.import_module("matryo.evaluation.knn.search")
+
+DIMS = [1, 5, 8, 12, 33, 48, 80]
+
+
+def random_vectors(rows: int, seed: int) -> np.ndarray:
+    spectrum = 1 / np.sqrt(1 + np.arange(80))
+    return (np.random.default_rng(seed).standard_normal((rows, 80)) * spectrum).astype(np.float32)
+
+
+def test_a_dim_gives_the_same_bits_alone_and_in_any_company() -> None:
+    database, queries = random_vectors(5003, 0), random_vectors(61, 1)
+    together = search(database, queries, DIMS, 50, fast=True)
+    for dim in DIMS:
+        alone = search(database, queries, [dim], 50, fast=True)[dim]
+        np.testing.assert_array_equal(together[dim], alone)
+        lonely = [search(database, query[None], [dim], 50, fast=True)[dim] for query in queries[:7]]
+        np.testing.assert_array_equal(together[dim][:7], np.concatenate(lonely))
+
+
+@pytest.mark.parametrize("k", [1, 2, 31, 32, 33, 64, 1500])
+def test_it_agrees_with_numpy_up_to_rounding(k: int) -> None:
+    database, queries = random_vectors(1500, 2), random_vectors(29, 3)
+    fast, plain = (search(database, queries, DIMS, k, fast=fast) for fast in (True, False))
+    for dim in DIMS:
+        unit = [rows[:, :dim] / np.linalg.norm(rows[:, :dim], axis=1, keepdims=True) for rows in (queries, database)]
+        scores = unit[0].astype(np.float64) @ unit[1].T
+        found = [np.take_along_axis(scores, hits[dim], 1) for hits in (fast, plain)]
+        np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-6)
+        assert all(len(set(row)) == k for row in fast[dim].tolist())
+
+
+def test_a_file_that_may_not_be_written_is_searched_like_any_other(tmp_path: Path) -> None:
+    database, queries = random_vectors(300, 5), random_vectors(9, 6)
+    np.save(tmp_path / "database.npy", database)
+    mapped = np.load(tmp_path / "database.npy", mmap_mode="r")
+    np.testing.assert_array_equal(
+        search(mapped, queries, [80], 10, fast=True)[80], search(database, queries, [80], 10, fast=True)[80]
+    )
+
+
+def test_integers_give_the_same_neighbours_as_numpy() -> None:
+    rng = np.random.default_rng(4)   # sums of small integers are exact in any order: the same scores, the same ties
+    database, queries = (rng.integers(-2, 3, (rows, 80)).astype(np.float16) for rows in (1999, 40))
+    database[::7] = 0
+    fast, plain = (search(database, queries, DIMS, 120, fast=fast) for fast in (True, False))
+    for dim in DIMS:
+        np.testing.assert_array_equal(fast[dim], plain[dim])
+
+
+@pytest.mark.parametrize(("dim", "dims", "k", "count"), [(8, 1, 1, 10**6), (512, 13, 100, 10**6), (64, 7, 3000, 3000)])
+def test_its_memory_stays_within_the_budget(dim: int, dims: int, k: int, count: int) -> None:
+    budget = 128 << 20
+    rows = kernel.Scan.batch(dim, dims, k, count, budget)
+    chosen = range(dim - dims + 1, dim + 1)
+    scan = kernel.Scan(np.zeros((rows, dim), np.float32), list(chosen), k, count)
+    tile = np.ones((scan.rows, dim), np.float32)
+    scan.load(tile)
+    queries, result = rows * dim * 4, rows * dims * k * 8
+    assert rows > kernel.QUERIES * kernel.THREADS
+    held = sum(array.nbytes for array in (*scan.state, *scan.tile))
+    assert held + queries + result <= budget * 1.05   # the last few queries may be padding
+
+
+def kinds() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Vectors that are hard on 16 bits: what is found must be exact all the same."""
+    rng = np.random.default_rng(7)
+    database, queries = random_vectors(1500, 8), random_vectors(29, 9)
+    steep = np.exp2(-rng.permutation(80).astype(np.float32))   # columns from 1 to 2⁻⁷⁹
+    late = np.exp2(np.minimum(np.arange(80) - 40, 0)).astype(np.float32)   # small prefixes of large vectors
+    some = np.zeros_like(database)
+    some[::3] = database[::3]
+    one = np.where(np.arange(80) == 3, database, 0)   # 16 bits hold no more than this one column
+    near = 1 + 1e-5 * database   # all within what rounding may hide
+    return {
+        "steep": (database * steep, queries * steep),
+        "steep database": (database * steep, queries),
+        "late": (database * late, queries * late),
+        "zeros": (some, queries),
+        "one column": (one + 1e-6 * database, queries),
+        "nearly alike": (near, 1 + 1e-5 * queries),
+        "nearly alike, against any": (near, queries),
+        "many norms": (database * np.exp2(rng.integers(-40, 41, (1500, 1))).astype(np.float32), queries),
+        "tiny": (database * np.float32(1e-21), queries),
+        "tiny or not": (database * rng.choice(np.array([1e-22, 1], np.float32), (1500, 1)), queries),
+        "denormal": (np.where(rng.random((1500, 80)) < 0.5, np.float32(1e-42), database), queries * np.float32(1e-15)),
+    }
+
+
+@pytest.mark.parametrize("kind", kinds())
+@pytest.mark.parametrize("k", [1, 20])
+def test_vectors_that_round_badly_are_found_exactly(kind: str, k: int) -> None:
+    database, queries = kinds()[kind]
+    fast = search(database, queries, DIMS, k, fast=True)
+    for dim in DIMS:
+        sides = [rows[:, :dim].astype(np.float64) for rows in (queries, database)]
+        # The norm as the search has it: squares below what float32 can hold are lost.
+        norms = [np.sqrt((side**2).sum(1).astype(np.float32)) for side in sides]
+        norms = [np.maximum(norm, np.finfo(np.float32).tiny).astype(np.float64) for norm in norms]
+        scores = sides[0] @ sides[1].T / norms[1] / np.linalg.norm(queries.astype(np.float64), axis=1)[:, None]
+        found = np.take_along_axis(scores, fast[dim], 1)
+        best = -np.sort(-scores, axis=1)[:, :k]
+        np.testing.assert_allclose(found, best, rtol=0, atol=2e-7 * np.abs(scores).max())
+        assert all(len(set(row)) == k for row in fast[dim].tolist())
+        alone = search(database, queries[:1], [dim], k, fast=True)[dim]
+        np.testing.assert_array_equal(fast[dim][:1], alone)
+
+
+@pytest.mark.parametrize("order", ["shuffled", "by class", "best first", "best last"])
+def test_the_guess_of_a_bar_changes_nothing(monkeypatch: pytest.MonkeyPatch, order: str) -> None:
+    rng = np.random.default_rng(10)
+    database, queries = random_vectors(20000, 11)[:, :8], random_vectors(13, 12)[:, :8]
+    cosine = (database @ queries[0]) / np.linalg.norm(database, axis=1)
+    places = {"shuffled": rng.permutation(20000), "best first": np.argsort(-cosine), "best last": np.argsort(cosine)}
+    database = database[places.get(order, np.lexsort([database[:, 1], database[:, 0] > 0]))]
+    guessed = search(database, queries, [2, 5, 8], 40, fast=True)
+    monkeypatch.setattr(kernel.Scan, "guess", lambda *_: None)
+    plain = search(database, queries, [2, 5, 8], 40, fast=True)
+    for dim in guessed:
+        np.testing.assert_array_equal(guessed[dim], plain[dim])
+
+
+def test_a_guess_that_is_too_high_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best are all in the sample, so what few of them reach no other row does: for one query, not for the other."""
+    rng = np.random.default_rng(15)
+    database = rng.normal(size=(20000, 4)).astype(np.float32)
+    database[:2500, 0] += 9
+    monkeypatch.setattr(module, "_sample", lambda rows, dim: rows[:2500, :dim])
+    queries, k = np.float32([[1, 0, 0, 0], [0, 1, 0, 0]]), 400
+    short = []
+    monkeypatch.setattr(kernel.Scan, "short", lambda scan, of=kernel.Scan.short: short.append(of(scan)) or short[-1])
+    hits = search(database, queries, [2, 4], k, fast=True)
+    assert short[0].tolist() == [True, False]
+    for dim, found in hits.items():
+        rows = database[:, :dim].astype(np.float64)
+        score = (queries[:, :dim] @ rows.T) / np.linalg.norm(rows, axis=1)
+        best = -np.sort(-score, axis=1)[:, :k]
+        np.testing.assert_allclose(np.take_along_axis(score, found, 1), best, atol=1e-6)
+
+
+def test_equal_rows_tie_exactly_wherever_they_are() -> None:
+    few = random_vectors(7, 13)
+    database, queries = np.tile(few, (300, 1)), random_vectors(5, 14)
+    for hits in search(database, queries, [*range(2, 81)], 600, fast=True).values():
+        for row in hits:
+            assert (np.diff(row[:300]) == 7).all()   # the nearest of the seven, all of it, in order
+            assert (np.diff(row[300:]) == 7).all()
+
+
+def test_a_change_of_the_instructions_is_a_change_of_the_loop() -> None:
+    # numba keeps what it compiled until kernel.py changes, so kernel.py must change with what it is made of.
+    text = Path(kernel.machine.__file__).read_bytes()
+    assert hashlib.sha256(text).hexdigest()[:16] == kernel._VECTORS
+
+
+def test_it_is_taken_for_long_searches_only() -> None:
+    assert module._pick(None, 1000) is Scan
+    assert module._pick(None, 10**12) is kernel.Scan
+    assert module._pick(True, 1) is kernel.Scan
+    assert module._pick(False, 10**12) is Scan
+
+
+def run(code: str, **environment: str) -> str:
+    begin = "import importlib, sys, numpy as np\nones = np.ones((3, 4), np.float32)\n"
+    command, variables = [sys.executable, "-c", begin + code], {**os.environ, **environment}
+    return subprocess.run(command, capture_output=True, text=True, env=variables, check=True).stdout.strip()
+
+
+def test_without_numba_a_search_is_numpys_unless_it_must_be_fast() -> None:
+    code = """
+sys.modules["numba"] = None   # as good as not installed
+search = importlib.import_module("matryo.evaluation.knn.search")
+search._REPAYS = 0
+print(search.search(ones, ones, [2, 4], 2)[4].tolist())
+try:
+    search.search(ones, ones, [4], 2, fast=True)
+except ImportError as error:
+    print(error)
+"""
+    assert run(code).splitlines() == [str([[0, 1]] * 3), "this needs numba: pip install 'matryo[evaluate]'"]
+
+
+ANOTHER = """
+from matryo.evaluation import search
+rng = np.random.default_rng(0)
+database, queries = (rng.integers(-9, 10, (rows, 37)).astype(np.float32) for rows in (3000, 11))
+for dim, hits in search(database, queries, [1, 8, 16, 37], 30, fast=True).items():
+    print(dim, hits.tolist())
+"""
+
+
+@pytest.fixture(scope="module")
+def found_here() -> str:
+    return run(ANOTHER)
+
+
+@pytest.mark.parametrize(("name", "features"), [("haswell", "+avx,+avx2,+fma"), ("x86-64", "+sse2")])
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="names another kind of processor")
+def test_another_processor_finds_the_same(name: str, features: str, found_here: str) -> None:
+    assert run(ANOTHER, NUMBA_CPU_NAME=name, NUMBA_CPU_FEATURES=features) == found_here
+
+
+def test_it_needs_no_folder_to_keep_what_was_compiled_in() -> None:
+    code = "from matryo.evaluation import search\nprint(search(ones, ones, [2, 4], 2, fast=True)[4].tolist())"
+    nowhere = run(code, NUMBA_CACHE_LOCATOR_CLASSES="UserProvidedCacheLocator", NUMBA_CACHE_DIR="")
+    assert nowhere == str([[0, 1]] * 3)

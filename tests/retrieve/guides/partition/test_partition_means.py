@@ -1,0 +1,70 @@
+"""Means against plain loops, and against clusters that are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from matryo.retrieve.guides.partition.means import find_means, nearest_mean, parts
+
+
+def planted(rng: np.random.Generator, clusters: int, each: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Tight clusters around far points, shuffled, and the number of each vector's cluster."""
+    centres = rng.standard_normal((clusters, width)) * 10
+    number = rng.permutation(np.repeat(np.arange(clusters), each))
+    return (centres[number] + rng.standard_normal((len(number), width)) * 0.01).astype(np.float32), number
+
+
+@pytest.mark.parametrize("round_", [False, True])
+def test_the_nearest_mean_is_the_nearest(round_: bool) -> None:
+    rng = np.random.default_rng(0)
+    vectors, means = rng.standard_normal((200, 6)).astype("f4"), rng.standard_normal((9, 6)).astype("f4")
+    if round_:
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        means /= np.linalg.norm(means, axis=1, keepdims=True)
+    for vector, found in zip(vectors, nearest_mean(vectors, means, round_=round_), strict=True):
+        distances = [float(np.sum((vector.astype(float) - mean) ** 2)) for mean in means]
+        assert distances[found] <= min(distances) + 1e-5
+
+
+def test_means_of_known_clusters_are_found() -> None:
+    rng = np.random.default_rng(1)
+    vectors, number = planted(rng, 5, 40, 8)
+    means = find_means(vectors, 25, round_=False, rng=rng)   # more than there are, as some begin in the same cluster
+    near = nearest_mean(vectors, means, round_=False)
+    for one in np.unique(near):
+        assert len(set(number[near == one])) == 1
+
+
+@pytest.mark.parametrize("round_", [False, True])
+def test_vectors_are_nearer_to_their_means_than_to_where_these_began(round_: bool) -> None:
+    vectors = np.random.default_rng(2).standard_normal((500, 4)).astype("f4")
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+
+    def spread(means: np.ndarray) -> float:
+        return float(np.square(vectors - means[nearest_mean(vectors, means, round_=round_)]).sum())
+
+    means = find_means(vectors, 20, round_=round_, rng=np.random.default_rng(3))
+    assert spread(means) < 0.9 * spread(vectors[np.random.default_rng(3).permutation(500)[:20]])
+    if round_:
+        np.testing.assert_allclose(np.linalg.norm(means, axis=1), 1, atol=1e-6)
+
+
+def test_as_many_means_as_vectors_are_the_vectors() -> None:
+    vectors = np.arange(12, dtype=np.float32).reshape(4, 3)
+    means = find_means(vectors, 4, round_=False, rng=np.random.default_rng(0))
+    assert sorted(means.tolist()) == vectors.tolist()
+
+
+def test_equal_vectors_leave_no_mean_undefined() -> None:
+    for round_ in (False, True):
+        means = find_means(np.ones((50, 4), np.float32) / 2, 8, round_=round_, rng=np.random.default_rng(0))
+        assert np.isfinite(means).all()
+        np.testing.assert_allclose(means, 0.5, atol=0.01)
+
+
+def test_parts_cover_all_rows_in_order() -> None:
+    for count, width in [(0, 3), (5, 1 << 30), (1 << 23, 1), (3, 1 << 21)]:
+        found = list(parts(count, width))
+        assert [part.start for part in found] == [0, *(part.stop for part in found[:-1])][: len(found)]
+        assert sum(part.stop - part.start for part in found) == count

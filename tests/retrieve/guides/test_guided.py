@@ -1,0 +1,158 @@
+"""Guides lead to what a scan finds: after additions, deletions, compaction, for readers, and in every metric."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from matryo.errors import IndexFolderError, InputError, NestingError
+from matryo.nesting import Nesting
+from matryo.retrieve import Index, Plan
+from matryo.retrieve.vectors.metric import METRICS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytest.importorskip("numba")
+NESTING = Nesting([8, 16, 32, 64])
+
+
+def some(count: int, seed: int = 0) -> np.ndarray:
+    values = np.random.default_rng(seed).standard_normal((count, 64)) * np.linspace(2, 0.2, 64)
+    return values.astype(np.float32)
+
+
+def true(vectors: np.ndarray, queries: np.ndarray, metric: str) -> np.ndarray:
+    a, b = queries.astype(np.float64), vectors.astype(np.float64)
+    if metric == "cosine":
+        a, b = (one / np.linalg.norm(one, axis=1, keepdims=True) for one in (a, b))
+    scores = -np.square(a[:, None] - b).sum(-1) if metric == "l2" else a @ b.T
+    return np.argsort(-scores, axis=1, kind="stable")
+
+
+@pytest.fixture(params=METRICS)
+def guided(request, tmp_path: Path) -> tuple[Index, np.ndarray, np.ndarray]:
+    vectors, queries = some(3000), some(20, seed=1)
+    index = Index.create(tmp_path / "index", NESTING, metric=request.param)
+    index.add(vectors)
+    index.store.compact()   # out of SQLite, into a segment
+    index.build()
+    assert sorted(index.store.snapshot().segments[0].guides) == ["partition", "sketch"]
+    return index, vectors, queries
+
+
+EVERY = Plan.of([(64, 3000, "int8"), (64, 10)])
+PROBED = Plan.of([(64, 400, "int8"), (64, 10)])
+
+
+def test_exact_search_is_exact(guided) -> None:
+    index, vectors, queries = guided
+    order = true(vectors, queries, index.metric)
+    for hits in (index.search(queries, k=7), index.search(queries, k=7, exact=True)):
+        np.testing.assert_array_equal(hits.ids, order[:, :7])
+    index.delete(order[0, :3].tolist())
+    left = order[0][~np.isin(order[0], order[0, :3])]
+    np.testing.assert_array_equal(index.search(queries[0], k=7).ids[0], left[:7])
+
+
+def test_partitions_that_are_all_visited_miss_nothing(guided) -> None:
+    index, vectors, queries = guided
+    order = true(vectors, queries, index.metric)
+    for probe in (None, 1.0):
+        plan = Plan(EVERY.stages, probe=probe)
+        np.testing.assert_array_equal(index.search(queries, k=7, plan=plan).ids, order[:, :7])
+    few = index.search(queries, k=7, plan=Plan(PROBED.stages, probe=0.5)).ids
+    assert np.mean([np.isin(a, b).mean() for a, b in zip(order[:, :7], few, strict=True)]) > 0.6
+
+
+def test_what_is_added_later_is_found_too(guided) -> None:
+    index, vectors, queries = guided
+    index.add(queries, ids=list(range(5000, 5020)))
+    plan = Plan(PROBED.stages, probe=0.2)
+    far = -2 * queries if index.metric == "ip" else queries   # of inner products the longest may be larger
+    asked = queries if index.metric != "ip" else far * -0.5
+    for hits in (index.search(asked, k=3), index.search(asked, k=3, plan=plan)):
+        found = [5000 + i in row for i, row in enumerate(hits.ids.tolist())]
+        assert np.mean(found) == 1 or index.metric == "ip"
+    index.compact()
+    assert all(sorted(segment.guides) == ["partition", "sketch"] for segment in index.store.snapshot().segments)
+    both = np.concatenate([vectors, queries])
+    ids = np.concatenate([np.arange(3000), np.arange(5000, 5020)])
+    np.testing.assert_array_equal(index.search(asked, k=7).ids, ids[true(both, asked, index.metric)[:, :7]])
+
+
+def test_a_reader_sees_guides_when_they_are_there(tmp_path: Path) -> None:
+    vectors = some(2000)
+    with Index.create(tmp_path / "index", NESTING) as writer:
+        writer.add(vectors)
+        writer.store.compact()
+        with Index.open(tmp_path / "index") as reader:
+            before = reader.search(vectors[:5], k=5)
+            with pytest.raises(InputError, match=r"a plan with probe needs an index with a partition .*build"):
+                reader.search(vectors[:5], plan=Plan(PROBED.stages, probe=0.5))
+            writer.build(sketch=True, partition=32)
+            after = reader.search(vectors[:5], k=5)
+            np.testing.assert_array_equal(before.ids, after.ids)
+            held = reader.store.snapshot()
+            writer.build(partition=64)   # another in its place: the folder that the reader knew is gone
+            found = reader.search(vectors[:5], k=1, plan=Plan(PROBED.stages, probe=1.0))
+            assert found.ids[:, 0].tolist() == [*range(5)]
+            assert held is not reader.store.snapshot()
+
+
+def test_a_filter_restricts_guided_searches(tmp_path: Path) -> None:
+    vectors = some(2000)
+    with Index.create(tmp_path / "index", NESTING) as index:
+        index.add(vectors, payload=[{"even": i % 2 == 0} for i in range(2000)])
+        index.store.compact()
+        index.build()
+        order = true(vectors, vectors[:9], "cosine")
+        want = [[i for i in row if i % 2 == 0][:5] for row in order.tolist()]
+        for plan in (None, Plan(EVERY.stages, probe=1.0)):
+            assert index.search(vectors[:9], k=5, plan=plan, where={"even": True}).ids.tolist() == want
+
+
+def test_a_flipped_byte_of_a_guide_is_named(guided) -> None:
+    index, _, _ = guided
+    index.verify()
+    for path in sorted((index.store.path / "guides").rglob("*.*")):
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        good = path.read_bytes()
+        path.write_bytes(content)
+        with pytest.raises(IndexFolderError, match=path.name):
+            index.verify()
+        path.write_bytes(good)
+    index.verify()
+
+
+def test_a_probe_needs_a_first_stage_that_partitions_have(guided) -> None:
+    index, _, queries = guided
+    with pytest.raises(InputError, match=r"the first stage must be in int8 at the dim of the partitions' tiles, 64"):
+        index.search(queries, plan=Plan.adaptive(16, 64, keep=50, probe=0.1))
+
+
+def test_what_cannot_be_built_is_refused(tmp_path: Path) -> None:
+    with Index.create(tmp_path / "index", NESTING) as index:
+        with pytest.raises(NestingError, match="dims must be among"):
+            index.build(partition=33)
+        assert index.store.wanted() == {}
+        index.build()   # of nothing
+        assert sorted(index.store.wanted()) == ["partition", "sketch"]
+        assert index.search(some(2), k=3, plan=Plan(PROBED.stages, probe=0.5)).ids.tolist() == [[-1] * 3] * 2
+
+
+def test_a_walk_leads_to_the_plan_s_later_stages(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    vectors, queries = some(3000), some(20, seed=1)
+    with Index.create(tmp_path / "index", NESTING) as index:
+        index.add(vectors)
+        index.store.compact()
+        index.build(graph=32)
+        plan = Plan.adaptive(32, 64, keep=100, ef=200)
+        found, order = index.search(queries, k=5, plan=plan), true(vectors, queries, "cosine")[:, :5]
+        assert np.mean([np.isin(a, b).mean() for a, b in zip(order, found.ids, strict=True)]) > 0.9
+        with pytest.raises(InputError, match="the graph of this index is of 32 dims"):
+            index.search(queries, plan=Plan.adaptive(16, 64, keep=100, ef=200))
