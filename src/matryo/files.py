@@ -13,12 +13,44 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from matryo.errors import StorageError
+from matryo.errors import InputError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-__all__ = ["alone_with", "lock", "replacing", "sha256", "storage", "swap_in", "sync_folder", "write_json"]
+__all__ = [
+    "alone_with",
+    "check_may_write",
+    "lock",
+    "replacing",
+    "sha256",
+    "storage",
+    "swap_in",
+    "sync_folder",
+    "write_json",
+]
+
+
+def check_may_write(path: Path, *, force: bool = False, is_ours: Callable[[Path], bool] | None = None) -> None:
+    """Raise unless a command may write the file ``path``: the one rule about overwriting.
+
+    A path that does not exist and an empty file are free. An existing file is replaced only if ``is_ours`` recognises
+    its content as an earlier result of the same kind, or if the user passed ``--force``. A folder is never replaced
+    by a file. Call this before the work that produces the file, so that nothing is lost by a late refusal.
+
+    >>> check_may_write(Path(__file__))
+    Traceback (most recent call last):
+    ...
+    matryo.errors.InputError: ...files.py exists: choose another name, or --force to overwrite
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise InputError(f"{path} is a folder", cure="choose the name of a file")
+    if force or not path.exists() or (path.is_file() and path.stat().st_size == 0):
+        return
+    if path.is_file() and is_ours is not None and is_ours(path):
+        return
+    raise InputError(f"{path} exists", cure="choose another name, or --force to overwrite")
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ from matryo.files import alone_with, replacing, storage
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Result", "Row", "append_rows", "command_line", "read_rows", "stamp"]
+__all__ = ["Result", "Row", "append_rows", "check_may_append", "command_line", "holds_rows", "read_rows", "stamp"]
 
 _PACKAGES = ("numpy", "numba", "scipy", "torch", "triton", "timm", "transformers", "tokenizers",
              "sentence-transformers", "pillow", "faiss-cpu")
@@ -102,6 +102,7 @@ def append_rows(path: Path, rows: list[Row]) -> None:
     Several processes may add to one file.
     """
     path = Path(path)
+    check_may_append(path)
     lines = [(json.dumps(asdict(row), ensure_ascii=False) + "\n").encode() for row in rows]
     with alone_with(path):
         with storage(path):
@@ -109,6 +110,25 @@ def append_rows(path: Path, rows: list[Row]) -> None:
         with replacing(path) as file:
             file.write(old)
             file.writelines(lines)
+
+
+def holds_rows(path: Path) -> bool:
+    """Whether the first line of the file ``path`` is a result row."""
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            Row(**json.loads(file.readline()))
+    except (OSError, ValueError, TypeError):
+        return False
+    return True
+
+
+def check_may_append(path: Path) -> None:
+    """Raise unless rows may be added to ``path``: it does not exist, is empty, or holds result rows."""
+    path = Path(path)
+    if path.is_dir():
+        raise InputError(f"{path} is a folder", cure="choose the name of a file")
+    if path.is_file() and path.stat().st_size and not holds_rows(path):
+        raise InputError(f"{path} holds something other than result rows", cure="choose another name")
 
 
 def read_rows(path: Path) -> list[Row]:

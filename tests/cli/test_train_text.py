@@ -71,7 +71,7 @@ def test_pairs_become_two_folders(tmp_path, capsys):
     assert shown.endswith(f"next: matryo evaluate {run}\n")
     assert len((run / "embeddings" / "test" / "relevance.tsv").read_text().splitlines()) == 17
     assert main(words(["encode", run, "--data", tmp_path / "data", "--split", "test", "--quiet"])) == 0
-    assert "there already" in capsys.readouterr().out
+    assert "already complete" in capsys.readouterr().out
     write(tmp_path / "data" / "test.jsonl", rows[::-1])   # as many rows under the same name
     assert main(words(["encode", run, "--data", tmp_path / "data", "--split", "test", "--quiet"])) == 1
     assert "whose data has changed since): choose another --out, or pass --overwrite" in capsys.readouterr().err

@@ -18,7 +18,19 @@ if TYPE_CHECKING:
     from matryo.classify.walk import Answers
     from matryo.embeddings import EmbeddingSet
 
-__all__ = ["cascade_table", "curve_table", "write_answers"]
+__all__ = ["cascade_table", "curve_table", "is_answers", "write_answers"]
+
+_COLUMNS = ("id", "class", "confidence", "dim")
+
+
+def is_answers(path: Path) -> bool:
+    """Whether :func:`write_answers` wrote the file ``path``."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            line = file.readline().strip()
+        return line == ",".join(_COLUMNS) or tuple(json.loads(line)) == _COLUMNS
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def write_answers(out: Path, rows: EmbeddingSet, answers: Answers) -> None:
@@ -26,12 +38,11 @@ def write_answers(out: Path, rows: EmbeddingSet, answers: Answers) -> None:
     names = rows.classes or tuple(map(str, range(int(answers.columns.max(initial=0)) + 1)))
     columns = (rows.ids.tolist(), [names[column] for column in answers.columns], answers.confidence, answers.dims)
     lines = [(one, name, round(float(sure), 6), int(dim)) for one, name, sure, dim in zip(*columns, strict=True)]
-    title = ("id", "class", "confidence", "dim")
     text = io.StringIO(newline="")
     if out.suffix == ".csv":
-        csv.writer(text, lineterminator="\n").writerows([title, *lines])
+        csv.writer(text, lineterminator="\n").writerows([_COLUMNS, *lines])
     else:
-        text.writelines(json.dumps(dict(zip(title, line, strict=True)), ensure_ascii=False) + "\n" for line in lines)
+        text.writelines(json.dumps(dict(zip(_COLUMNS, line, strict=True)), ensure_ascii=False) + "\n" for line in lines)
     with replacing(out) as file:
         file.write(text.getvalue().encode())
 

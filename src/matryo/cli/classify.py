@@ -46,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, metavar="N", help="which rows these are [0]")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the answers to FILE.csv or FILE.jsonl")
     parser.add_argument("--save", type=Path, metavar="FILE", help="save the thresholds as JSON")
+    parser.add_argument("--force", action="store_true", help="overwrite existing files with --out and --save")
     parser.add_argument("--curve", action="store_true", help="accuracy against expected dim, over 30 hold-outs")
     parser.add_argument("--json", metavar="FILE", help="append the result rows to FILE; - prints them and no table")
 
@@ -97,6 +98,7 @@ def _check_options(args: argparse.Namespace) -> None:
 
     if args.out is not None and args.out.suffix not in (".csv", ".jsonl"):
         raise InputError("--out must end in .csv or .jsonl", got=args.out.name, cure="that says how it is written")
+    _check_files(args)
     choosing = ("strategy", "expected_dim", "max_loss", "confidence", "holdout", "seed", "curve")
     for option, idle, rule in (
         ("cascade", choosing, "--cascade brings its thresholds with it, and none are chosen"),
@@ -105,6 +107,31 @@ def _check_options(args: argparse.Namespace) -> None:
         given = [name for name in idle if not any(getattr(args, name) is unset for unset in (None, False))]
         if getattr(args, option) and given:
             raise InputError(rule, got=_typed(args, given), cure="drop one")
+
+
+def _check_files(args: argparse.Namespace) -> None:
+    """Raise before the work where a file of somebody else's would be overwritten."""
+    from matryo.classify.text import is_answers
+    from matryo.files import check_may_write
+    from matryo.results import check_may_append
+
+    if args.out:
+        check_may_write(args.out, force=args.force, is_ours=is_answers)
+    if args.save:
+        check_may_write(args.save, force=args.force, is_ours=_is_cascade)
+    if args.json and args.json != "-":
+        check_may_append(Path(args.json))
+
+
+def _is_cascade(path: Path) -> bool:
+    from matryo.classify import Cascade
+    from matryo.errors import InputError
+
+    try:
+        Cascade.load(path)
+    except InputError:
+        return False
+    return True
 
 
 def _typed(args: argparse.Namespace, names: Sequence[str]) -> str:

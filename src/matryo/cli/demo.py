@@ -21,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="folder for both runs [runs]")
     parser.add_argument("--epochs", type=int, metavar="N", help="train shorter or longer than the recipe says")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="another seed, another pair of models [0]")
+    parser.add_argument("--force", action="store_true", help="overwrite DIR/demo.jsonl whatever it holds")
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
 
 
@@ -32,10 +33,13 @@ def run(args: argparse.Namespace) -> None:
     from matryo.data import open_dataset
     from matryo.errors import MissingExtra
     from matryo.evaluation import Evaluation, table
+    from matryo.files import check_may_write
     from matryo.inference import encode_split, load
-    from matryo.results import append_rows
+    from matryo.results import append_rows, holds_rows
     from matryo.training import load_recipe, train
 
+    stored = args.out / "demo.jsonl"
+    check_may_write(stored, force=args.force, is_ours=holds_rows)
     dataset, progress = open_dataset("emoji"), not args.quiet
     changes = {"loop.seed": str(args.seed)} | ({"loop.epochs": str(args.epochs)} if args.epochs is not None else {})
     recipes = {
@@ -55,7 +59,6 @@ def run(args: argparse.Namespace) -> None:
     evaluated = [one.result for one in found if isinstance(one.result, Evaluation)]
     print("\n" + table([(one.model, one) for one in evaluated], show=("1-NN",)) + "\n")
     rows = [*map(run_row, folders), *to_rows(found)]
-    stored = args.out / "demo.jsonl"
     stored.unlink(missing_ok=True)
     append_rows(stored, rows)
     try:

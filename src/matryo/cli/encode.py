@@ -43,7 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--width", type=float, default=1.0, metavar="W", help="the width of a slimmable network [1.0]")
     parser.add_argument("--device", default="auto", metavar="DEVICE", help="auto, cpu, cuda or cuda:N")
-    parser.add_argument("--overwrite", action="store_true", help="encode again what is already there")
+    parser.add_argument(
+        "--force", "--overwrite", dest="force", action="store_true", help="encode again and replace existing embeddings"
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
@@ -56,20 +58,20 @@ def run(args: argparse.Namespace) -> None:
     dataset = _open(model, args.source or model.recipe.data.source, args.data, splits)
     home = args.run_folder / (f"width-{args.width:g}" if args.width != 1 else "")
     out = args.out or home / "embeddings"
-    options = {"dtype": args.dtype, "overwrite": args.overwrite, "progress": not args.quiet}
+    options = {"dtype": args.dtype, "overwrite": args.force, "progress": not args.quiet}
     for name in splits:
         folders = [out / name]
         pairs = hasattr(dataset.split(name), "pairs")
         if pairs:
             folders = [out / name / "queries", out / name / "candidates"]
-        there = [(folder / "manifest.json").exists() and not args.overwrite for folder in folders]
+        there = [(folder / "manifest.json").exists() and not args.force for folder in folders]
         if pairs:
             written = list(encode_pairs(model, dataset, name, out / name, **options))
         else:
             written = [encode_split(model, dataset, name, out / name, **options)]
         for folder, vectors, before in zip(folders, written, there, strict=True):
             print(f"{folder}: {len(vectors):,} vectors of {vectors.dim} dimensions"
-                  + (", there already (--overwrite encodes again)" if before else ""))
+                  + (", already complete (--force encodes again)" if before else ""))
     told = _evaluation(out, model.recipe.data.train)
     if told is not None:
         print(f"next: matryo evaluate {out.parent if args.out is None else out}{told}")

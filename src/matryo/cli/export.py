@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="result rows of `matryo evaluate --json`, for tables in the card; repeat for more",
     )  # fmt: skip
     parser.add_argument("--width", type=float, default=1.0, metavar="W", help="the width of a slimmable network [1.0]")
-    parser.add_argument("--overwrite", action="store_true", help="replace the export that is in the folder")
+    parser.add_argument("--force", "--overwrite", dest="force", action="store_true", help="replace an earlier export")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -35,5 +35,5 @@ def run(args: argparse.Namespace) -> None:
     out = args.out or args.run_folder / "export" / args.to
     name = "" if args.out else args.run_folder.resolve().name   # not that of the format, which its folder has
     rows = [row for path in args.rows for row in read_rows(path)]
-    export(args.run_folder, args.to, out, rows=rows, name=name, width=args.width, overwrite=args.overwrite)
+    export(args.run_folder, args.to, out, rows=rows, name=name, width=args.width, overwrite=args.force)
     print(f"{out}: written for {args.to}; {out / 'README.md'} shows how to load it")
