@@ -44,7 +44,7 @@ ALLOWED = {
 TORCH_SIDE = LEARNING | {"training", "inference", "export"}
 # On the numpy side, one engine may use torch; on the torch side, recipes are read without it.
 USES_TORCH = ("retrieve/engines/torch/*",)
-TORCH_FREE = ("training/__init__.py", "training/recipe/*.py", "inference/__init__.py")
+TORCH_FREE = ("training/__init__.py", "training/recipe/*.py", "training/run/paths.py", "inference/__init__.py")
 # Only these may need a compiler to be imported, so nothing imports them before it searches or computes on a GPU.
 KERNELS = ("evaluation/knn/*", "retrieve/engines/*", "retrieve/guides/*", "losses/engines/triton/*")
 EXTRAS = {"scipy", "numba", "triton", "matplotlib", "sklearn", "faiss", "pyarrow", "tokenizers", "transformers"}
@@ -111,7 +111,7 @@ def test_the_import_is_light():
     heavy = "{'torch', 'PIL', 'safetensors', 'tqdm', 'numpy'}"
     assert run(f"import sys, matryo; print({heavy} & set(sys.modules))").strip() == "set()"
     numpy_side = "import sys, matryo.data, matryo.embeddings, matryo.evaluation, "
-    numpy_side += "matryo.training.recipe.load, matryo.cli"
+    numpy_side += "matryo.training.run.paths, matryo.cli"
     assert run(f"{numpy_side}; print({{'torch', 'PIL'}} & set(sys.modules))").strip() == "set()"
 
 

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from matryo import training
+from matryo import inference
 from matryo.data import Dataset, Pairs, array_dataset, pair_dataset, text_dataset
 from matryo.errors import EmbeddingsError, InputError, NestingError
 from matryo.inference.encode import encode_pairs, encode_split
@@ -211,9 +211,9 @@ def test_encode_starts_no_processes_however_many_images(model, monkeypatch):
 
 def test_no_module_hides_a_public_name():
     """Importing a module puts it under its name in the package, where it would hide a lazy function of that name."""
-    modules = {info.name for info in pkgutil.iter_modules(training.__path__)}
-    assert not modules & set(training.__all__)
-    assert callable(training.load)
+    modules = {info.name for info in pkgutil.iter_modules(inference.__path__)}
+    assert not modules & set(inference.__all__)
+    assert callable(inference.load)
 
 
 def test_a_transparent_picture_is_laid_over_white_however_it_comes(model, tmp_path):

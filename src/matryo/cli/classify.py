@@ -274,9 +274,10 @@ def _only(folder: Path, splits: dict[str, Path]) -> str:
 def _open(folder: Path, splits: dict[str, Path], name: str) -> EmbeddingSet:
     from matryo.embeddings import EmbeddingSet
     from matryo.errors import EmbeddingsError
+    from matryo.training.run.paths import RunFolder
 
     if name not in splits:
-        trained = (folder / "run.json").exists()
+        trained = RunFolder(folder).complete
         raise EmbeddingsError(
             f"{folder} must hold embeddings of the split {name}",
             got=", ".join(splits),

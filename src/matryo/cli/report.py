@@ -94,17 +94,15 @@ def write_report(
 
 def _dataset(folder: Path, data: Path | None) -> Dataset | None:
     """The images that a run was trained on, if they can be opened; a page without pictures is still a page."""
-    import json
-
     from matryo.data import ImageSplit, open_dataset
     from matryo.data.open import BUNDLED
     from matryo.errors import DataError, MissingExtra
+    from matryo.training.run.paths import RunFolder
 
-    try:
-        facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        source, classes = facts["recipe"]["data"]["source"], facts["classes"]
-    except (OSError, ValueError, KeyError):
-        return None   # embeddings from elsewhere
+    run = RunFolder(folder)
+    if not run.complete:   # embeddings that were not made by matryo
+        return None
+    source, classes = run.recipe.data.source, run.classes
     if source not in BUNDLED and data is None:
         print(f"no pictures of {folder.name}: --data DIR says where they are", file=sys.stderr)
         return None

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from matryo.training.run.paths import RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -182,8 +183,8 @@ def _open_pairs(
 
 def _not_trained_on(folder: Path, splits: Collection[str]) -> list[str]:
     """All splits in the order of the recipe, but the one trained on, unless it is the only one."""
-    data = _run(folder).get("recipe", {}).get("data", {})
-    trained, tested = data.get("train", "train"), data.get("test", [])
+    run = RunFolder(folder)
+    trained, tested = (run.recipe.data.train, run.recipe.data.test) if run.complete else ("train", ())
     found = sorted(splits, key=lambda split: tested.index(split) if split in tested else len(tested))
     if len(found) > 1 and trained in found:
         print(f"left out {trained} of {folder.name}: it was trained on (--queries {trained} asks it)", file=sys.stderr)
@@ -193,17 +194,9 @@ def _not_trained_on(folder: Path, splits: Collection[str]) -> list[str]:
 
 def _sides(folder: Path) -> tuple[str, str]:
     """What a run was told apart: images and texts; else the roles that both have."""
-    sides = _run(folder).get("sides")
+    run = RunFolder(folder)
+    sides = run.sides if run.complete else ()
     return (sides[0], sides[1]) if sides and sides[0] != sides[1] else ("queries", "candidates")
-
-
-def _run(folder: Path) -> dict[str, Any]:
-    """What a run says of itself; nothing, where embeddings are from elsewhere."""
-    try:
-        facts: dict[str, Any] = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return facts
 
 
 def _seed(embeddings: EmbeddingSet) -> int | None:
@@ -259,13 +252,13 @@ def _cure(folder: Path, missing: Sequence[str], there: Collection[str]) -> str:
     """How to come by the ``missing`` splits: encode them, if this is a run."""
     from matryo.data.open import BUNDLED
 
-    run = _run(folder)
-    data = run.get("recipe", {}).get("data", {})
-    if not run:
+    run = RunFolder(folder)
+    if not run.complete:
         return "name others: --database, --queries" if there else "give a folder with an embeddings folder a split"
-    if "train" in missing and data.get("train") in there:
-        return f"say --database {data['train']}"
+    data = run.recipe.data
+    if "train" in missing and data.train in there:
+        return f"say --database {data.train}"
     if not there:   # all of the recipe; of pairs those it was not trained on, as no others are measured
-        missing = data.get("test", []) if run.get("sides") else []
-    where = "" if data.get("source") in BUNDLED else " --data DIR"
+        missing = data.test if run.sides else ()
+    where = "" if data.source in BUNDLED else " --data DIR"
     return f"matryo encode {folder}{where}" + "".join(f" --split {split}" for split in missing)

@@ -8,13 +8,13 @@ train RECIPE …`.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from matryo.results import Row
 from matryo.training.recipe.load import bundled_recipes, load_recipe, recipe_fields
+from matryo.training.run.paths import RunFolder
 
 __all__ = ["add_arguments", "print_run", "run", "run_row"]
 
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
     from matryo.data import open_dataset
     from matryo.training import train
 
-    complete = (out / "run.json").exists()
+    complete = RunFolder(out).complete
     train(recipe, open_dataset(recipe.data.source, args.data), out, progress=not args.quiet)
     if os.environ.get("RANK", "0") == "0":
         if complete:
@@ -68,7 +68,7 @@ def print_run(out: Path) -> None:
 
 def run_row(out: Path) -> Row:
     """The result row of a complete run."""
-    return Row(**json.loads((out / "run.json").read_text(encoding="utf-8"))["row"])
+    return RunFolder(out).row
 
 
 def _metavar(kind: Any) -> str:

@@ -15,7 +15,7 @@ from matryo.export.formats import find_format
 from matryo.files import lock, storage, swap_in
 from matryo.inference.model import TrainedModel, load
 from matryo.results import Row
-from matryo.training.run.folder import read_run
+from matryo.training.run.paths import RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +52,7 @@ def export(
     if not isinstance(model, TrainedModel):
         run = Path(model)
         model = load(run, device="cpu", width=width)
-        known.insert(0, Row(**read_run(run)["row"]))
+        known.insert(0, RunFolder(run).row)
     chosen = find_format(to, model)
     place = out.resolve()
     _check_free(place, run, overwrite)

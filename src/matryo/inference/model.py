@@ -19,7 +19,7 @@ from matryo.training.batches.open import test_batches
 from matryo.training.distributed import choose_device
 from matryo.training.objectives.classify import Classifier, at_width
 from matryo.training.recipe.against_data import noun
-from matryo.training.run.folder import WEIGHTS
+from matryo.training.run.paths import RunFolder
 from matryo.training.run.trained import open_trained
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def load(run: str | Path, *, device: str = "auto", width: float = 1.0, precision
     network = at_width(saved.network, width)
     where = choose_device(device)
     network.to(where, memory_format=torch.channels_last).eval()   # type: ignore[call-overload]
-    weights = sha256(path / WEIGHTS)
+    weights = sha256(RunFolder(path).weights)
     return TrainedModel(
         network, saved.recipe, saved.classes, where, weights, width, saved.tokenizer, saved.sides, precision
     )

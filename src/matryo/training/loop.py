@@ -22,8 +22,9 @@ from matryo.training.objectives.pairs import DistilledModel, PairModel
 from matryo.training.objectives.teacher import open_teacher
 from matryo.training.optim import Average, learning_rate, make_optimizer
 from matryo.training.recipe.against_data import check_colours, check_encoder, check_objective, noun
-from matryo.training.run.folder import CHECKPOINT, Run, describe, is_complete, writing
+from matryo.training.run.folder import Run, describe, is_complete, writing
 from matryo.training.run.log import Log
+from matryo.training.run.paths import CHECKPOINT
 from matryo.training.step import Step, make_step
 
 if TYPE_CHECKING:

@@ -27,7 +27,6 @@ __all__ = ["build_model", "freeze_before", "save_shapes", "start_from"]
 
 _SAME_ENCODER = "use the encoder settings of the run it came from, or name a BERT's folder: --encoder.name bert:FOLDER"
 _HEADS = ("fc.", "head.", "heads.", "classifier.", "cls.", "pooler.")
-SHAPES = "encoder"   # the folder of a run that says what pretrained encoders are, without their weights
 
 
 def build_model(recipe: Recipe, classes: int = 0, *, vocabulary: int = 0, shapes: Path | None = None) -> NestedModel:

@@ -12,6 +12,7 @@ from matryo.data.dataset import PairSplit, TextSplit
 from matryo.data.texts.tokenizer import Tokenizer
 from matryo.encoders import Tokens
 from matryo.errors import DataError, RecipeError
+from matryo.training.run.paths import TOKENIZER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,9 +21,8 @@ if TYPE_CHECKING:
     from matryo.training.distributed import Group
     from matryo.training.recipe.fields import Recipe
 
-__all__ = ["TOKENIZER", "ResidentTexts", "StreamedTexts", "open_texts", "open_tokenizer", "texts_of", "to_tokens"]
+__all__ = ["ResidentTexts", "StreamedTexts", "open_texts", "open_tokenizer", "texts_of", "to_tokens"]
 
-TOKENIZER = "tokenizer.json"
 _RESIDENT_LIMIT = 4_000_000   # texts; more are numbered as they come
 _MULTIPLE = 8   # as Tokenizer.encode rounds lengths up
 

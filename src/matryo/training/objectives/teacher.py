@@ -10,11 +10,10 @@ import torch
 from matryo.data.texts.tokenizer import Tokenizer
 from matryo.encoders import build_encoder
 from matryo.errors import RecipeError
-from matryo.training.batches.texts import TOKENIZER
 from matryo.training.objectives.base import NestedModel
 from matryo.training.objectives.pairs import embed_side
 from matryo.training.recipe.against_data import check_length
-from matryo.training.run.folder import RUN
+from matryo.training.run.paths import RunFolder
 from matryo.training.run.trained import open_trained
 from matryo.training.step import autocast
 
@@ -44,7 +43,7 @@ def open_teacher(recipe: Recipe, tokenizer: Tokenizer | None, device: torch.devi
     """The teacher that a recipe names: a run folder, or an encoder. It must read what the student reads."""
     name = recipe.objective.teacher
     run = Path(name)
-    if not (run / RUN).is_file():
+    if not RunFolder(run).complete:
         if ":" not in name and (run.exists() or len(run.parts) > 1):   # what looks like a path is no encoder
             raise RecipeError(
                 "objective.teacher must be the folder of a complete run, or an encoder",
@@ -71,7 +70,7 @@ def open_teacher(recipe: Recipe, tokenizer: Tokenizer | None, device: torch.devi
 
 
 def _check_words(recipe: Recipe, folder: Path, tokenizer: Tokenizer | None) -> None:
-    if tokenizer is None or not (folder / TOKENIZER).is_file():
+    if tokenizer is None or RunFolder(folder).tokenizer is None:
         return
     theirs = Tokenizer.open(folder)
     sample = ["Student and teacher must number the same pieces of words alike: 12,345 unbelievable cases."]

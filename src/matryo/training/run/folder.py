@@ -1,16 +1,4 @@
-"""The run folder: what a training owns, how it is saved, continued and finished.
-
-::
-
-    runs/demo/
-      recipe.toml              the resolved recipe: `matryo train runs/demo/recipe.toml` repeats the run
-      checkpoint.safetensors   everything needed to go on after a kill
-      metrics.jsonl            loss and accuracy at every dim; also under tensorboard/
-      model.safetensors        the trained weights (their average, when the recipe asks for one)
-      tokenizer.json           how texts became numbers, where there are texts
-      encoder/                 what a pretrained encoder is, without its weights
-      run.json                 classes, nesting, figures and provenance; written last, so present when complete
-"""
+"""A training under way: what identifies it, how it is saved, resumed and finished."""
 
 from __future__ import annotations
 
@@ -30,11 +18,11 @@ from matryo.data import TextSplit
 from matryo.data.content import content_of
 from matryo.errors import DataError, RunError
 from matryo.files import lock, replacing, storage, write_json
-from matryo.training.batches.texts import TOKENIZER
-from matryo.training.model import SHAPES, save_shapes
+from matryo.training.model import save_shapes
 from matryo.training.recipe.against_data import noun
 from matryo.training.recipe.load import RECIPE, recipe_fields
 from matryo.training.run.checkpoint import load_checkpoint, read_facts, save_checkpoint, save_weights
+from matryo.training.run.paths import CHECKPOINT, RUN, SHAPES, TOKENIZER, WEIGHTS, RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,9 +36,8 @@ if TYPE_CHECKING:
     from matryo.training.optim import Average
     from matryo.training.recipe.fields import Recipe
 
-__all__ = ["CHECKPOINT", "RUN", "WEIGHTS", "Run", "describe", "is_complete", "read_run", "writing"]
+__all__ = ["Run", "check_same", "describe", "is_complete", "writing"]
 
-CHECKPOINT, WEIGHTS, RUN = "checkpoint.safetensors", "model.safetensors", "run.json"
 _TEXTS, _IMAGES = 100_000, 256   # so many are looked at to know a dataset again
 # Recipe fields that change no weight of a run that has come so far.
 _FREE = {"log_every", "checkpoint_seconds", "workers", "damaged", "device", "test", "test_every"}
@@ -194,21 +181,11 @@ def _labels(split: Any) -> np.ndarray[Any, Any]:
 
 def is_complete(folder: Path, facts: dict[str, Any]) -> bool:
     """Whether ``folder`` holds this run, finished; another one is an error."""
-    if not (folder / RUN).exists():
+    if not RunFolder(folder).complete:
         return False
-    stored = read_run(folder)
+    stored = RunFolder(folder).facts
     check_same({**stored, "processes": facts["processes"]}, facts, folder)   # how many trained it matters no more
     return True
-
-
-def read_run(folder: Path) -> dict[str, Any]:
-    """run.json of a complete run."""
-    try:
-        stored: dict[str, Any] = json.loads((folder / RUN).read_text(encoding="utf-8"))
-    except ValueError as error:
-        cure = "restore it, or delete it and run the same command again"
-        raise RunError(f"{folder / RUN} is damaged", got=error, cure=cure) from error
-    return stored
 
 
 def check_same(stored: dict[str, Any], facts: dict[str, Any], folder: Path) -> None:
