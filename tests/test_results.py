@@ -125,3 +125,66 @@ def test_the_commit_is_matryos_own_or_what_the_launcher_says(tmp_path: Path) -> 
     del environment["MATRYO_COMMIT"]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "unknown"
+
+
+STORED = sorted((Path(__file__).parent.parent / "docs" / "results").glob("*.jsonl"))
+BY_DIM = {"evaluate", "train", "image-text", "mlm", "vit", "pairs", "similarity", "zero-shot", "few-shot", "stream",
+          "cascade", "text-finetune"}
+
+
+def test_all_stored_rows_read_and_the_dim_wise_ones_have_metrics_by_dim() -> None:
+    seen, roles = set(), {}
+    for path in STORED:
+        for stored in read_rows(path):
+            columns = stored.by_dim()
+            if stored.kind in BY_DIM:
+                seen.add(stored.kind)
+                dims = stored.figures.get("dims")
+                assert columns, (path, stored.subject)
+                for title, values in columns.items():
+                    assert values and all(type(dim) is int for dim in values)
+                    assert not results.is_share(title) or all(0 <= value <= 1 for value in values.values()), title
+                    assert dims is None or {*values} <= {int(dim) for dim in dims}
+            roles.setdefault(stored.kind, set()).add(stored.role)
+    assert seen == BY_DIM
+    assert roles["train"] == {"nested", "fixed"}
+    assert roles["evaluate"] == {"nested", "fixed", "post hoc"}
+
+
+def test_by_dim_takes_each_value_from_its_place() -> None:
+    figures = {"dims": {"8": {"top1": 0.25, "head_top1": None, "trained": True}, "16": {"top1": 0.5, "trained": True}}}
+    assert row(figures=figures).by_dim() == {"top1": {8: 0.25, 16: 0.5}}
+    pair = {"dims": [8, 16], "sides": ["a", "b"], "ks": [1, 10], "counts": [5, 6],
+            "hit": [[[0.1, 0.2], [0.3, 0.4]], [[0.5, 0.6], [0.7, 0.8]]]}
+    assert row(kind="pairs", figures=pair).by_dim() == {
+        "hit@1 a → b": {8: 0.1, 16: 0.3}, "hit@10 a → b": {8: 0.2, 16: 0.4},
+        "hit@1 b → a": {8: 0.5, 16: 0.7}, "hit@10 b → a": {8: 0.6, 16: 0.8},
+    }  # fmt: skip
+    shots = {"dims": [8, 16], "shots": [1, 5], "accuracy": [[0.1, 0.2], [0.3, 0.4]], "margin": [[0.0, 0.0], [0.0, 0.0]]}
+    assert row(kind="few-shot", figures=shots).by_dim() == {
+        "accuracy with 1 per class": {8: 0.1, 16: 0.2}, "accuracy with 5 per class": {8: 0.3, 16: 0.4},
+    }  # fmt: skip
+    curve = {"dims": [8, 16], "single": [0.1, 0.2], "accuracy": [0.3, 0.4], "stop": [1.0, 2.0]}
+    assert row(kind="cascade", figures=curve).by_dim() == {"single": {8: 0.1, 16: 0.2}}
+    assert row(kind="step-cost", figures={"fixed": {"p20": 1.0}}).by_dim() == {}
+
+
+@pytest.mark.parametrize(
+    ("figures", "role"),
+    [
+        ({"model": "mine", "dims": {"8": {"trained": True}, "16": {"trained": True}}}, "nested"),
+        ({"model": "mine", "dims": {"8": {"trained": False}, "16": {"trained": True}}}, "fixed"),
+        ({"model": "mine + PCA", "dims": {"8": {"trained": True}}}, "post hoc"),
+        ({"top1": {"val": {"8": 0.5, "16": 0.5}}}, "nested"),
+        ({"top1": {"val": {"16": 0.5}}}, "fixed"),
+        ({"model": "mine", "dims": [8, 16], "top1": [0.5, 0.5]}, ""),
+    ],
+)
+def test_a_row_without_a_role_gets_it_when_read(tmp_path: Path, figures: dict[str, object], role: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    old = {name: value for name, value in vars(row(figures=figures)).items() if name != "role"}
+    path.write_text(json.dumps(old) + "\n")
+    assert read_rows(path)[0].role == role
+    assert stamp("x", "y", dict(figures), seed=0).role == role
+    append_rows(path, [row(figures=figures, role="post hoc")])
+    assert read_rows(path)[1].role == "post hoc", "a stored role is kept"
