@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from series import Member, add_arguments, members, row_of, settle
+from support.series import Member, add_arguments, members, row_of, settle
 
 from matryo import EmbeddingSet
 from matryo.data import Dataset, open_dataset

@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from series import add_arguments, members, row_of, settle
+from support.series import add_arguments, members, row_of, settle
 
 from matryo.data import Dataset, Tokenizer, open_dataset
 from matryo.encoders import Bert, BertConfig
@@ -40,7 +40,7 @@ def main() -> None:
         parser.error("--data DIR, or --quick")
     with tempfile.TemporaryDirectory() as scratch:
         if args.quick:
-            from text_quick import make
+            from support.text_quick import make
 
             make(Path(scratch))
             args.data = Path(scratch) / "imdb"

@@ -27,9 +27,9 @@ from typing import Any
 
 import numpy as np
 from generator import Generator, graded, write
-from retrieval_ours import OURS, PAPER, SHORT
-from retrieval_peers import Database, Engine, Rows, Settings, Vectors, unit, use_threads
-from retrieval_settings import PEERS
+from support.retrieval_ours import OURS, PAPER, SHORT
+from support.retrieval_peers import Database, Engine, Rows, Settings, Vectors, unit, use_threads
+from support.retrieval_settings import PEERS
 from tqdm import tqdm
 
 from matryo import EmbeddingSet, Nesting

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from retrieval_peers import size
+from support.retrieval_peers import size
 
 from matryo import EmbeddingSet, Index, Plan
 from matryo.evaluation.knn.search import search

@@ -26,8 +26,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from stepping import Clock, summary, wait
-from text_tasks import Batch, Embed, Floats, Source, Tasks, batches, encode, sources
+from support.stepping import Clock, summary, wait
+from support.text_tasks import Batch, Embed, Floats, Source, Tasks, batches, encode, sources
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -58,7 +58,7 @@ def main() -> None:
     args = parse()
     with tempfile.TemporaryDirectory() as scratch:
         if args.quick:
-            from text_quick import make
+            from support.text_quick import make
 
             make(Path(scratch))
             args.data, args.model = Path(scratch), Path(scratch) / "model"

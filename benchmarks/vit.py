@@ -9,7 +9,7 @@ import argparse
 from dataclasses import replace
 from typing import Any
 
-from series import add_arguments, members, row_of, settle
+from support.series import add_arguments, members, row_of, settle
 from tiny_imagenet import decoded
 
 from matryo.data import Dataset, open_dataset

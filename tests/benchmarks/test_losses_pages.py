@@ -2,10 +2,10 @@ import re
 from pathlib import Path
 
 import pytest
-from losses_figures import figure
-from losses_pages import BERT, FIGURE, LARGE, PAIRS, fused_tables, sentence_tables
-from losses_picture import PICTURE, picture
-from losses_rows import shapes
+from pages.losses import BERT, FIGURE, LARGE, PAIRS, fused_tables, sentence_tables
+from pages.losses_figures import figure
+from pages.losses_picture import PICTURE, picture
+from pages.losses_rows import shapes
 
 from matryo.results import Row, read_rows, stamp
 

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from modalities_pages import (
+from pages.modalities import (
     MAKERS,
     mlm_tables,
     pairs_tables,
@@ -13,7 +13,7 @@ from modalities_pages import (
     vit_tables,
     zero_shot_tables,
 )
-from modalities_rows import behind, counted
+from pages.modalities_rows import behind, counted
 
 from matryo.evaluation import Pairs, Similarity, ZeroShot
 from matryo.results import stamp

@@ -3,7 +3,7 @@ import pickle
 import numpy as np
 import pytest
 from retrieval import Task
-from retrieval_ours import partition_asks, partition_builds
+from support.retrieval_ours import partition_asks, partition_builds
 
 from matryo import EmbeddingSet, Nesting, Plan
 from matryo.embeddings import EmbeddingWriter

@@ -1,11 +1,11 @@
 from dataclasses import replace
 
 import pytest
-from retrieval_claim import claims
-from retrieval_figures import figures, pareto
-from retrieval_pages import frontier_tables, generator_tables, paper_tables
-from retrieval_promises import memory_tables, promise_tables, thread_tables
-from retrieval_rows import best, newest, ratio
+from pages.retrieval import frontier_tables, generator_tables, paper_tables
+from pages.retrieval_claim import claims
+from pages.retrieval_figures import figures, pareto
+from pages.retrieval_promises import memory_tables, promise_tables, thread_tables
+from pages.retrieval_rows import best, newest, ratio
 
 from matryo import Plan
 from matryo.results import stamp

@@ -10,8 +10,8 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("scipy")
 
 import text_finetune  # noqa: E402
-from text_quick import make  # noqa: E402
-from text_tasks import SHARES, Source, Tasks, Tokenised, batches, encode, sources  # noqa: E402
+from support.text_quick import make  # noqa: E402
+from support.text_tasks import SHARES, Source, Tasks, Tokenised, batches, encode, sources  # noqa: E402
 
 from matryo import truncate  # noqa: E402
 from matryo.data import Tokenizer, open_dataset  # noqa: E402

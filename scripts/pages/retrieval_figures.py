@@ -1,38 +1,32 @@
 """The figures of retrieval's rows, as SVG files beside them: recall against speed, and cost against size.
 
-    python scripts/retrieval_figures.py
+Drawn by ``python scripts/make_docs.py --figures``.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from retrieval_pages import best_by_count
-from retrieval_rows import RECALLS, by_engine, families, shown, stem
-
 from matryo.report.draw import drawing, export, legend, sheet
 from matryo.report.style import Look, categories
 from matryo.results import Row, read_rows
+from pages.retrieval import best_by_count
+from pages.retrieval_rows import RECALLS, by_engine, families, shown, stem
 
 TICKS = (0.8, 0.9, 0.95, 0.98, 0.99, 0.999, 1)
 RAREST = 1e-4   # of the neighbours missed: what is rarer counts as none
 WIDE = 3e3   # from this ratio on, an axis names powers of ten alone
-ROOT = Path(__file__).resolve().parent.parent
 
 
-def main() -> None:
-    """Write the figures beside their rows."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rows", type=Path, default=ROOT / "docs" / "results" / "retrieval.jsonl")
-    args = parser.parse_args()
-    rows = [row for row in read_rows(args.rows) if row.kind == "retrieval"]   # others have tables alone
+def write(docs: Path) -> None:
+    """Write the figures beside their rows in ``docs``."""
+    results = docs / "results"
+    rows = [row for row in read_rows(results / "retrieval.jsonl") if row.kind == "retrieval"]
     for name, svg in figures(rows).items():
-        args.rows.with_name(name).write_text(svg, encoding="utf-8")
-        print(f"written: {args.rows.with_name(name)}")
+        (results / name).write_text(svg, encoding="utf-8")
 
 
 def figures(rows: list[Row]) -> dict[str, str]:
@@ -123,7 +117,3 @@ def plot(axes: Any, points: list[tuple[float, float]], label: str, look: Look) -
         dash = (0, look.dash) if look.dash else "-"
         about = {"color": look.colour, "marker": look.marker, "linewidth": look.width, "linestyle": dash}
         axes.plot(*zip(*points, strict=True), label=label, markersize=4, **about)
-
-
-if __name__ == "__main__":
-    main()

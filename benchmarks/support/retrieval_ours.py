@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from retrieval_peers import Built, Database, Engine, Rows, Settings, Vectors, size
 
 from matryo import Index, Plan
 from matryo.retrieve import Blocks, Stage, execute
@@ -16,6 +15,7 @@ from matryo.retrieve.engines.compiled.engine import best_engine
 from matryo.retrieve.guides.partition import Partition, PartitionSearch, tile_dim
 from matryo.retrieve.guides.sketch.certified import Certified
 from matryo.retrieve.guides.sketch.sketch import Sketch
+from support.retrieval_peers import Built, Database, Engine, Rows, Settings, Vectors, size
 
 SHORT, PAPER = (16, 32), 200   # the dims and the length of the paper's shortlists
 

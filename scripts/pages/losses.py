@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from losses_rows import FUSED, SINGLE, VARIANTS, Shape, shapes
-from retrieval_rows import grid
-
 from matryo.results import Row
+from pages.losses_rows import FUSED, SINGLE, VARIANTS, Shape, shapes
+from pages.markdown import grid
 
 FIGURE = "fused-losses.svg"
 BERT = "cross-entropy 8192 × 30522 × 768, 7 dims"

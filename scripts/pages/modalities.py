@@ -11,11 +11,10 @@ from operator import attrgetter
 from statistics import fmean
 from typing import Any
 
-from modalities_rows import ByDim, behind, by_dim, columns_table, counted, points, spread, verdicts
-from retrieval_rows import grid
-
 from matryo.evaluation import Pairs, Similarity, ZeroShot
 from matryo.results import Row
+from pages.markdown import grid
+from pages.modalities_rows import ByDim, behind, by_dim, columns_table, counted, points, spread, verdicts
 
 ARMS = {
     "original": "original",

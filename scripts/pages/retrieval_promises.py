@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from retrieval_rows import grid, setting, size, speed
-
 from matryo.results import Row
+from pages.markdown import grid
+from pages.retrieval_rows import setting, size, speed
 
 NOTES = {
     "promise": """The planner sees some queries and promises a recall with 95 % confidence; all the others say whether

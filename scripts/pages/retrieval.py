@@ -11,9 +11,11 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from retrieval_claim import claims, protocol
-from retrieval_promises import memory_tables, promise_tables, thread_tables
-from retrieval_rows import (
+from matryo.results import Row
+from pages.markdown import grid
+from pages.retrieval_claim import claims, protocol
+from pages.retrieval_promises import memory_tables, promise_tables, thread_tables
+from pages.retrieval_rows import (
     ALIKE,
     RECALLS,
     as_good,
@@ -21,7 +23,6 @@ from retrieval_rows import (
     by_engine,
     enough,
     families,
-    grid,
     ratio,
     setting,
     shown,
@@ -29,8 +30,6 @@ from retrieval_rows import (
     speed,
     stem,
 )
-
-from matryo.results import Row
 
 NOTES = {
     "retrieval": """The ten nearest by the cosine, one query at a time on one thread: the best setting of each engine

@@ -7,9 +7,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, stdev, variance
 
-from retrieval_rows import grid
-
 from matryo.results import Row
+from pages.markdown import grid
 
 __all__ = ["ByDim", "behind", "by_dim", "columns_table", "counted", "points", "spread", "verdicts"]
 

@@ -1,32 +1,26 @@
 """The figure of the rows of nested losses, as an SVG file beside them: variants side by side, and time over dims.
 
-    python scripts/losses_figures.py
+Drawn by ``python scripts/make_docs.py --figures``.
 """
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
-
-from losses_pages import BERT, FIGURE, LARGE, PAIRS, by_count, spelt
-from losses_rows import FUSED, VARIANTS, Shape, shapes
 
 from matryo.report.draw import drawing, export, legend, log_axis, sheet
 from matryo.report.style import Look, categories, light
 from matryo.results import Row, read_rows
+from pages.losses import BERT, FIGURE, LARGE, PAIRS, by_count, spelt
+from pages.losses_rows import FUSED, VARIANTS, Shape, shapes
 
-ROOT = Path(__file__).resolve().parent.parent
 ORDER = (FUSED, *(name for name in VARIANTS if name != FUSED))
 
 
-def main() -> None:
-    """Write the figure beside its rows."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rows", type=Path, default=ROOT / "docs" / "results" / "fused-losses.jsonl")
-    args = parser.parse_args()
-    args.rows.with_name(FIGURE).write_text(figure(read_rows(args.rows)), encoding="utf-8")
-    print(f"written: {args.rows.with_name(FIGURE)}")
+def write(docs: Path) -> None:
+    """Write the figure beside its rows in ``docs``."""
+    results = docs / "results"
+    (results / FIGURE).write_text(figure(read_rows(results / "fused-losses.jsonl")), encoding="utf-8")
 
 
 def figure(rows: list[Row]) -> str:
@@ -74,7 +68,3 @@ def draw_lines(axes: Any, counts: dict[int, Shape], looks: dict[str, Look]) -> N
         axes.set_title(f"ms at {spelt(next(iter(counts.values())))}", loc="left")
     axes.set_ylim(bottom=0)
     log_axis(axes, counts, "number of dims")
-
-
-if __name__ == "__main__":
-    main()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from retrieval_rows import as_good, best, databases, enough, family, grid, setting, times_slower, together
-
 from matryo import Plan
 from matryo.results import Row
+from pages.markdown import grid
+from pages.retrieval_rows import as_good, best, databases, enough, family, setting, times_slower, together
 
 PAPER = 200   # the length of the paper's shortlist
 LONGEST = 32   # dims of the first stages that count as the paper's

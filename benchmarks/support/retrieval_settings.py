@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-from retrieval_peers import (
+
+from support.retrieval_peers import (
     Database,
     Engine,
     Hnswlib,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from statistics import median
 from typing import Any
 
@@ -139,10 +139,3 @@ def speed(count: float) -> str:
     ('13,193', '2.5')
     """
     return f"{count:,.0f}" if count >= 10 else f"{count:.1f}"
-
-
-def grid(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
-    """A Markdown table, its first columns to the left."""
-    rule = ["---" if place < left else "---:" for place in range(len(heads))]
-    lines = [heads, rule, *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,6 +1,6 @@
 """The picture of docs/losses.md: how one sweep over the blocks serves every dim, forward and backward.
 
-    python scripts/losses_picture.py
+Drawn by ``python scripts/make_docs.py --figures``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from pathlib import Path
 
 from matryo.report.style import COLOURS
 
-PICTURE = Path(__file__).resolve().parent.parent / "docs" / "losses.svg"
 WIDTH, HEIGHT = 520, 616
 BLOCKS = ("r1", "r3", "r6", "r9")   # one colour a block, darker as the dim grows
 COLUMNS, TILE, PITCH = 56, 64, 122   # where the first tile begins, its side, and how far the next is
@@ -19,10 +18,9 @@ SUBSCRIPTS = "₁₂₃₄"
 ALT = "Scores are running sums over blocks, read at each block's end; pulls are summed from the last dim back."
 
 
-def main() -> None:
-    """Write it."""
-    PICTURE.write_text(picture(), encoding="utf-8")
-    print(f"written: {PICTURE}")
+def write(docs: Path) -> None:
+    """Write the picture into ``docs``."""
+    (docs / "losses.svg").write_text(picture(), encoding="utf-8")
 
 
 def picture() -> str:
@@ -116,7 +114,3 @@ def style() -> str:
         f".small {{ font-size: 12px; }} .title {{ font-size: 15px; font-weight: 600; }}\n{colours(0)}\n"
         f"@media (prefers-color-scheme: dark) {{ {colours(1)} }}\n</style>"
     )
-
-
-if __name__ == "__main__":
-    main()
