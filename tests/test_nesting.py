@@ -98,13 +98,13 @@ def test_truncate_does_not_touch_its_input() -> None:
 
 @pytest.mark.parametrize("dim", [0, -1, 4])
 def test_truncate_names_the_columns_there_are(dim: int) -> None:
-    with pytest.raises(NestingError, match=rf"dim must lie in 1 … 3, the columns .*got {dim}\): pick a dim"):
+    with pytest.raises(NestingError, match=rf"dim must lie in 1 … 3, the columns .*got {dim}\): use dim=3 or less"):
         truncate(np.ones((2, 3)), dim)
 
 
 @pytest.mark.parametrize("dim", ["2", 2.0, np.float64(2), True, np.True_, None])
 def test_truncate_takes_no_dim_that_is_no_integer(dim: object) -> None:
-    told = rf"dim must be an integer.*got {re.escape(repr(dim))}\): say for example 8"
+    told = rf"dim must be an integer.*got {re.escape(repr(dim))}\): use for example 8"
     with pytest.raises(NestingError, match=told):
         truncate(np.ones((2, 3)), dim)   # type: ignore[type-var]
     assert truncate(np.ones((2, 3)), np.int64(2)).shape == (2, 2)
@@ -198,7 +198,7 @@ def test_dims_that_are_no_nesting(dims: list[object]) -> None:
 
 
 def test_a_number_is_no_list_of_dims() -> None:
-    with pytest.raises(NestingError, match=r"dims must be .*\(got 16\): .*\[16\] is one alone"):
+    with pytest.raises(NestingError, match=r"dims must be .*\(got 16\): .*even for a single dim: \[16\]"):
         Nesting(16)   # type: ignore[arg-type]
 
 

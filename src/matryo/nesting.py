@@ -1,7 +1,7 @@
-"""Prefix arithmetic: a nesting is the ordered dims at which an embedding must be good, with weights.
+"""Prefix arithmetic. A nesting is the ordered list of dims at which an embedding must work, with weights.
 
-Everything that knows what "the first m dimensions" means is here; kernels and block storage may restate it
-for speed and are tested against it.
+This module defines what "the first m dimensions" means. Kernels and block storage may restate it for speed and are
+tested against it.
 
 >>> nesting = Nesting.halving(64, smallest=8)
 >>> nesting.dims
@@ -18,10 +18,11 @@ import math
 import sys
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 import numpy as np
 
+from matryo.arrays import as_array
 from matryo.errors import NestingError
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     Array = TypeVar("Array", np.ndarray[Any, np.dtype[Any]], torch.Tensor)
 
-__all__ = ["Nesting", "prefix_norms", "truncate"]
+__all__ = ["Nesting", "as_nesting", "prefix_norms", "truncate"]
 
 
 @dataclass(frozen=True, init=False)
@@ -48,14 +49,16 @@ class Nesting:
 
     @classmethod
     def halving(cls, dim: int, smallest: int = 8, weights: Iterable[float] | None = None) -> Nesting:
-        """Halve ``dim`` for as long as the result is an integer ≥ ``smallest``: the paper's usual choice.
+        """Halve ``dim`` while the result is an integer ≥ ``smallest``. This is the paper's usual choice.
 
         >>> Nesting.halving(768, smallest=12).dims
         (12, 24, 48, 96, 192, 384, 768)
         """
         if not 1 <= smallest <= dim:
             raise NestingError(
-                "smallest must lie in 1 … dim", got=f"smallest={smallest}, dim={dim}", cure="pick a smaller one"
+                "smallest must lie in 1 … dim",
+                got=f"smallest={smallest}, dim={dim}",
+                cure="use smallest=1, or a larger dim",
             )
         dims = [dim]
         while dims[0] % 2 == 0 and dims[0] // 2 >= smallest:
@@ -64,38 +67,38 @@ class Nesting:
 
     @classmethod
     def uniform(cls, dim: int, count: int, smallest: int = 8) -> Nesting:
-        """``count`` dims spread evenly from ``smallest`` to ``dim`` (the paper's MRL-Uniform ablation).
+        """Space ``count`` dims evenly from ``smallest`` to ``dim`` (the paper's MRL-Uniform ablation).
 
         >>> Nesting.uniform(2048, count=11).dims
         (8, 212, 416, 620, 824, 1028, 1232, 1436, 1640, 1844, 2048)
         """
         if count < 1:
-            raise NestingError("count must be at least 1", got=count, cure="ask for one dim or more")
+            raise NestingError("count must be at least 1", got=count, cure="use count=1 or more")
         if count == 1:
             return cls([dim])
         return cls(round(float(m)) for m in np.linspace(smallest, dim, count))
 
     @property
     def dim(self) -> int:
-        """The largest dim: how many columns of a vector this nesting reads."""
+        """The largest dim: the number of columns that this nesting reads."""
         return self.dims[-1]
 
     @property
     def blocks(self) -> tuple[tuple[int, int], ...]:
-        """The half-open column range that each dim adds to the one before."""
+        """The half-open column range that each dim adds to the previous dim."""
         return tuple(zip((0, *self.dims[:-1]), self.dims, strict=True))
 
     def between(self) -> tuple[int, ...]:
-        """The interpolated dims: midway between neighbours, never trained, yet expected to work.
+        """Return the dims midway between neighbouring dims: never trained, but expected to interpolate well.
 
         >>> Nesting.halving(64).between()
         (12, 24, 48)
         """
-        middle = ((low + high) // 2 for low, high in pairwise(self.dims))
-        return tuple(m for m in middle if m not in self.dims)
+        midpoints = ((low + high) // 2 for low, high in pairwise(self.dims))
+        return tuple(m for m in midpoints if m not in self.dims)
 
     def check_fits(self, dim: int) -> None:
-        """Raise unless vectors of ``dim`` columns hold every prefix of this nesting."""
+        """Raise if a dim of this nesting exceeds ``dim``, the number of columns."""
         if self.dim > dim:
             raise NestingError(
                 f"the largest dim must not exceed the {dim} dimensions of the embedding",
@@ -107,30 +110,60 @@ class Nesting:
         return len(self.dims)
 
 
-def truncate(z: Array, dim: int, normalize: bool = True) -> Array:
-    """The first ``dim`` columns of ``z``, on the unit sphere again unless ``normalize=False``.
+def as_nesting(dims: Nesting | Iterable[int]) -> Nesting:
+    """Return a nesting unchanged, or a list of dims as a nesting with equal weights.
 
-    Takes numpy arrays and torch tensors (gradients flow) of any leading shape. A zero vector stays zero.
+    >>> as_nesting([8, 64]).dims
+    (8, 64)
+    """
+    return dims if isinstance(dims, Nesting) else Nesting(dims)
+
+
+class _Table(Protocol):
+    """A pandas or polars table or column."""
+
+    def to_numpy(self) -> Any: ...
+
+
+@overload
+def truncate(z: Array, dim: int, normalize: bool = True) -> Array: ...
+@overload
+def truncate(
+    z: Sequence[Any] | _Table, dim: int, normalize: bool = True
+) -> np.ndarray[Any, np.dtype[Any]]: ...
+def truncate(z: Any, dim: int, normalize: bool = True) -> Any:
+    """Return the first ``dim`` columns of ``z``, scaled to norm 1 again unless ``normalize=False``.
+
+    ``z`` may be a numpy array or a torch tensor of any leading shape (gradients flow), lists, or a pandas or polars
+    table or column. All but tensors give numpy arrays. Normalised integers become float32. A zero vector stays zero.
 
     >>> truncate(np.array([[3.0, 4.0, 12.0]]), 2)
     array([[0.6, 0.8]])
-    >>> truncate(np.array([[3.0, 4.0, 12.0]]), 2, normalize=False)
-    array([[3., 4.]])
+    >>> truncate([[3, 4, 12]], 2, normalize=False)
+    array([[3, 4]])
     """
     if not _is_integer(dim):
-        raise NestingError("dim must be an integer, how many columns to keep", got=repr(dim), cure="say for example 8")
+        raise NestingError("dim must be an integer, the columns to keep", got=repr(dim), cure="use for example 8")
+    if not hasattr(z, "detach"):   # a tensor stays a tensor
+        z = as_array(z, error=NestingError)
+        if z.ndim == 0 or z.dtype.kind not in "fiub":
+            raise NestingError(
+                "vectors must be real numbers, one row per vector",
+                got=f"{z.dtype}, shape {z.shape}",
+                cure="select the numeric columns, or the column of vectors, first",
+            )
     if not 1 <= dim <= z.shape[-1]:
         raise NestingError(
             f"dim must lie in 1 … {z.shape[-1]}, the columns of the vectors",
             got=dim,
-            cure="pick a dim the vectors have",
+            cure=f"use dim={z.shape[-1]} or less",
         )
     prefix = z[..., :dim]
     return _unit(prefix) if normalize else prefix
 
 
 def prefix_norms(z: Array, dims: Sequence[int]) -> Array:
-    """The Euclidean norm of each prefix: ``out[..., i] = ‖z[..., :dims[i]]‖``, summed once over the blocks.
+    """Return the Euclidean norm of each prefix, ``out[..., i] = ‖z[..., :dims[i]]‖``, from one sum per block.
 
     >>> prefix_norms(np.array([3.0, 4.0, 12.0]), [1, 2, 3])
     array([ 3.,  5., 13.])
@@ -150,10 +183,10 @@ def _unit(z: Array) -> Array:
     unit: Array
     if isinstance(z, np.ndarray):
         norm = np.sqrt(np.square(wide).sum(-1, keepdims=True))
-        unit = (wide / np.maximum(norm, np.finfo(wide.dtype).tiny)).astype(z.dtype, copy=False)
-    else:
-        unit = _torch().nn.functional.normalize(wide, dim=-1, eps=_torch().finfo(wide.dtype).tiny).to(z.dtype)
-    return unit
+        unit = wide / np.maximum(norm, np.finfo(wide.dtype).tiny)
+        return unit.astype(z.dtype, copy=False) if z.dtype.kind == "f" else unit
+    unit = _torch().nn.functional.normalize(wide, dim=-1, eps=_torch().finfo(wide.dtype).tiny)
+    return unit.to(z.dtype) if z.is_floating_point() else unit
 
 
 def _wide(z: Array) -> Array:
@@ -163,21 +196,21 @@ def _wide(z: Array) -> Array:
 
 
 def _torch() -> Any:
-    # Whoever hands over a tensor has imported torch; this module never does.
+    # The caller passed a tensor, so torch is imported already; this module must not import it.
     return sys.modules["torch"]
 
 
 def _check_dims(dims: Iterable[int]) -> tuple[int, ...]:
     rule, cure = "dims must be positive integers in increasing order", "list each dim once, smallest first"
     try:
-        given = tuple(dims)
-    except TypeError:   # a number, most likely
-        raise NestingError(rule, got=dims, cure=f"{cure}: [{dims}] is one alone") from None
-    if not given or not all(map(_is_integer, given)):
-        raise NestingError(rule, got=given, cure=cure)
-    if given[0] < 1 or any(low >= high for low, high in pairwise(given)):
-        raise NestingError(rule, got=given, cure=cure)
-    return tuple(int(m) for m in given)
+        listed = tuple(dims)
+    except TypeError:   # most likely a number
+        raise NestingError(rule, got=dims, cure=f"pass a list, even for a single dim: [{dims}]") from None
+    if not listed or not all(map(_is_integer, listed)):
+        raise NestingError(rule, got=listed, cure=cure)
+    if listed[0] < 1 or any(low >= high for low, high in pairwise(listed)):
+        raise NestingError(rule, got=listed, cure=cure)
+    return tuple(int(m) for m in listed)
 
 
 def _is_integer(value: Any) -> bool:
@@ -187,9 +220,13 @@ def _is_integer(value: Any) -> bool:
 def _check_weights(weights: Iterable[float] | None, count: int) -> tuple[float, ...]:
     if weights is None:
         return (1.0,) * count
-    given = tuple(float(w) for w in weights)
-    if len(given) != count:
-        raise NestingError(f"there must be one weight for each of the {count} dims", got=given, cure="add or drop")
-    if not all(math.isfinite(w) and w >= 0 for w in given) or sum(given) == 0:
-        raise NestingError("weights must be finite, none negative, not all zero", got=given, cure="use c_m = 1")
-    return given
+    listed = tuple(float(w) for w in weights)
+    if len(listed) != count:
+        raise NestingError(
+            f"there must be one weight for each of the {count} dims", got=listed, cure=f"pass {count} weights"
+        )
+    if not all(math.isfinite(w) and w >= 0 for w in listed) or sum(listed) == 0:
+        raise NestingError(
+            "weights must be finite, none negative, not all zero", got=listed, cure="leave weights out for c_m = 1"
+        )
+    return listed

@@ -1,0 +1,70 @@
+"""Convert lists, tensors, tables and their columns to numpy arrays.
+
+Tables and columns of pandas, polars, Arrow and Hugging Face ``datasets`` are recognised by their methods, so none of
+these libraries is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from matryo.errors import InputError
+
+if TYPE_CHECKING:
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+__all__ = ["as_array"]
+
+
+def as_array(values: Any, name: str = "vectors", error: type[InputError] = InputError) -> Array:
+    """Return ``values`` as an array; a column of lists becomes [rows, dim]. ``name`` and ``error`` are for messages.
+
+    A table with one column of lists is read as that column. Any other table must hold numbers only.
+
+    >>> as_array([[1, 2], [3, 4]]).shape
+    (2, 2)
+    """
+    if isinstance(values, np.ndarray) and values.dtype != object:
+        return values
+    try:
+        column = _column_of(values, name, error)
+        if hasattr(column, "detach"):   # a torch tensor, perhaps on a GPU; numpy has no bfloat16
+            column = column.detach().cpu()
+            column = column.float() if "bfloat16" in str(column.dtype) else column
+        elif hasattr(column, "to_numpy"):
+            column = column.to_numpy()
+        elif isinstance(column, Sequence):
+            column = column[:]   # a column of Hugging Face datasets reads all rows at once when sliced
+        array = np.asarray(column)
+        return np.array(array.tolist()) if array.dtype == object else array   # an array of lists
+    except InputError:
+        raise
+    except Exception as cause:   # each library raises errors of its own
+        raise error(
+            f"{name} must be an array, a table or lists of equal length",
+            got=f"{type(values).__name__}: {cause!s:.120}",
+            cure="convert them with numpy.asarray first",
+        ) from cause
+
+
+def _column_of(table: Any, name: str, error: type[InputError]) -> Any:
+    """Return the only column of lists of a table; anything else unchanged."""
+    columns = getattr(table, "column_names", None)   # Arrow and Hugging Face; .columns of Arrow holds the values
+    columns = getattr(table, "columns", None) if columns is None else columns
+    if columns is None or not len(table):
+        return table
+    first_row = table[:1]
+    of_lists = [column for column in columns if _is_list(next(iter(first_row[column])))]
+    if len(of_lists) > 1:
+        raise error(
+            f"{name} must come from one column", got=", ".join(map(str, of_lists)), cure=f"pass table[{of_lists[0]!r}]"
+        )
+    return table[of_lists[0]] if of_lists else table
+
+
+def _is_list(cell: Any) -> bool:
+    value = cell.as_py() if hasattr(cell, "as_py") else cell   # an Arrow scalar
+    return hasattr(value, "__len__") and not isinstance(value, (str, bytes, dict))
