@@ -1,4 +1,4 @@
-"""The command ``matryo``: one file a verb, in the order data flows. ``--help`` imports no torch."""
+"""The command ``matryo``: one file per verb, in the order data flows. ``--help`` does not import torch."""
 
 from __future__ import annotations
 
@@ -10,20 +10,25 @@ from importlib import import_module
 from matryo import __version__
 from matryo.errors import MatryoError
 
-__all__ = ["build_parser", "main"]
+__all__ = ["VERBS", "build_parser", "main"]
 
-VERBS = ("demo", "train", "encode", "export", "evaluate", "classify", "index", "search", "plan", "report")
+VERBS = (
+    "demo", "train", "encode", "export", "evaluate", "classify", "index", "search", "plan", "report",
+    "info", "recipes", "completion",
+)  # fmt: skip
+_RESUMABLE = ("demo", "train", "encode", "index")
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The whole command line; each verb's module adds its own part."""
+    """Return the whole command line; each verb's module adds its own arguments."""
     parser = argparse.ArgumentParser(
         prog="matryo",
         description="Matryoshka representation learning: train one embedding, deploy it at every size.",
+        epilog="Start with `matryo demo`. `matryo VERB --help` describes a verb and its options.",
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"matryo {__version__}")
-    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    parser.add_argument("-V", "--version", action="version", version=f"matryo {__version__}")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True)
     for verb in VERBS:
         module = import_module(f"matryo.cli.{verb}")
         about = (module.__doc__ or "").strip().splitlines()[0]
@@ -35,34 +40,42 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _unrecognised(strange: list[str], known: list[str]) -> str:
-    """Name the option that was probably meant."""
-    for given in strange[:2]:   # optim.lr=1, alone or behind --set, as other programs have it
-        option, _, value = f"--{given.removeprefix('--set=')}".partition("=")
-        if value and option in known:
-            return f"unrecognized argument {strange[0]}: say {option} {value}"
-    word, name = strange[0], strange[0].split("=")[0]
+def _unrecognised(unparsed: list[str], options: list[str]) -> str:
+    """Return the error for arguments that the verb does not take, with the option that was probably meant."""
+    for word in unparsed[:2]:   # optim.lr=1, alone or after --set, as other programs have it
+        option, _, value = f"--{word.removeprefix('--set=')}".partition("=")
+        if value and option in options:
+            return f"unrecognized argument {unparsed[0]}: write {option} {value}"
+    word, name = unparsed[0], unparsed[0].split("=")[0]
     if not word.startswith("-"):
-        return f"unrecognized argument {word}: paths stand side by side, before or behind all options"
-    ends = [option for option in known if option.endswith("." + name.lstrip("-"))]   # --lr for --optim.lr
-    near = ends or get_close_matches(name, known, n=1, cutoff=0.7)
+        return f"unrecognized argument {word}: put all paths together, before or after the options"
+    ends = [option for option in options if option.endswith("." + name.lstrip("-"))]   # --lr for --optim.lr
+    near = ends or get_close_matches(name, options, n=1, cutoff=0.7)
     return f"unrecognized argument {word}" + (f": did you mean {near[0]}?" if near else "")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command. Exit code 0: done; 1: an error, told in one line; 2: bad usage; 130: interrupted."""
+    """Run one command and return its exit code: 0 done, 1 an error (one line), 2 bad usage, 130 interrupted."""
+    words = sys.argv[1:] if argv is None else argv
     parser = build_parser()
-    args, strange = parser.parse_known_args(argv)
-    if strange:
-        parser.error(_unrecognised(strange, args.options))
+    if not words:
+        parser.print_help()
+        return 0
+    if not words[0].startswith("-") and words[0] not in VERBS:
+        near = get_close_matches(words[0], VERBS, n=1)
+        cure = f"did you mean {near[0]}?" if near else f"choose from {', '.join(VERBS)}"
+        parser.error(f"no such verb (got {words[0]}): {cure}")
+    args, unparsed = parser.parse_known_args(words)
+    if unparsed:
+        parser.error(_unrecognised(unparsed, args.options))
     try:
         args.run(args)
     except MatryoError as error:
         print(f"matryo: error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt as error:
-        told = str(error) or "the same command goes on from where it was last saved"
-        print(f"matryo: interrupted; {told}", file=sys.stderr)
+        cure = str(error) or ("run the same command again to resume" if args.verb in _RESUMABLE else "")
+        print("matryo: interrupted" + (f"; {cure}" if cure else ""), file=sys.stderr)
         return 130
     except BrokenPipeError:   # `matryo … | head` has read enough
         sys.stderr.close()

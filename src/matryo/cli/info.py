@@ -1,0 +1,152 @@
+"""Describe a run, embeddings, an index or an exported model in a few lines.
+
+Nothing is computed and nothing is changed. --json prints one JSON object per PATH.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+__all__ = ["add_arguments", "describe", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """PATHs, and the form of the answer."""
+    parser.add_argument(
+        "paths", nargs="+", type=Path, metavar="PATH",
+        help="run folder, embeddings folder (or a folder of these), index, exported model, or file of result rows",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Print what each PATH holds."""
+    for path in args.paths:
+        facts = describe(path)
+        if args.json:
+            print(json.dumps(facts, ensure_ascii=False))
+            continue
+        print(f"{path}: {facts.pop('kind')}")
+        width = max(map(len, facts))
+        for name, value in facts.items():
+            if value not in (None, "", [], {}):
+                print(f"  {name:{width}}  {_text(value)}")
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """Return what ``path`` holds as JSON values; "kind" says what it is."""
+    from matryo.errors import InputError
+    from matryo.results import holds_rows
+    from matryo.retrieve.store.sql.database import DATABASE
+    from matryo.training.run.paths import RunFolder
+
+    if RunFolder(path).exists:
+        return _run(RunFolder(path))
+    if (path / "manifest.json").is_file():
+        return {"kind": "embeddings", **_embeddings(path)}
+    if splits := sorted(path.glob("*/manifest.json")):
+        return {"kind": "embeddings of several splits", **{p.parent.name: _split(p.parent) for p in splits}}
+    if (path / DATABASE).is_file():
+        return _index(path)
+    if (facts := _exported(path)) is not None:
+        return facts
+    if path.is_file() and holds_rows(path):
+        return _rows(path)
+    raise InputError(
+        "PATH must be a run, embeddings, an index, an exported model or result rows",
+        got=f"{path}, which {'holds none of these' if path.exists() else 'does not exist'}",
+        cure="check the path",
+    )
+
+
+def _run(folder: Any) -> dict[str, Any]:
+    recipe = folder.recipe
+    facts: dict[str, Any] = {
+        "kind": "run" if folder.complete else "unfinished run",
+        "recipe": f"{recipe.name} ({recipe.variant})",
+        "encoder": " + ".join(filter(None, (recipe.encoder.name, recipe.text.encoder))),
+        "data": recipe.data.source,
+        "seed": folder.seed,
+    }
+    if not folder.complete:
+        return facts | {"next": "run its `matryo train` command again to finish it"}
+    figures = folder.row.figures
+    facts |= {"dims": list(folder.dims), "classes": len(folder.classes), "sides": list(folder.sides)}
+    facts |= {f"{name} on {split}": by_dim for name, splits in figures.items() if isinstance(splits, dict)
+              for split, by_dim in splits.items()}  # fmt: skip
+    splits = sorted(path.parent.name for path in folder.embeddings.glob("*/manifest.json"))
+    return facts | {"trained": folder.row.when, "seconds": figures["seconds"], "encoded splits": splits}
+
+
+def _embeddings(path: Path) -> dict[str, Any]:
+    from matryo.embeddings.manifest import Manifest
+
+    manifest = Manifest.load(path)
+    return {
+        "vectors": manifest.count,
+        "dim": manifest.dim,
+        "dims": list(manifest.nesting.dims),
+        "dtype": manifest.dtype,
+        "normalized": manifest.normalized,
+        "model": manifest.title,
+        "dataset": " / ".join(filter(None, (manifest.dataset, manifest.split))),
+        "classes": len(manifest.classes),
+        "files": sorted(manifest.files),
+        "bytes": sum(record.size for record in manifest.files.values()),
+    }
+
+
+def _split(path: Path) -> str:
+    facts = _embeddings(path)
+    return f"{facts['vectors']:,} vectors of {facts['dim']} dimensions, {facts['dtype']}"
+
+
+def _index(path: Path) -> dict[str, Any]:
+    from matryo.cli.index import _facts
+    from matryo.retrieve import Index
+
+    with Index.open(path) as index:
+        facts = _facts(index)
+    del facts["folder"]
+    return {"kind": "index", **facts}
+
+
+def _exported(path: Path) -> dict[str, Any] | None:
+    """Return the facts of a folder that `matryo export` wrote, from its card; None for another folder."""
+    try:
+        _, front, body = (path / "README.md").read_text(encoding="utf-8").split("---\n", 2)
+    except (OSError, ValueError):
+        return None
+    fields = dict(line.split(": ", 1) for line in front.splitlines() if ": " in line)
+    if "- matryo" not in front.splitlines():
+        return None
+    lines = [line for line in body.splitlines() if line]
+    return {
+        "kind": f"model exported for {fields['library_name']}",
+        "task": fields["pipeline_tag"],
+        "model": lines[1],
+        "dims": lines[2],
+        "bytes": sum(file.stat().st_size for file in path.rglob("*") if file.is_file()),
+    }
+
+
+def _rows(path: Path) -> dict[str, Any]:
+    from collections import Counter
+
+    from matryo.results import read_rows
+
+    rows = read_rows(path)
+    return {"kind": "result rows", "rows": len(rows), **Counter(f"kind {row.kind}" for row in rows)}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return "  ".join(f"{key}: {_text(item)}" for key, item in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
