@@ -75,7 +75,7 @@ def test_a_budget_that_buys_nothing(capsys: Capture) -> None:
     words = ["idx", "--queries", "q.npy", "--recall", 0.9, "--cost", "bytes", "--quiet", "--budget", 10, "-k", 5]
     assert main(["plan", *map(str, words), "--out", "plan.json"]) == 1
     printed = capsys.readouterr()
-    assert "no plan within 10 bytes a query promises recall@5 ≥ 90%" in printed.out
+    assert "no plan within 10 bytes per query reaches recall@5 ≥ 90%" in printed.out
     assert printed.err == (
         "matryo: error: no plan that holds is within the budget (got 10.0): raise it, or ask for less\n"
     )
@@ -83,11 +83,11 @@ def test_a_budget_that_buys_nothing(capsys: Capture) -> None:
 
 
 def test_what_cannot_be_planned(capsys: Capture) -> None:
-    assert "recall must lie between 0 and 1 (got 1.5)" in refused(capsys, "idx", "--recall", 1.5)
+    assert "recall must be between 0 and 1 (got 1.5): write 1.5 % as 0.015" in refused(capsys, "idx", "--recall", 1.5)
     assert "k must be an integer" in refused(capsys, "idx", "-k", 0)
     assert "an index must have a file" in refused(capsys, "none")
     assert "--figure must end in .svg or .png" in refused(capsys, "idx", "--figure", "a.pdf")
     assert "--format says how queries are read (got no --queries)" in refused(capsys, "idx", "--format", "npy")
-    assert "queries to promise a recall of 0.99" in refused(capsys, "idx", "--queries", "q.npy", "--quiet")
+    assert "recall=0.99 with 95% confidence needs at least 418 queries (got 120)" in refused(capsys, "idx", "--queries", "q.npy", "--quiet")
     np.save("wide.npy", np.ones((2, 40)))
     assert "must have the 32 dims of idx (got 40 in wide.npy)" in refused(capsys, "idx", "--queries", "wide.npy")

@@ -114,10 +114,10 @@ def test_a_plan_in_a_file(capsys: Capture, index: Index) -> None:
     assert found(capsys, "q.npy", "--plan", "plan.json", "-k", 5) == index.search(QUERIES, 5, plan).ids.tolist()
     for text, told in [
         ("{", "plan.json must be a plan in JSON (got Expecting property name"),
-        ("[]", "a plan must have stages of dim and keep"),
-        ('{"stages": [{"dim": 8}]}', "a plan must have stages of dim and keep"),
+        ("[]", "a plan must have stages with dim and keep"),
+        ('{"stages": [{"dim": 8}]}', "a plan must have stages with dim and keep"),
         ('{"stages": [{"dim": 8, "keep": 5}], "speed": 1}', "a plan must have stages"),
-        ('{"stages": [{"dim": 12, "keep": 5}]}', "dims must be among those of the nesting, 8, 16, 32 (got 12)"),
+        ('{"stages": [{"dim": 12, "keep": 5}]}', "must be dims of the index: 8, 16, 32 (got 12)"),
     ]:
         Path("plan.json").write_text(text)
         assert told in refused(capsys, "idx", "q.npy", "--plan", "plan.json")
@@ -182,7 +182,7 @@ def test_what_cannot_be_asked(capsys: Capture) -> None:
     np.save("zero.npy", np.zeros((2, DIM)))
     assert "a query must not be zero" in refused(capsys, "idx", "zero.npy")
     assert "must be a readable npy file" in refused(capsys, "idx", "none.npy")
-    assert "among those of the nesting, 8, 16, 32 (got 12)" in refused(capsys, "idx", "q.npy", "--dims", "12,32")
+    assert "must be dims of the index: 8, 16, 32 (got 12)" in refused(capsys, "idx", "q.npy", "--dims", "12,32")
     assert "--dims must list dims" in refused(capsys, "idx", "q.npy", "--dims", "32,8")
     assert "--keep must be numbers of rows (got 'many')" in refused(
         capsys, "idx", "q.npy", "--dims", "8,32", "--keep", "many"

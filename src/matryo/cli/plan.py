@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
     from matryo.errors import InputError
     from matryo.files import write_json
     from matryo.retrieve import Index
-    from matryo.retrieve.plan.choice import save
+    from matryo.retrieve.plan.picture import save
 
     if args.figure is not None and args.figure.suffix not in (".svg", ".png"):
         raise InputError("--figure must end in .svg or .png", got=args.figure.name, cure="that says how it is drawn")

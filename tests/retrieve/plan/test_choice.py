@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from matryo.errors import InputError, MissingExtra
-from matryo.retrieve.plan import choice as frontier
-from matryo.retrieve.plan.choice import Choice, Point, best_stake, fewest_tests, lower_bound, outline, predicted_bound
+from matryo.retrieve.plan import picture
+from matryo.retrieve.plan.bounds import best_stake, fewest_tests, lower_bound, predicted_bound
+from matryo.retrieve.plan.choice import Choice, Point, outline
 from matryo.retrieve.plan.plan import Plan, Stage
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def test_a_choice_knows_its_point() -> None:
 def test_the_table_marks_the_chosen_and_those_that_held() -> None:
     lines = str(MET).splitlines()
     assert [line.startswith(" ▸") for line in lines] == [False, False, True, False, False]
-    assert [line.endswith(" held") for line in lines] == [False, True, True, False, False]
+    assert [line.endswith(" passed") for line in lines] == [False, True, True, False, False]
     assert "probe 10%: 8 int8:≤90 within 0.25 → 64" in lines[3]
     untimed = replace(MET, frontier=tuple(replace(point, latency=None) for point in POINTS), unit="bytes")
     assert [line.split()[3:-2] for line in (lines[0], str(untimed).splitlines()[0])] == [["least", "ms"], ["least"]]
@@ -135,14 +136,15 @@ def test_the_table_marks_the_chosen_and_those_that_held() -> None:
 
 
 def test_the_message_says_what_is_promised_or_why_nothing_is() -> None:
-    assert MET.message == "recall@10 ≥ 99% on new queries, with 95% confidence: 0.21 ms a query"
+    assert MET.message == "recall@10 ≥ 99% on new queries, with 95% confidence: 0.21 ms per query"
     exact = replace(MET, plan=POINTS[0].plan, frontier=POINTS[:1], unit="bytes", metric="mAP")
-    assert exact.message == ("mAP@10 ≥ 99% of exact search's on new queries, with 95% confidence: 25.6M bytes a query; "
-                             "no plan cheaper than exact search can promise it")  # fmt: skip
+    assert exact.message == ("mAP@10 ≥ 99% of exact search's on new queries, with 95% confidence: 25.6M bytes per "
+                             "query; no plan cheaper than exact search reaches it")  # fmt: skip
     short = replace(MET, plan=None, budget=0.15)
-    assert short.message == ("no plan within 0.15 ms a query promises recall@10 ≥ 99%, with 95% confidence: the "
-                             "cheapest plan that does costs 0.21 ms; the budget buys 90% (at least 87%)")  # fmt: skip
-    assert replace(short, budget=0.01).message.endswith("costs 0.21 ms, and no plan tried is within the budget")
+    assert short.message == ("no plan within 0.15 ms per query reaches recall@10 ≥ 99%, with 95% confidence: the "
+                             "cheapest plan that does costs 0.21 ms; "
+                             "within the budget, the best is 90% (at least 87%)")  # fmt: skip
+    assert replace(short, budget=0.01).message.endswith("costs 0.21 ms, and no tested plan is within the budget")
 
 
 @pytest.mark.parametrize("choice", [MET, replace(MET, plan=None, budget=0.15)], ids=["met", "not met"])
@@ -160,10 +162,10 @@ def test_an_outline_leaves_out_what_is_plain() -> None:
 
 def test_the_drawing_has_every_point_the_target_and_the_budget() -> None:
     pytest.importorskip("matplotlib")
-    (axes,) = frontier.draw(replace(MET, budget=0.5)).axes
+    (axes,) = picture.draw(replace(MET, budget=0.5)).axes
     drawn = {str(line.get_label()): line for line in axes.get_lines()}
-    assert sorted(drawn["not promised"].get_xdata()) == [0.1, 0.21, 0.8]
-    assert sorted(drawn["held in the test"].get_ydata()) == [0.995, 1.0]
+    assert sorted(drawn["not passed"].get_xdata()) == [0.1, 0.21, 0.8]
+    assert sorted(drawn["passed the test"].get_ydata()) == [0.995, 1.0]
     assert set(drawn["target"].get_ydata()) == {0.99}
     assert set(drawn["budget"].get_xdata()) == {0.5}
     assert list(drawn["chosen"].get_xdata()) == [0.21]
@@ -172,7 +174,7 @@ def test_the_drawing_has_every_point_the_target_and_the_budget() -> None:
 def test_the_same_choice_gives_the_same_file(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     for name in ("a.svg", "b.svg", "a.png", "b.png"):
-        frontier.save(MET, tmp_path / name)
+        picture.save(MET, tmp_path / name)
     for kind, start in (("svg", b"<?xml"), ("png", b"\x89PNG")):
         one, other = ((tmp_path / f"{name}.{kind}").read_bytes() for name in "ab")
         assert one == other
@@ -181,10 +183,10 @@ def test_the_same_choice_gives_the_same_file(tmp_path: Path) -> None:
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"\.svg or \.png"):
-        frontier.save(MET, tmp_path / "a.pdf")
+        picture.save(MET, tmp_path / "a.pdf")
 
 
 def test_without_matplotlib_the_cure_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtra, match=r"matryo\[report\]"):
-        frontier.draw(MET)
+        picture.draw(MET)

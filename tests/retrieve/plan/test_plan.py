@@ -140,7 +140,7 @@ def test_a_plan_is_printed_with_its_costs() -> None:
     assert first.split() == ["64", "200", "int8", "1,000,000", "64", "64.0", "MB"]
     assert second.split() == ["2048", "10", "full", "200", "0.41", "1.6", "MB"]
     assert total.split() == ["all", "64.4", "65.6", "MB"]
-    assert note == "a query, among 1,000,000 vectors of float32"
+    assert note == "per query, among 1,000,000 vectors of float32"
     assert len({len(line) for line in (head, first, second, total)}) == 1
     assert "12.8 kB" in Plan.single(64).table(100, "float16")
     assert "128 B" in Plan.single(64).table(1, "float16")
@@ -155,25 +155,25 @@ def test_equal_plans_are_equal() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Plan(()), "a plan must have a stage (got none): Plan.single(dim) has one"),
+        (lambda: Plan(()), "a plan must have at least one stage (got none): use Plan.single(dim)"),
         (lambda: Plan.of([(64, 10), (16, 10)]),
-         "dims must not fall from stage to stage (got [64, 16]): list the short ones first"),
+         "dims must not decrease from stage to stage (got [64, 16]): put short dims first"),
         (lambda: Plan.adaptive(64, 16, keep=200),
-         "dims must not fall from stage to stage (got [64, 16]): list the short ones first"),
+         "dims must not decrease from stage to stage (got [64, 16]): put short dims first"),
         (lambda: Plan.of([(16, 10), (64, 20)]),
-         "keeps must not rise from stage to stage (got [10, 20]): keep more before"),
+         "keeps must not increase from stage to stage (got [10, 20]): keep more before"),
         (lambda: Plan.of([(16, 20), (64, 10, "int8")]),
-         "int8 must not follow full precision (got ['full', 'int8']): put int8 first"),
-        (lambda: Stage(0, 10), "dim must be an integer of at least 1 (got 0): give one"),
-        (lambda: Stage(8, 0), "keep must be an integer of at least 1 (got 0): give one"),
-        (lambda: Stage(8.0, 10), "dim must be an integer of at least 1 (got 8.0): give one"),
-        (lambda: Stage(8, True), "keep must be an integer of at least 1 (got True): give one"),
-        (lambda: Stage(8, 10, "int4"), "precision must be full or int8 (got 'int4'): full is exact"),
-        (lambda: Plan.single(8, k=0), "k must be an integer of at least 1 (got 0): ask for a hit or more"),
-        (lambda: Plan.single(8).for_k(0), "k must be an integer of at least 1 (got 0): ask for a hit or more"),
-        (lambda: Plan.single(8).for_k(2.5), "k must be an integer of at least 1 (got 2.5): ask for a hit or more"),
-        (lambda: Plan.adaptive(8, 16, keep=5), "keep must be at least k (got keep=5, k=10): keep more, or pass a"),
-        (lambda: Plan.funnel(8, 16, keep=5), "keep must be at least k (got keep=5, k=10): keep more, or pass a"),
+         "int8 must not follow full precision (got ['full', 'int8']): put int8 stages first"),
+        (lambda: Stage(0, 10), "dim must be an integer of at least 1 (got 0): pass dim=64"),
+        (lambda: Stage(8, 0), "keep must be an integer of at least 1 (got 0): pass keep=64"),
+        (lambda: Stage(8.0, 10), "dim must be an integer of at least 1 (got 8.0): pass dim=64"),
+        (lambda: Stage(8, True), "keep must be an integer of at least 1 (got True): pass keep=64"),
+        (lambda: Stage(8, 10, "int4"), "precision must be full or int8 (got 'int4'): full is the default"),
+        (lambda: Plan.single(8, k=0), "k must be an integer of at least 1 (got 0): pass k=10"),
+        (lambda: Plan.single(8).for_k(0), "k must be an integer of at least 1 (got 0): pass k=10"),
+        (lambda: Plan.single(8).for_k(2.5), "k must be an integer of at least 1 (got 2.5): pass k=10"),
+        (lambda: Plan.adaptive(8, 16, keep=5), "keep must be at least k (got keep=5, k=10): raise keep or lower k"),
+        (lambda: Plan.funnel(8, 16, keep=5), "keep must be at least k (got keep=5, k=10): raise keep or lower k"),
     ],
 )  # fmt: skip
 def test_rules(make, message: str) -> None:
@@ -183,5 +183,5 @@ def test_rules(make, message: str) -> None:
 
 def test_dims_must_be_of_the_nesting() -> None:
     Plan.adaptive(8, 16, keep=20).check_fits(Nesting([8, 16]))
-    with pytest.raises(NestingError, match=r"among those of the nesting, 8, 16 \(got 12, 32\): plan with those dims"):
+    with pytest.raises(NestingError, match=r"must be dims of the index: 8, 16 \(got 12, 32\): use those dims"):
         Plan.of([(8, 20), (12, 20), (32, 20)]).check_fits(Nesting([8, 16]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from matryo.retrieve.engines.execute import Hits, execute
 from matryo.retrieve.plan.candidates import Candidates, widened
 from matryo.retrieve.plan.choice import Choice
 from matryo.retrieve.plan.plan import Plan, Stage
-from matryo.retrieve.plan.planner import Asking, BlocksSearcher, choose, fewest_queries, openings
+from matryo.retrieve.plan.planner import BlocksSearcher, Workload, choose, fewest_queries, openings
 from matryo.retrieve.vectors.blocks import Blocks
 from matryo.retrieve.vectors.metric import METRICS, Metric
 
@@ -130,7 +129,7 @@ def test_a_budget_is_a_ceiling() -> None:
     assert plan(budget=cost).plan == free.plan
     short = plan(budget=cost - 1)
     assert (short.plan, short.met, short.cheapest) == (None, False, free.point)
-    assert "the budget buys" in short.message
+    assert "within the budget, the best is" in short.message
 
 
 # ── which plans are tried ─────────────────────────────────────────────────────────────────────────────────────────
@@ -138,9 +137,9 @@ def test_a_budget_is_a_ceiling() -> None:
 
 def test_a_guess_is_at_most_what_the_plan_finds_and_exact_for_two_stages() -> None:
     tuning = 60
-    asking = Asking(SEARCHER, QUERIES[:100], None, K, None)
+    workload = Workload(SEARCHER, QUERIES[:100], None, K, None)
     with tqdm(disable=True) as bar:
-        guesses = list(Candidates(asking, tuning, "bytes", bar).guesses())
+        guesses = list(Candidates(workload, tuning, "bytes", bar).guesses())
     assert len(guesses) > 500
     kinds = {(len(plan.stages), plan.stages[0].precision, plan.stages[0].margin is None) for plan, _ in guesses}
     assert len(kinds) == 12   # one, two, three and four stages, in both precisions, with and without a margin
@@ -156,12 +155,12 @@ def test_a_guess_is_at_most_what_the_plan_finds_and_exact_for_two_stages() -> No
 def test_a_margin_costs_what_it_keeps_in_the_mean() -> None:
     tuning = 40
     with tqdm(disable=True) as bar:
-        looks = Candidates(Asking(SEARCHER, QUERIES[:100], None, K, None), tuning, "bytes", bar).looks
+        looks = Candidates(Workload(SEARCHER, QUERIES[:100], None, K, None), tuning, "bytes", bar).looks
     look = looks[Plan((Stage(8, 1),))]
     _, scores = execute(BLOCKS, QUERIES[:tuning], Plan.single(8), COUNT)
     for stage in (stage for stage, _ in look.cuts() if stage.margin is not None):
         near = [sum(score >= row[K - 1] - stage.margin for score in row) for row in scores.astype(float)]
-        if max(near) < look.falls.shape[1]:   # all was seen
+        if max(near) < look.gaps.shape[1]:   # all was seen
             assert look.kept(stage) == round(np.mean([min(count, stage.keep) for count in near]))
     # Where more may be near than was looked at, the most is counted.
     assert look.kept(Stage(8, 700, margin=9.0)) == 700
@@ -209,7 +208,7 @@ class Tiled(Guided):
 def test_with_partitions_few_rows_are_left_to_be_read_in_full() -> None:
     tuning, searcher = 60, Tiled(Blocks.of(VECTORS, NESTING, int8_up_to=32))
     with tqdm(disable=True) as bar:
-        guesses = list(Candidates(Asking(searcher, QUERIES[:100], None, K, None), tuning, "bytes", bar).guesses())
+        guesses = list(Candidates(Workload(searcher, QUERIES[:100], None, K, None), tuning, "bytes", bar).guesses())
     rungs = [(plan, guess) for plan, guess in guesses if Stage(32, 7, "int8") in plan.stages]
     assert {tuple(stage.dim for stage in plan.stages) for plan, _ in rungs} == {(8, 32, 32), (8, 16, 32, 32)}
     true = SEARCHER.search(QUERIES[:tuning], K).ids
@@ -300,24 +299,25 @@ def test_rows_of_zeros_do_not_stand_in() -> None:
 def test_too_few_queries_are_told_how_many_it_takes() -> None:
     fewest = fewest_queries(0.9)
     plan(queries=QUERIES[:fewest])
-    with pytest.raises(InputError, match=re.escape(f"it takes {fewest} queries to promise a recall of 0.9")):
+    with pytest.raises(InputError, match=f"recall=0.9 with 95% confidence needs at least {fewest} queries"):
         plan(queries=QUERIES[: fewest - 1])
 
 
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"recall": 1.0}, "recall must lie between 0 and 1"),
-        ({"confidence": 0.0}, "confidence must lie between 0 and 1"),
+        ({"recall": 1.0}, r"recall must be between 0 and 1 \(got 1.0\): pass recall=0.95; exact=True finds all"),
+        ({"recall": 95}, r"recall must be between 0 and 1 \(got 95\): write 95 % as 0.95"),
+        ({"confidence": 0.0}, "confidence must be between 0 and 1"),
         ({"cost": "time"}, "cost must be one of latency, bytes, mflops"),
         ({"budget": 0}, "budget must be above 0"),
-        ({"k": 0}, "k must be an integer in 1 … 800"),
+        ({"k": 0}, "k must be an integer of at least 1"),
         ({"k": True}, "k must be an integer"),
-        ({"k": COUNT, "queries": None}, "k must be an integer in 1 … 799"),
-        ({"labels": (ASKED[:5], LABELS)}, "labels must be one for each of the 200 queries"),
+        ({"k": COUNT, "queries": None}, "the index holds 800 vectors, too few to plan for k=800: pass k=799 or less"),
+        ({"labels": (ASKED[:5], LABELS)}, "labels must have one entry for each of the 200 queries"),
         ({"labels": (ASKED[:200], LABELS[:9])}, "one for each of the 800 rows"),
-        ({"labels": (np.full(200, 4), np.arange(COUNT))}, "exact search must find some of the labels"),
-        ({"labels": (np.full(200, -1), LABELS)}, "it takes 40 queries"),
+        ({"labels": (np.full(200, 4), np.arange(COUNT))}, "exact search must find rows with the labels"),
+        ({"labels": (np.full(200, -1), LABELS)}, "needs at least 40 queries"),
         ({"queries": QUERIES[:200, :8]}, "queries must be"),
     ],
     ids=lambda one: str(one)[:30],

@@ -1,1 +1,1 @@
-"""Plans: what they are, and how the cheapest one that keeps a recall is chosen."""
+"""Search plans, and the planner that chooses the cheapest plan for a recall target."""

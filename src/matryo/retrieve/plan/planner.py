@@ -1,10 +1,10 @@
-"""The planner: the cheapest plan whose recall holds, with confidence, on queries it did not see.
+"""The planner: the cheapest plan whose recall reaches a target, with confidence, on queries it has not seen.
 
-Learn, then test. Some queries, the tuning ones, show where in the order of each first stage their true neighbours
-stand. That tells the recall of every keep and margin at once, so thousands of plans are weighed and some dozens are
-run. Those that no other beats on these queries are put in order, from the safest to the cheapest. The other queries
-had no say in any of this: they test the plans in that order, until one fails. The chance of promising too much is
-then that of a single test going wrong (fixed-sequence testing), however many plans there were.
+The queries are split in two. On the tuning queries, the planner ranks the true neighbours at each first stage. The
+ranks give the recall of every keep and margin at once, so thousands of plans are compared and some dozens are run. The
+Pareto-optimal ones are ordered from the safest to the cheapest. The test queries, which had no influence on that order,
+test the plans in turn until one fails (fixed-sequence testing). The probability of a wrong guarantee is that of one
+failed test, however many plans were compared.
 
 >>> random = np.random.default_rng(0)
 >>> blocks = Blocks.of(random.normal(size=(1200, 64)) * np.linspace(2, 0.1, 64), Nesting([8, 16, 32, 64]))
@@ -27,8 +27,9 @@ from matryo.errors import InputError
 from matryo.metrics import average_precision
 from matryo.nesting import Nesting
 from matryo.retrieve.engines.execute import Engine, Hits, execute
+from matryo.retrieve.plan.bounds import best_stake, fewest_tests, lower_bound
 from matryo.retrieve.plan.candidates import FAR, Candidates, Trial
-from matryo.retrieve.plan.choice import Choice, Cost, Point, best_stake, fewest_tests, lower_bound
+from matryo.retrieve.plan.choice import Choice, Cost, Point
 from matryo.retrieve.plan.plan import Plan, Stage
 from matryo.retrieve.vectors.blocks import Blocks
 from matryo.retrieve.vectors.metric import Metric
@@ -39,41 +40,41 @@ if TYPE_CHECKING:
     Doubles = np.ndarray[Any, np.dtype[np.float64]]
     Indices = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = ["Asking", "BlocksSearcher", "Searcher", "choose", "fewest_queries", "openings"]
+__all__ = ["BlocksSearcher", "Searcher", "Workload", "choose", "fewest_queries", "openings"]
 
-_TUNING, _MOST = 0.25, 500   # the share of the queries that shape the plans, and how many at most
-_STANDINS = 1000   # rows that stand in for queries, or more where the promise takes more
+_TUNING, _MOST = 0.25, 500   # the share of tuning queries, and the most of them
+_STANDINS = 1000   # rows used as queries if there are none; more if the target needs more
 _ALL = slice(None)
 
 
 class Searcher(Protocol):
-    """What can run plans: an index, or bare blocks."""
+    """An object that runs plans: an index, or bare blocks."""
 
     @property
     def count(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
 
     @property
     def nesting(self) -> Nesting: ...
 
     @property
     def dtype(self) -> str:
-        """What full precision is stored as."""
+        """The dtype of stored vectors."""
 
     @property
     def openings(self) -> Sequence[Plan]:
-        """The first stages that can be run, each as a plan of one stage; see :func:`openings`."""
+        """The available first stages, each as a plan of one stage; see :func:`openings`."""
 
     def search(self, queries: Array, k: int, plan: Plan | None = None) -> Hits:
-        """The best ``k`` of each query; exactly, at full dim, without a plan."""
+        """The best ``k`` rows per query; without a plan, by exact search at full dim."""
 
     def sample(self, count: int, seed: int) -> tuple[Array, Array]:
-        """So many rows drawn at random: ids and vectors."""
+        """Ids and vectors of ``count`` random rows."""
 
 
 @dataclass(frozen=True, eq=False)
 class BlocksSearcher:
-    """Bare blocks, whose ids are row numbers."""
+    """A searcher over bare blocks; ids are row numbers."""
 
     blocks: Blocks
     metric: Metric = "cosine"
@@ -81,31 +82,31 @@ class BlocksSearcher:
 
     @property
     def count(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return self.blocks.count
 
     @property
     def nesting(self) -> Nesting:
-        """That of the blocks."""
+        """The nesting of the blocks."""
         return self.blocks.nesting
 
     @property
     def dtype(self) -> str:
-        """What the blocks are stored as."""
+        """The dtype of the blocks."""
         return self.blocks.dtype
 
     @property
     def openings(self) -> Sequence[Plan]:
-        """Every dim, and those with copies in int8 again."""
+        """Every dim in full precision, and the dims with int8 copies."""
         return openings(self.nesting, int8=[self.nesting.dims[number] for number in self.blocks.int8])
 
     def search(self, queries: Array, k: int, plan: Plan | None = None) -> Hits:
-        """The best ``k`` of each query."""
+        """The best ``k`` rows per query."""
         full = Plan.single(self.nesting.dim, k=k)
         return Hits(*execute(self.blocks, queries, plan or full, k, self.metric, engine=self.engine))
 
     def sample(self, count: int, seed: int) -> tuple[Array, Array]:
-        """So many rows drawn at random: numbers and vectors."""
+        """Row numbers and vectors of ``count`` random rows."""
         rows = np.sort(np.random.default_rng(seed).choice(self.count, count, replace=False))
         return rows, self.blocks.rows(rows, self.nesting.dim)
 
@@ -113,7 +114,7 @@ class BlocksSearcher:
 def openings(
     nesting: Nesting, int8: Sequence[int] = (), probes: Sequence[float] = (), efs: Sequence[int] = ()
 ) -> tuple[Plan, ...]:
-    """Every first stage: each dim in full precision, those of ``int8`` in 8 bits too, with and without each guide.
+    """Every first stage: each dim in full precision, the dims of ``int8`` also in int8, with and without each guide.
 
     >>> len(openings(Nesting([8, 16, 32]), int8=[8, 16], probes=[0.01, 0.1]))
     15
@@ -136,40 +137,40 @@ def choose(
     seed: int = 0,
     progress: bool = True,
 ) -> Choice:
-    """The cheapest plan that finds at least ``recall`` of what exact search at full dim finds.
+    """Choose the cheapest plan that finds at least ``recall`` of the hits of exact search at full dim.
 
-    It holds in the mean over queries like the ``queries`` [n, d], with ``confidence``. Without any, rows stand in for
-    queries, and none finds itself. ``cost`` says what is to be cheap, and ``budget`` how much of it a query may cost:
-    milliseconds on one thread, bytes read or MFLOPs.
+    The guarantee is on the mean recall over queries like ``queries`` [n, d], with ``confidence``. Without queries,
+    random rows are used instead, and a row is not counted as its own neighbour. ``cost`` is the quantity to minimise,
+    and ``budget`` its limit per query: milliseconds on one thread, bytes read, or MFLOPs.
 
-    With ``labels``, those of the queries (None without queries) and those of the rows (an array by row number, or a
-    mapping by id), it is the plan's mAP@k that must be at least ``recall`` times that of exact search. Queries whose
-    label no row has are left out.
+    ``labels`` is a pair: the labels of the queries (None without queries) and those of the rows (an array by row
+    number, or a mapping by id). With it, the mAP@k of the plan must be at least ``recall`` times that of exact search.
+    Queries whose label no row has are excluded.
     """
     _check(recall, confidence, cost, budget)
     fewest = fewest_queries(recall, confidence)
-    asking = _ask(searcher, queries, k, labels, max(_STANDINS, 2 * fewest), seed)
-    if asking.count < fewest:
+    workload = _workload(searcher, queries, k, labels, max(_STANDINS, 2 * fewest), seed)
+    if workload.count < fewest:
         raise InputError(
-            f"it takes {fewest:,} queries to promise a recall of {recall:g} with {confidence:.0%} confidence",
-            got=asking.count,
-            cure="give more, promise less, or search exactly, which needs no promise",
+            f"recall={recall:g} with {confidence:.0%} confidence needs at least {fewest:,} queries",
+            got=workload.count,
+            cure="pass more queries, lower recall or confidence, or use exact=True, which needs no plan",
         )
-    tuning = _tuning(asking.count)
-    if not (asking.base[:tuning].any() and asking.base[tuning:].any()):
-        raise InputError("exact search must find some of the labels", got="an mAP of 0", cure="check whose they are")
+    tuning = _tuning(workload.count)
+    if not (workload.base[:tuning].any() and workload.base[tuning:].any()):
+        raise InputError("exact search must find rows with the labels of the queries", got="mAP 0", cure="check labels")
     with tqdm(desc="plan", unit="run", delay=2, disable=not progress) as bar:
-        sequence = Candidates(asking, tuning, cost, bar).sequence(recall, asking.count - tuning, confidence)
+        sequence = Candidates(workload, tuning, cost, bar).sequence(recall, workload.count - tuning, confidence)
         bar.total += len(sequence) - 1
-        points = _tested(asking, tuning, sequence, recall, confidence, bar)
+        points = _tested(workload, tuning, sequence, recall, confidence, bar)
     cheapest = min((point for point in points if point.held), key=lambda point: point.cost(cost))
     return Choice(
         plan=cheapest.plan if budget is None or cheapest.cost(cost) <= budget else None,
         frontier=tuple(points),
         target=recall,
-        k=asking.k,
+        k=workload.k,
         tuned_on=tuning,
-        tested_on=asking.count - tuning,
+        tested_on=workload.count - tuning,
         confidence=confidence,
         unit=cost,
         budget=budget,
@@ -178,16 +179,16 @@ def choose(
 
 
 def _tested(
-    asking: Asking, tuning: int, sequence: Sequence[Trial], recall: float, confidence: float, bar: Any
+    workload: Workload, tuning: int, sequence: Sequence[Trial], recall: float, confidence: float, bar: Any
 ) -> list[Point]:
-    """Plans after the first, exact search, on the queries beyond the ``tuning`` ones: each holds until one fails."""
+    """Test the plans in order on the test queries; ``held`` is true up to the first failure."""
     exact, *others = sequence
     points = [Point(exact.plan, 1.0, 1.0, True, exact.latency, exact.bytes, exact.mflops)]
-    tests = slice(tuning, asking.count)
-    before, base = asking.base[:tuning], asking.base[tests]
+    tests = slice(tuning, workload.count)
+    before, base = workload.base[:tuning], workload.base[tests]
     for trial in others:
-        worth = asking.run(trial.plan, tests)
-        stake = best_stake(trial.worth, before, len(base), confidence)   # learned from other queries
+        worth = workload.run(trial.plan, tests)
+        stake = best_stake(trial.worth, before, len(base), confidence)   # from the tuning queries only
         lower = lower_bound(worth, base, stake, confidence)
         share, held = float(worth.sum() / base.sum()), points[-1].held and lower >= recall
         points.append(Point(trial.plan, share, lower, held, trial.latency, trial.bytes, trial.mflops))
@@ -196,7 +197,7 @@ def _tested(
 
 
 def fewest_queries(recall: float, confidence: float = 0.95) -> int:
-    """How many queries it takes: with fewer, not even a plan that misses nothing could be promised.
+    """The fewest queries for a guarantee: with fewer, not even a plan that misses nothing would pass.
 
     >>> fewest_queries(0.95), fewest_queries(0.99)
     (82, 418)
@@ -212,45 +213,48 @@ def _tuning(count: int) -> int:
 def _check(recall: float, confidence: float, cost: Any, budget: float | None) -> None:
     for name, value in (("recall", recall), ("confidence", confidence)):
         if not 0 < value < 1:
-            raise InputError(f"{name} must lie between 0 and 1", got=value, cure="only exact search is certain")
+            percent = 1 < value < 100
+            cure = f"write {value:g} % as {value / 100:g}" if percent else f"pass {name}=0.95; exact=True finds all"
+            raise InputError(f"{name} must be between 0 and 1", got=value, cure=cure)
     if cost not in get_args(Cost):
-        raise InputError(f"cost must be one of {', '.join(get_args(Cost))}", got=repr(cost), cure="pick one")
+        raise InputError(f"cost must be one of {', '.join(get_args(Cost))}", got=repr(cost), cure="try latency")
     if budget is not None and not budget > 0:
-        raise InputError("budget must be above 0", got=budget, cure="None sets no limit")
+        raise InputError("budget must be above 0", got=budget, cure="pass None for no limit")
 
 
-# ── what is asked, and what an answer is worth ────────────────────────────────────────────────────────────────────
+# ── queries, and the quality of their hits ────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, eq=False)
 class _Labels:
-    """A number for each label: of the queries, and of the rows by id."""
+    """Label numbers of the queries, and of the rows by id."""
 
     of_queries: Indices
     of_rows: Indices | dict[Any, int]
     totals: Indices
-    """How many rows have the label of each query, itself not counted."""
+    """The number of rows with the label of each query, the query itself excluded."""
 
     @classmethod
     def of(cls, labels: tuple[Any, Any], count: int, rows: int, own: Array | None) -> _Labels:
-        asked, given = labels
-        keys, values = (list(given), list(given.values())) if isinstance(given, Mapping) else (None, given)
-        asked, values = np.asarray([] if asked is None else asked), np.asarray(values)
-        if values.shape != (rows,) or (own is None and asked.shape != (count,)):
+        query_labels, row_labels = labels
+        by_id = isinstance(row_labels, Mapping)
+        keys, values = (list(row_labels), list(row_labels.values())) if by_id else (None, row_labels)
+        query_labels, values = np.asarray([] if query_labels is None else query_labels), np.asarray(values)
+        if values.shape != (rows,) or (own is None and query_labels.shape != (count,)):
             raise InputError(
-                f"labels must be one for each of the {count} queries, and one for each of the {rows} rows",
-                got=f"{asked.shape} and {values.shape}",
+                f"labels must have one entry for each of the {count} queries, and one for each of the {rows} rows",
+                got=f"shapes {query_labels.shape} and {values.shape}",
                 cure="pass (labels of the queries, labels of the rows)",
             )
         names, numbers = np.unique(values, return_inverse=True)
         of_rows = numbers if keys is None else dict(zip(keys, numbers.tolist(), strict=True))
         if own is None:
-            found = np.minimum(np.searchsorted(names, asked), len(names) - 1)
-            known = np.where(names[found] == asked, found, -1)
+            found = np.minimum(np.searchsorted(names, query_labels), len(names) - 1)
+            of_queries = np.where(names[found] == query_labels, found, -1)
         else:
-            known = _numbered(of_rows, own)
-        totals = np.append(np.bincount(numbers), 0)[known] - (own is not None)
-        return cls(known, of_rows, totals)
+            of_queries = _numbered(of_rows, own)
+        totals = np.append(np.bincount(numbers), 0)[of_queries] - (own is not None)
+        return cls(of_queries, of_rows, totals)
 
     def select(self, queries: Indices | slice) -> _Labels:
         return _Labels(self.of_queries[queries], self.of_rows, self.totals[queries])
@@ -261,20 +265,20 @@ class _Labels:
 
 
 def _numbered(rows: Indices | dict[Any, int], ids: Array) -> Indices:
-    """The labels of the rows with these ids; −1 where there is none."""
+    """The label numbers of the rows with these ids; −1 for an unknown id."""
     if not isinstance(rows, dict):
         return rows[ids]
-    return np.array([rows.get(one, -1) for one in ids.ravel().tolist()]).reshape(ids.shape)
+    return np.array([rows.get(id, -1) for id in ids.ravel().tolist()]).reshape(ids.shape)
 
 
 @dataclass(frozen=True, eq=False)
-class Asking:
-    """Queries in random order, and what exact search finds for them."""
+class Workload:
+    """Queries in random order, with the hits of exact search."""
 
     searcher: Searcher
     queries: Array
     own: Array | None
-    """The id of each, where rows stand in for queries: none finds itself."""
+    """The id of each query if rows are used as queries: a row must not find itself."""
     k: int
     labels: _Labels | None
 
@@ -284,57 +288,60 @@ class Asking:
 
     @cached_property
     def true(self) -> Hits:
-        """What exact search finds."""
+        """The hits of exact search."""
         return self.find(None, self.k)
 
     @cached_property
     def base(self) -> Doubles:
-        """What that is worth, for each query."""
+        """The quality of exact search per query: recall 1, or its AP by labels."""
         return self.worth(self.true)
 
-    def run(self, plan: Plan, some: slice) -> Doubles:
-        """What ``plan`` is worth for some of the queries, each."""
-        return self.worth(self.find(plan, self.k, some), some)
+    def run(self, plan: Plan, part: slice) -> Doubles:
+        """The recall, or the AP by labels, of ``plan`` for each query of ``part``."""
+        return self.worth(self.find(plan, self.k, part), part)
 
-    def find(self, plan: Plan | None, k: int, some: slice = _ALL) -> Hits:
-        """What ``plan`` finds for some of the queries."""
+    def find(self, plan: Plan | None, k: int, part: slice = _ALL) -> Hits:
+        """The hits of ``plan`` for the queries of ``part``."""
         if self.own is None:
-            return self.searcher.search(self.queries[some], k, plan)
-        hits = self.searcher.search(self.queries[some], k + 1, plan)
-        others = np.argsort(hits.ids == self.own[some, None], axis=1, kind="stable")[:, :k]   # itself comes last
+            return self.searcher.search(self.queries[part], k, plan)
+        hits = self.searcher.search(self.queries[part], k + 1, plan)
+        others = np.argsort(hits.ids == self.own[part, None], axis=1, kind="stable")[:, :k]   # the row itself is last
         return Hits(np.take_along_axis(hits.ids, others, 1), np.take_along_axis(hits.scores, others, 1))
 
-    def worth(self, hits: Hits, some: slice = _ALL) -> Doubles:
-        """The recall, or the AP by labels, of some of the queries."""
+    def worth(self, hits: Hits, part: slice = _ALL) -> Doubles:
+        """The recall, or the AP by labels, of ``hits`` for each query of ``part``."""
         if self.labels is not None:
-            return self.labels.select(some).worth(hits, self.k)
-        found = (self.places(hits, some) < FAR).sum(axis=1)
-        return np.asarray(found / np.isfinite(self.true.scores[some]).sum(axis=1))
+            return self.labels.select(part).worth(hits, self.k)
+        found = (self.ranks(hits, part) < FAR).sum(axis=1)
+        return np.asarray(found / np.isfinite(self.true.scores[part]).sum(axis=1))
 
-    def places(self, hits: Hits, some: slice) -> Indices:
-        """Where among the hits of some of the queries each true neighbour stands, [queries, k]."""
-        found, true = np.full((len(hits.ids), self.k), FAR), self.true.ids[some]
+    def ranks(self, hits: Hits, part: slice) -> Indices:
+        """The rank of each true neighbour among the hits of the queries of ``part``, [queries, k]."""
+        ranks, true = np.full((len(hits.ids), self.k), FAR), self.true.ids[part]
         for column in range(self.k):
             same = (hits.ids == true[:, column, None]) & np.isfinite(hits.scores)
-            found[:, column] = np.where(same.any(axis=1), same.argmax(axis=1), FAR)
-        return found
+            ranks[:, column] = np.where(same.any(axis=1), same.argmax(axis=1), FAR)
+        return ranks
 
 
-def _ask(
+def _workload(
     searcher: Searcher, queries: Any, k: int, labels: tuple[Any, Any] | None, standins: int, seed: int
-) -> Asking:
+) -> Workload:
+    if not isinstance(k, int | np.integer) or isinstance(k, bool) or k < 1:
+        raise InputError("k must be an integer of at least 1", got=repr(k), cure="pass k=10")
     most = searcher.count - (queries is None)
-    if not isinstance(k, int | np.integer) or isinstance(k, bool) or not 1 <= k <= most:
-        raise InputError(f"k must be an integer in 1 … {most}, the rows to find", got=repr(k), cure="ask for fewer")
+    if k > most:
+        cure = f"pass k={most} or less" if most > 0 else "add vectors first"
+        raise InputError(f"the index holds {searcher.count:,} vectors, too few to plan for k={k}", cure=cure)
     own = None
     if queries is None:
         own, queries = searcher.sample(min(standins, searcher.count), seed)
-    given = as_queries(queries, searcher.nesting.dim)
-    order = np.random.default_rng(seed).permutation(len(given))
+    vectors = as_queries(queries, searcher.nesting.dim)
+    order = np.random.default_rng(seed).permutation(len(vectors))
     if own is not None:
-        order = order[given[order].any(axis=1)]   # a row of zeros is no query
-    known = None if labels is None else _Labels.of(labels, len(given), searcher.count, own)
-    if known is not None:
-        order = order[known.totals[order] > 0]
-        known = known.select(order)
-    return Asking(searcher, given[order], None if own is None else own[order], int(k), known)
+        order = order[vectors[order].any(axis=1)]   # a zero vector cannot be a query
+    checked = None if labels is None else _Labels.of(labels, len(vectors), searcher.count, own)
+    if checked is not None:
+        order = order[checked.totals[order] > 0]
+        checked = checked.select(order)
+    return Workload(searcher, vectors[order], None if own is None else own[order], int(k), checked)
