@@ -48,7 +48,7 @@ soak: $(VENV)/dev
 
 docs: $(VENV)/dev
 	$(VENV)/bin/python scripts/make_docs.py
-	$(VENV)/bin/mkdocs build --strict --quiet
+	$(VENV)/bin/zensical build --strict
 	@echo "site/index.html"
 
 clean:

@@ -158,7 +158,7 @@ def _against_fixed(rows: list[Row], split: str, figure: str = "top1") -> str:
         return ""
     best, worst = max(gaps, key=lambda dim: gaps[dim]), min(gaps, key=lambda dim: gaps[dim])
     return (
-        f"one nested model differs from a model trained for each dim alone by {gaps[worst]:+.1f} points (at {worst} dims) "
+        f"one nested model differs from one model per dim by {gaps[worst]:+.1f} points (at {worst} dims) "
         f"to {gaps[best]:+.1f} points (at {best} dims)."
     )
 
