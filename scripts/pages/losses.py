@@ -18,30 +18,31 @@ BERT = "cross-entropy 8192 × 30522 × 768, 7 dims"
 LARGE = "cross-entropy 8192 × 131072 × 2048, 9 dims"
 PAIRS = "contrastive 32768 × 32768 × 1024, 9 dims"
 NOTES = {
-    "fused": """Forward and backward of head and loss in bfloat16: milliseconds, the 20th, 50th and 80th percentile of
-means over three steps in a row, and memory beyond inputs and gradients. *Single* is the loss at full dim alone,
-*nested* the loop over the dims that people write, each as it is (*eager*) and by `torch.compile`; *fused* is
-`nested_cross_entropy` or `nested_contrastive` with `engine="triton"`. [Nested losses](../losses.md) says how it works.
+    "fused": """Forward and backward pass of head and loss in bfloat16. Times are milliseconds: the 20th, 50th and 80th
+percentile of means over three consecutive steps. Memory is what is allocated beyond inputs and gradients. *Single* is
+the loss at full dim only; *nested* is the usual loop over dims; both run eagerly and under `torch.compile`. *Fused* is
+`nested_cross_entropy` or `nested_contrastive` with `engine="triton"`. [Nested losses](../losses.md) explains how it
+works.
 
-Each multiple (×) and each share (%) is of the single eager loss of its own run.""",
-    "limit": """*Of the limit* is the time of four products of the full width (forward, the same again for the backward
-pass, and the two gradients), at the rate measured for one, as a part of the time of the fused loss.""",
-    "odd": "Where columns are no multiple of 128, that one is measured at the next lower one ({}) and scaled.",
-    "asked": "What was asked of the fused losses before they were written, and what was measured:",
+Multiples (×) and shares (%) are relative to the single eager loss of the same run.""",
+    "limit": """*Of the limit* compares the fused loss with four matrix products of full width (the forward pass, its
+recomputation in the backward pass, and two gradients) at the measured rate of one such product.""",
+    "odd": "For a number of columns that is no multiple of 128, the next lower one ({}) is measured and scaled.",
+    "asked": "Targets that were set before the fused losses were written, and what was measured:",
     "main": "Cross-entropy of a tied head at the shapes of BERT and of a large classifier.",
-    "separate": """Cross-entropy of a head a dim, all in one matrix; *single* is the head of the full dim. Heads that
-begin at no multiple of 16 bytes, as those of 12, 24, … do, slow down every product with them; the fused loss works on a
-copy in which all do.""",
+    "separate": """Cross-entropy with one head per dim, all in one matrix; *single* is the head of the full dim. Heads
+that do not start at a multiple of 16 bytes (as with dims 12, 24, …) slow down every product, so the fused loss works
+on an aligned copy.""",
     "contrastive": "InfoNCE of unit vectors, one direction.",
-    "classes": "Rows and dims stay, classes grow.",
-    "batch": "Classes and dims stay, the batch grows.",
-    "dims": "The full dim stays, and is cut into more and more blocks of one width.",
-    "doublings": "The full dim stays, and has one, two or four dims a doubling: 16, 32 …, 12, 16, 24 …, 10, 12, 14 ….",
-    "sentence": """A step of sentence-transformers' losses on embeddings that are there already: the loss and its
-gradient by them. *Single* is `MultipleNegativesRankingLoss` at full dim, *matryoshka* is `MatryoshkaLoss` over it,
-*nested* is `NestedRankingLoss`; *cached* ones take mini batches (GradCache). Milliseconds, the 20th, 50th and 80th
-percentile, and the most memory that a step held beyond what was there before. While scores are few, *nested* keeps them
-all at every dim, hence its memory at the smallest batch.""",
+    "classes": "The number of classes grows; rows and dims are fixed.",
+    "batch": "The batch grows; classes and dims are fixed.",
+    "dims": "The full dim is fixed and cut into more and more blocks of equal width.",
+    "doublings": "The full dim is fixed, with one, two or four dims per doubling: 16, 32 …; 12, 16, 24 …; 10, 12 ….",
+    "sentence": """One step of a sentence-transformers loss on given embeddings: the loss and its gradient. *Single* is
+`MultipleNegativesRankingLoss` at full dim, *matryoshka* wraps it in `MatryoshkaLoss`, and *nested* is
+`NestedRankingLoss`. *Cached* variants use mini-batches (GradCache). Times are milliseconds: the 20th, 50th and 80th
+percentile. Memory is the peak of a step above what was allocated before. At small batches *nested* keeps all scores at
+every dim, hence its memory there.""",
 }
 SWEPT = {"classes": "columns", "batch": "batch"}
 
@@ -67,7 +68,7 @@ def reached(here: list[Shape]) -> list[str]:
     lines = [[what, asked, got, "yes" if met else "**no**"] for what, asked, got, met in verdicts(here)]
     if not lines:
         return []
-    return ["## Asked and reached", NOTES["asked"], grid(["", "asked", "measured", "reached"], lines), *reasons(here)]
+    return ["## Targets", NOTES["asked"], grid(["", "target", "measured", "reached"], lines), *reasons(here)]
 
 
 def verdicts(here: list[Shape]) -> Iterator[tuple[str, str, str, bool]]:

@@ -20,7 +20,7 @@ ARMS = {
     "original": "original",
     "pca": "PCA",
     "pca-task": "PCA of the task",
-    "plain": "finetuned, truncated",
+    "plain": "fine-tuned, truncated",
     "matryoshka": "MatryoshkaLoss",
     "nested": "nested",
     "nested loss": "NestedRankingLoss",
@@ -35,29 +35,31 @@ TASKS = (
 NESTED = ("head.weights", "head.join")   # fields that say how the dims of a nested model are trained together
 WITHIN = 0.005   # what the paper finds: a nested model is that near to fixed ones
 NOTES = {
-    "text": """A sentence encoder, finetuned on pairs of SciFact (titles with abstracts, training claims with papers),
-CLINC150 (training sentences of one intent) and WordNet (words with glosses), and read at every dim. *Original* is the
-encoder as it comes, truncated. *PCA* is fitted on its vectors of all training texts, *PCA of the task* on those of the
-task alone. *Finetuned, truncated* is trained at full dim only. *MatryoshkaLoss* is sentence-transformers' own over its
-MultipleNegativesRankingLoss, with its own model; *nested* is `nested_contrastive` with matryo's. Whatever is trained
-sees the same batches in the same order, with the same optimiser, schedule and steps. In percent, mean ± standard
-deviation over (so many) seeds. No model was trained at a dim with a star.""",
+    "text": """A sentence encoder, fine-tuned on pairs from SciFact (titles with abstracts, training claims with
+papers), CLINC150 (training sentences of one intent) and WordNet (words with glosses), then evaluated at every dim.
+*Original* is the published encoder, truncated. *PCA* is fitted on its vectors of all training texts, *PCA of the task*
+on those of the task only. *Fine-tuned, truncated* is trained at full dim only. *MatryoshkaLoss* is
+sentence-transformers' own loss around MultipleNegativesRankingLoss, with its own model; *nested* is
+`nested_contrastive` with matryo's model. All trained models see the same batches in the same order, with the same
+optimiser, schedule and number of steps. In percent: mean ± standard deviation; (n) is the number of seeds. A star
+marks a dim at which no model was trained.""",
     "noise": """*Within noise*: behind by less than two standard errors of the difference of the means over seeds.""",
-    "steps": """Milliseconds of a training step, model, loss and optimiser, in turns on the same batches: the 20th, 50th
-and 80th percentile. *NestedRankingLoss* is matryo's loss in sentence-transformers' model.""",
-    "mlm": """Hidden words of held-out texts that are predicted, in percent: one nested model, and one trained for each
-dim alone, for as many steps. All models have one tokenizer and are asked for the same words. Mean ± standard deviation
-over (so many) seeds.""",
-    "vit": """Top-1 accuracy in percent: a vision transformer with a head a dim (separate, MRL), with one head for all
-dims (tied, MRL-E), and one trained for each dim alone, for as many epochs. Mean ± standard deviation over (so many)
-seeds.""",
-    "shared": """Without the seconds of trainings that shared their device.""",
-    "pairs": """How well each side finds what belongs to it on the other, in percent. *Hit@k*: something that belongs is
-among the first k, which papers on images and texts call recall@k. *Fixed* is trained at full dim alone, and truncated.
-Mean ± standard deviation over (so many) seeds.""",
-    "similarity": """Cosines of pairs that belong together and of random pairs, and how often the former is the greater
-(AUC, in percent). The *span* is the difference of the means.""",
-    "zero-shot": """Classes told by texts alone, in percent: each image gets the class whose mean text is nearest.""",
+    "steps": """Milliseconds per training step (model, loss and optimiser), measured in turns on the same batches: the
+20th, 50th and 80th percentile. *NestedRankingLoss* is matryo's loss in sentence-transformers' model.""",
+    "mlm": """Share of masked words of held-out texts that are predicted, in percent: one nested model against one
+model per dim, trained for the same number of steps. All models share one tokenizer and predict the same words. Mean ±
+standard deviation; (n) is the number of seeds.""",
+    "vit": """Top-1 accuracy in percent: a vision transformer with one head per dim (separate, MRL), with one head for
+all dims (tied, MRL-E), and one model per dim, all trained for the same number of epochs. Mean ± standard deviation;
+(n) is the number of seeds.""",
+    "shared": """Trainings that shared their device are excluded from the seconds.""",
+    "pairs": """Retrieval of matching items from the other side, in percent. *Hit@k*: at least one match is among the
+first k, which papers on images and texts call recall@k. *Fixed* is trained at full dim only and truncated. Mean ±
+standard deviation; (n) is the number of seeds.""",
+    "similarity": """Cosine similarities of matching pairs and of random pairs, and how often a matching pair scores
+higher (AUC, in percent). The *span* is the difference of the means.""",
+    "zero-shot": """Zero-shot classification in percent: each image gets the class whose mean text embedding is
+nearest.""",
 }
 
 
@@ -176,10 +178,10 @@ def _variants(every: dict[tuple[str, str], ByDim], fixed: ByDim) -> Iterator[str
     if any(variant for _, variant in nested):
         dims = sorted({dim for values in nested.values() for dim in values})
         lines = [
-            [variant or f"{kind}, as the recipe is", *(_beside(values.get(dim), fixed.get(dim)) for dim in dims)]
+            [variant or f"{kind}, as in the recipe", *(_beside(values.get(dim), fixed.get(dim)) for dim in dims)]
             for (kind, variant), values in nested.items()
         ]
-        yield "Nested models whose dims are weighed otherwise or join later: means, and in brackets how far from fixed:"
+        yield "Nested models with other weights or with dims that join later: means (difference from fixed):"
         yield grid(["", *map(str, dims)], lines, left=1)
 
 

@@ -97,4 +97,4 @@ def points(difference: float, digits: int = 2) -> str:
 def verdicts(lines: Iterable[tuple[str, str, str, bool]]) -> list[str]:
     """What was asked, what was measured, and whether it is reached."""
     shown = [[what, asked, got, "yes" if met else "**no**"] for what, asked, got, met in lines]
-    return ["What was asked, and what is reached:", grid(["", "asked", "measured", "reached"], shown)] if shown else []
+    return ["Targets:", grid(["", "target", "measured", "reached"], shown)] if shown else []

@@ -97,7 +97,7 @@ def train_table(runs: list[Row], alone: list[Row], split: str) -> str:
         lines.append([f"{dim}", *(spread(at[title], 2) for title in titles), gain(at)])
     columns = {title: [row for row in alone if column_title(row) == title] for title in titles}
     seconds = {title: [row.figures["seconds"] for row in columns[title]] for title in titles}
-    lines.append(["seconds a run", *(spread(seconds[title], 1) for title in titles), "–"])
+    lines.append(["seconds per run", *(spread(seconds[title], 1) for title in titles), "–"])
     totals = [f"{whole(rows):.0f}" if rows else "–" for rows in columns.values()]
     lines.append(["seconds for the column", *totals, "–"])
     return grid(["dim", *titles, "MRL − fixed"], lines)

@@ -32,31 +32,31 @@ from pages.retrieval_rows import (
 )
 
 NOTES = {
-    "retrieval": """The ten nearest by the cosine, one query at a time on one thread: the best setting of each engine
-that finds so much of what exact search at full dim finds. *Slower* is the time of a query as a multiple of matryo's,
-the median over turns of one run in which both were asked, or with ≈ of their means in different runs. *MB* is the
-index's size on disk, *memory* the MB that its process holds. *Batch* is all queries at once, on one thread too. At 512
-dims, builds that had not been the best of their engine were not measured again; their rows are older, with 1,000
-queries, the same fifty for one setting after the other, so that what one had read lay in the cache for the next. While
-the real vectors of 2048 dims were searched, the machine's other core was busy, which slows those most that read much.
-SVS has its codes (LVQ, LeanVec) on processors of Intel alone, so they are not here.""",
-    "labels": "Where labels are what counts, other neighbours of the same class are as good, and so may a prefix be.",
-    "growth": """What a query costs as the database grows, at recall@10 of at least 0.95; bytes are those of vectors and
-codes that are read, where the engine tells.""",
-    "adaptive": """A shortlist of 200 at D_s dims, ranked again at D_r: the paper's table. MFLOPs count as the paper
-does; top-1 is 1-NN accuracy, recall@10 is against exact search at full dim. All but MFLOPs in percent; bold is within
-0.1 of the best single dim.""",
-    "funnel": "The paper's cascades: the shortlist shrinks while the dim doubles; bold as above.",
-    "shortlist": "How long the shortlist must be; bold is the best of a column.",
+    "retrieval": """The ten nearest neighbours by cosine similarity, one query at a time on one thread. Each engine is
+shown at its fastest setting that reaches the recall@10 against exact search at full dim. *Slower* is the time per
+query relative to matryo: the median over turns of one run that measured both, or (with ≈) the ratio of means from
+different runs. *MB* is the size of the index on disk, *memory* what its process holds. *Batch* sends all queries at
+once, also on one thread. Two caveats. At 512 dims, builds that were not the best of their engine were not measured
+again; their older rows use 1,000 queries in groups of fifty per setting, so that caches were warm. While the real
+vectors of 2048 dims were searched, the other core of the machine was busy, which slows down most those engines that
+read most. SVS offers its compressed codes (LVQ, LeanVec) on Intel processors only, so they are missing here.""",
+    "labels": "If only the class matters, other neighbours of the same class count as well, and a prefix may suffice.",
+    "growth": """Cost per query as the database grows, at a recall@10 of at least 0.95. Bytes are those of vectors and
+codes that are read, where the engine reports them.""",
+    "adaptive": """A shortlist of 200 at D_s dims, re-ranked at D_r: the paper's table. MFLOPs are counted as in the
+paper; top-1 is 1-NN accuracy; recall@10 is measured against exact search at full dim. All but MFLOPs are in percent.
+Bold: within 0.1 of the best single dim.""",
+    "funnel": "The paper's funnels: the shortlist shrinks while the dim doubles. Bold as above.",
+    "shortlist": "How long the shortlist must be. Bold: the best of a column.",
     "single": "Every vector at one dim, for comparison.",
-    "gpu": """Milliseconds a query on a GPU (`index.to("cuda")`); *faster* is against exact search at full dim there.
-*torch* is what one would write by hand: one product and one `topk`, nothing scored anew, no order among ties. Vectors
-are random, with a spectrum that decays. Exact search chooses by a product in float16, scores what it chose anew, and
-proves that nothing was missed. A plan saves less than on a CPU: launches cost more than scores, and with many queries
-at once the product is cheap and the rows of a shortlist are not.""",
-    "generator": """A generator fitted to real embeddings, beside them:
-mAP@10, and how much of the ten nearest at full dim is among the first 10 and 200 at each dim, in percent. Only mAP@10
-was fitted to; each draw has classes and vectors of its own.""",
+    "gpu": """Milliseconds per query on a GPU (`index.to("cuda")`); *faster* is relative to exact search at full dim on
+the GPU. *torch* is the hand-written version: one matrix product and one `topk`, without re-scoring and without an
+order among ties. The vectors are random with a decaying spectrum. Exact search selects candidates by a product in
+float16, re-scores them, and proves that nothing was missed. Plans save less than on a CPU: kernel launches cost more
+than scores, and with many queries at once the product is cheap while gathering the rows of a shortlist is not.""",
+    "generator": """A generator fitted to real embeddings, compared with them: mAP@10, and the share of the ten nearest
+at full dim among the first 10 and 200 at each dim, in percent. Only mAP@10 was fitted; each draw has its own classes
+and vectors.""",
 }
 
 
@@ -71,7 +71,7 @@ def frontier_tables(rows: list[Row]) -> list[str]:
         words = " or ".join(f"{count:,}" for count in asked), " or ".join(map(str, threads))
         many = "thread" if threads == [1] else "threads"
         parts += [f"## {subject}", f"{words[0]} queries, on {hardware}; built with {words[1]} {many}."]
-        parts += [f"![Recall against queries a second]({stem(subject)}.svg)"]
+        parts += [f"![Recall against queries per second]({stem(subject)}.svg)"]
         for recall in RECALLS:
             title = "All found (recall@10 = 1)" if recall == 1 else f"recall@10 ≥ {recall}"
             parts += [f"**{title}**", frontier_table(here, partial(enough, recall=recall))]

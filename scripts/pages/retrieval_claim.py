@@ -13,19 +13,20 @@ from pages.retrieval_rows import as_good, best, databases, enough, family, setti
 PAPER = 200   # the length of the paper's shortlist
 LONGEST = 32   # dims of the first stages that count as the paper's
 NOTES = {
-    "claim": """The paper's own comparison: both sides fetch a shortlist of 200, HNSW (M = 32) at full dim, adaptive
-retrieval at 16 or 32 dims, whose shortlist is ranked again at full dim, or by a funnel; both as the paper has them,
-and with stages of 8 bits between the first and the last. Of each the quickest whose mAP@10 is at most 0.1 point below
-that of HNSW, or that of the best plan where none is. *Faster* is the time of HNSW as
-a multiple, the median over turns of one run. The stricter comparisons are with the quickest HNSW that is as good, by
-recall@10 and by mAP@10, rather than with one that fetches 200. *FLOPs* are those of exact search as a multiple of the
-plan's, counted as the paper does, with every row in the first stage.""",
-    "about": """A plan that looks at few partitions finds fewer of the nearest but more of the query's class, so its
-mAP@10 may be above that of exact search. Generated databases are drawn from [a model](generator.md) of 200 classes.
-With as many classes, 250,000 vectors have as many a class as ImageNet-1K. A thousand classes are more than the model's
-first 16 dims tell apart, and a walk that holds 200 candidates has hardly to leave a class of 250.""",
-    "protocol": """Both sides fetch a shortlist of 200: see the claim above. An `i` says that a stage reads 8 bits a
-column, `:200` how many it keeps.""",
+    "claim": """The paper's own comparison. Both sides fetch a shortlist of 200: HNSW (M = 32) at full dim, and
+adaptive retrieval at 16 or 32 dims, which is then re-ranked at full dim or by a funnel. Plans are run as in the paper,
+and with 8-bit stages between the first and the last. Shown is the fastest plan whose mAP@10 is at most 0.1 points
+below that of HNSW, or the plan with the best mAP@10 if there is none. *Faster* is the time of HNSW divided by the time
+of the plan, the median over turns of one run. The stricter columns compare with the fastest HNSW of the same recall@10
+or mAP@10, however few candidates it fetches. *FLOPs* divides those of exact search by those of the plan, counted as in
+the paper with every row in the first stage.""",
+    "about": """A plan that probes few partitions (IVF lists) finds fewer of the nearest neighbours but more of the
+query's class, so its mAP@10 may exceed that of exact search. Generated databases are drawn from [a
+model](generator.md) of 200 classes; with as many classes, 250,000 vectors have as many rows per class as ImageNet-1K.
+A thousand classes exceed what the model's first 16 dims can separate, and a graph walk that holds 200 candidates
+hardly leaves a class of 250.""",
+    "protocol": """Both sides fetch a shortlist of 200, as in the claim above. `i` marks a stage that reads 8 bits per
+column; `:200` is the number of rows a stage keeps.""",
 }
 
 

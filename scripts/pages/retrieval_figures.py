@@ -81,7 +81,7 @@ def growth_figure(rows: list[Row]) -> str:
         told = [f for f in found if f["bytes_read"] is not None]
         plot(panels[0], [(f["count"], 1e3 / f["qps"]) for f in found], engine, look)
         plot(panels[1], [(f["count"], f["bytes_read"]) for f in told], engine, look)
-    for axes, title in zip(panels, ("milliseconds a query", "bytes read a query"), strict=True):
+    for axes, title in zip(panels, ("milliseconds per query", "bytes read per query"), strict=True):
         logarithmic(axes.xaxis)
         logarithmic(axes.yaxis)
         axes.set_title(f"{title}, recall@10 ≥ {RECALLS[0]}", loc="left")

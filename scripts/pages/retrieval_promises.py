@@ -9,18 +9,18 @@ from pages.markdown import grid
 from pages.retrieval_rows import setting, size, speed
 
 NOTES = {
-    "promise": """The planner sees some queries and promises a recall with 95 % confidence; all the others say whether
-it holds for them. *Cheap* is what was to be so: bytes read from bare blocks, or milliseconds of an index as each draw
-measured them; *exact* is what exact search costs.""",
-    "memory": """An index whose files are larger than the memory that they may have. They are mapped, and every ten
-queries pages drawn at random are given back to the system until no more than the limit is left; a system in need gives
-back those that were not used for long, which is kinder. *In memory* is the most of the files that was there, *beside*
-what the process held besides; *read* is what a query read from disk, and *waits* how often it had to. One query at a
-time on one thread, after as many that only filled the memory.""",
-    "advice": """`random` tells the system that rows are picked one by one from the vectors and from the codes of
-later stages, `normal` that it may read on, and `default` is what an index does by itself.""",
-    "threads": """Many queries at once through `index.search(…, threads=…)`; *faster* is the median over rounds in which
-the numbers of threads took turns. The answers are the same to the last bit.""",
+    "promise": """The planner sees some queries and promises a recall with 95 % confidence; the remaining queries test
+the promise. *Cheap* is the cost that was minimised: bytes read from bare blocks, or milliseconds of an index as
+measured in each draw. *Exact* is the cost of exact search.""",
+    "memory": """An index whose files exceed the memory they may use. The files are memory-mapped; after every ten
+queries, random pages are released until no more than the limit is resident. (An operating system under pressure would
+release the least recently used pages, which is kinder.) *In memory* is the largest resident part of the files,
+*beside* the memory of the process besides them, *read* the bytes read from disk per query, and *waits* the number of
+reads per query. One query at a time on one thread, after as many queries that only warm the cache.""",
+    "advice": """`random` advises the system that rows are picked one by one from the vectors and from the codes of
+later stages; `normal` allows read-ahead; `default` is what an index does by itself.""",
+    "threads": """Many queries at once through `index.search(…, threads=…)`. *Faster* is the median over rounds in
+which the thread counts took turns. The results are identical to the last bit.""",
 }
 
 
