@@ -22,7 +22,7 @@ ALLOWED = {
     "files": {"errors"},
     "arrays": {"errors"},
     "nesting": {"errors", "arrays"},
-    "results": {"errors", "files"},
+    "results": {"errors", "files", "tables"},
     "tables": {"errors"},
     "data": BASE,
     "embeddings": BASE,

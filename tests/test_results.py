@@ -112,7 +112,7 @@ def test_a_command_tells_no_folder_of_the_machine(argv: list[str], told: str) ->
 
 def test_the_commit_is_matryos_own_or_what_the_launcher_says(tmp_path: Path) -> None:
     """Installed inside somebody's repository, the package must not take that repository's commit for its own."""
-    source = Path(results.__file__).parent
+    source = Path(results.__file__).parent.parent
     shutil.copytree(source, tmp_path / "site" / "matryo", ignore=shutil.ignore_patterns("bundled", "__pycache__"))
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run([*git, "init", "-q"], check=True)

@@ -1,0 +1,101 @@
+"""Result rows: one measurement each, with its provenance, in files of JSON lines."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from matryo.errors import InputError
+from matryo.files import alone_with, replacing, storage
+from matryo.results.by_dim import figures_by_dim, infer_role
+
+__all__ = ["ROLES", "Row", "append_rows", "check_may_append", "holds_rows", "read_rows"]
+
+ROLES = ("nested", "fixed", "post hoc")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement with its provenance."""
+
+    kind: str
+    """What was measured ("evaluate", "train", "step-cost", …)."""
+    subject: str
+    """What it was measured on ("tiny-imagenet-rn18 separate")."""
+    figures: dict[str, Any]
+    seed: int | None
+    command: str
+    commit: str
+    hardware: str
+    versions: dict[str, str]
+    when: str = field(default="")
+    role: str = ""
+    """One of ROLES: trained at many dims, trained at one dim, made from another model's vectors; "" if unknown."""
+
+    def by_dim(self) -> dict[str, dict[int, float]]:
+        """Return the metrics that have a value per dim, as {title: {dim: value}}; empty where there are none.
+
+        Titles are the names stored in ``figures``, with the split, the direction or the shots where there are
+        several: "map@10", "top1 on val", "hit@10 images → texts", "accuracy with 5 per class". Metrics without a value
+        at some dim lack that dim. Standard deviations and margins are not metrics.
+        """
+        return figures_by_dim(self.kind, self.figures)
+
+
+def append_rows(path: Path, rows: list[Row]) -> None:
+    """Add ``rows`` to a JSON-lines file, which is replaced whole so that no reader sees half a row.
+
+    Several processes may add to one file.
+    """
+    path = Path(path)
+    check_may_append(path)
+    lines = [(json.dumps(asdict(row), ensure_ascii=False) + "\n").encode() for row in rows]
+    with alone_with(path):
+        with storage(path):
+            old = path.read_bytes()
+        with replacing(path) as file:
+            file.write(old)
+            file.writelines(lines)
+
+
+def holds_rows(path: Path) -> bool:
+    """Whether the first line of the file ``path`` is a result row."""
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            Row(**json.loads(file.readline()))
+    except (OSError, ValueError, TypeError):
+        return False
+    return True
+
+
+def check_may_append(path: Path) -> None:
+    """Raise unless rows may be added to ``path``: it does not exist, is empty, or holds result rows."""
+    path = Path(path)
+    if path.is_dir():
+        raise InputError(f"{path} is a folder", cure="choose the name of a file")
+    if path.is_file() and path.stat().st_size and not holds_rows(path):
+        raise InputError(f"{path} holds something other than result rows", cure="choose another name")
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a JSON-lines file, in order."""
+    rows = []
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError("result rows must be in a file", got=f"{path}: {error}", cure="check the path") from error
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            values = json.loads(line)
+            row = Row(**values)
+            rows.append(row if "role" in values else replace(row, role=infer_role(row.figures)))
+        except (AttributeError, TypeError, ValueError) as error:
+            names = ", ".join(part.name for part in fields(Row))
+            raise InputError(
+                f"each line must be a result row with the fields {names}",
+                got=f"{path}, line {number}: {error}",
+                cure="delete that line or restore the file",
+            ) from error
+    return rows
