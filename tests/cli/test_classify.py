@@ -249,9 +249,9 @@ def test_the_curve(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_folders_and_splits_that_are_not_there(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     inside = folder / "embeddings"
-    assert "which holds none" in refused(capsys, folder.parent / "nothing")
-    assert f"which is one of those itself): give {inside}" in refused(capsys, inside / "val")
-    assert "embeddings of the split test (got train, val): name one" in refused(capsys, folder, "--split", "test")
+    assert "which is not a folder): check the path" in refused(capsys, folder.parent / "nothing")
+    assert f"which is an embeddings folder itself): give {inside}" in refused(capsys, inside / "val")
+    assert "embeddings of the split test (got train, val): choose from" in refused(capsys, folder, "--split", "test")
     (folder / "run.json").write_text("{}")
     assert f"matryo encode {folder} --split x" in refused(capsys, folder, "--fit-on", "x")
     write(inside, "more", 10, 4)

@@ -164,7 +164,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("overflow", {"vectors": [[1e39]]}, "finite in float32"),
     ("dtype", {"vectors": [[1.0]], "dtype": "float64"}, "dtype must be float32 or float16"),
     ("few labels", {"labels": [1] * 9}, r"labels must have one entry for each of the 10 vectors \(got 9\)"),
-    ("float labels", {"labels": [1.0] * 10}, "labels must be a one-dimensional array of integers"),
+    ("float labels", {"labels": [1.0] * 10}, "labels must be one-dimensional: one integer"),
     ("2-d labels", {"labels": np.zeros((10, 1), int)}, "one-dimensional"),
     ("label −2", {"labels": [0] * 9 + [-2]}, r"labels must lie in −1 … .*got -2 in row 9"),
     ("label beyond", {"labels": [0] * 9 + [2], "classes": ["a", "b"]}, r"−1 … 1, the last of the classes"),
@@ -172,7 +172,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("twice", {"ids": [0, 1, 2, 3, 4, 5, 6, 7, 8, 3]}, r"ids must be unique \(got 3 twice\)"),
     ("text twice", {"ids": list("abcdefghia")}, r"unique \(got 'a' twice\)"),
     ("mixed ids", {"ids": [1, "a", *range(8)]}, "all integers or all strings"),
-    ("float ids", {"ids": [0.5] * 10}, "integers or of strings"),
+    ("float ids", {"ids": [0.5] * 10}, "all integers or all strings"),
     ("NUL", {"ids": ["a\0", *map(str, range(9))]}, "without NUL"),
     ("large ids", {"ids": np.arange(10, dtype=np.uint64) + np.uint64(2**63)}, "64 signed bits"),
     ("huge ids", {"ids": [2**70, *range(9)]}, "ids must be"),
@@ -182,7 +182,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("model", {"model": {"a": object()}}, "plain JSON values"),
     ("model", {"model": {"a": float("nan")}}, "plain JSON values"),
     ("head", {"head": Head.tied(np.ones((2, 17)), dims=(17,))}, "read at most 16 columns"),
-    ("head", {"head": Head.tied(np.ones((2, 16)), dims=(16,)), "classes": ["a"]}, "tell 1 classes apart"),
+    ("head", {"head": Head.tied(np.ones((2, 16)), dims=(16,)), "classes": ["a"]}, "have 1 classes"),
 ]
 
 
@@ -206,7 +206,7 @@ def test_a_nesting_that_does_not_fit_and_an_unknown_field(tmp_path: Path) -> Non
 
 def test_embeddings_are_not_replaced_unasked(tmp_path: Path) -> None:
     EmbeddingSet.write(tmp_path / "mine", VECTORS, labels=[1] * 10)
-    with pytest.raises(EmbeddingsError, match="ask to overwrite"):
+    with pytest.raises(EmbeddingsError, match="pass overwrite=True"):
         EmbeddingSet.write(tmp_path / "mine", VECTORS[:3])
     assert len(EmbeddingSet.open(tmp_path / "mine")) == 10
     new = EmbeddingSet.write(tmp_path / "mine", VECTORS[:3], overwrite=True)
@@ -251,7 +251,7 @@ def test_missing_and_unfinished_folders(tmp_path: Path) -> None:
     with pytest.raises(EmbeddingsError, match=r"must be an embeddings folder \(got .*nowhere"):
         EmbeddingSet.open(tmp_path / "nowhere")
     (tmp_path / "half.partial").mkdir()
-    with pytest.raises(EmbeddingsError, match=r"not finished .*half\.partial\): run again"):
+    with pytest.raises(EmbeddingsError, match=r"not finished .*half\.partial\): run the command"):
         EmbeddingSet.open(tmp_path / "half")
     with pytest.raises(EmbeddingsError, match=r"must have a manifest\.json"):
         EmbeddingSet.open(tmp_path)

@@ -50,7 +50,7 @@ def test_it_round_trips(folder: Path) -> None:
 
 def test_a_newer_layout_asks_for_a_newer_matryo(folder: Path) -> None:
     change(folder, format=2, nesting="another idea")
-    with pytest.raises(EmbeddingsError, match=r"layout newer .*format 2, known up to 1.*--upgrade"):
+    with pytest.raises(EmbeddingsError, match=r"layout newer .*format 2, supported up to 1.*--upgrade"):
         EmbeddingSet.open(folder)
 
 

@@ -69,11 +69,12 @@ class _Prepared:
 def run(args: argparse.Namespace) -> None:
     """Fit or load the cascade, classify, write what was asked for, print the tables."""
     from matryo.classify.text import cascade_table, curve_table
+    from matryo.embeddings.place import embedding_sets
 
     _check_options(args)
-    splits = _splits(args.folder)
-    asked = _open(args.folder, splits, args.split or _only(args.folder, splits))
-    ready = _load(args.cascade, asked) if args.cascade else _fit(args, splits, asked)
+    splits = embedding_sets(args.folder)
+    asked = _open(args.folder, args.split or _only(args.folder, splits))
+    ready = _load(args.cascade, asked) if args.cascade else _fit(args, asked)
     answers = ready.cascade.answers(ready.answered)
     result = ready.cascade.measure(ready.measured) if _is_labelled(ready.measured) else None
     curve = _draw(args, ready.cascade, asked) if args.curve else None
@@ -157,7 +158,7 @@ def _load(path: Path, asked: EmbeddingSet) -> _Prepared:
     return _Prepared(cascade, holdout, asked, asked.select(~held), True, origin)
 
 
-def _fit(args: argparse.Namespace, splits: dict[str, Path], asked: EmbeddingSet) -> _Prepared:
+def _fit(args: argparse.Namespace, asked: EmbeddingSet) -> _Prepared:
     """Thresholds chosen on another split, or on a part of this one: then only the other rows are answered."""
     from matryo.classify import Cascade
     from matryo.classify.thresholds.holdout import Holdout
@@ -169,7 +170,7 @@ def _fit(args: argparse.Namespace, splits: dict[str, Path], asked: EmbeddingSet)
         if args.fit_on == asked.path.name:
             cure = "leave it out: half of the split is then held out"
             raise InputError("--fit-on must name another split than --split", got=args.fit_on, cure=cure)
-        rows, rest, others = _open(args.folder, splits, args.fit_on), asked, f"rows of {args.fit_on}"
+        rows, rest, others = _open(args.folder, args.fit_on), asked, f"rows of {args.fit_on}"
         holdout = Holdout.of(rows, 1.0, seed)
     else:
         holdout, others = _hold_out(asked, _SHARE if args.holdout is None else args.holdout, seed), "others"
@@ -245,21 +246,6 @@ def _check_fits(cascade: Cascade, asked: EmbeddingSet, source: object) -> None:
         )
 
 
-def _splits(folder: Path) -> dict[str, Path]:
-    from matryo.errors import EmbeddingsError
-
-    inside = folder / "embeddings" if (folder / "embeddings").is_dir() else folder
-    found = {path.parent.name: path.parent for path in sorted(inside.glob("*/manifest.json"))}
-    if not found:
-        itself = (folder / "manifest.json").exists()
-        raise EmbeddingsError(
-            "FOLDER must be a run folder, or hold one embeddings folder a split",
-            got=f"{folder}, which {'is one of those itself' if itself else 'holds none'}",
-            cure=f"give {folder.parent}" if itself else "check the path, or run matryo encode first",
-        )
-    return found
-
-
 def _only(folder: Path, splits: dict[str, Path]) -> str:
     from matryo.errors import InputError
 
@@ -271,19 +257,11 @@ def _only(folder: Path, splits: dict[str, Path]) -> str:
     return others[0]
 
 
-def _open(folder: Path, splits: dict[str, Path], name: str) -> EmbeddingSet:
+def _open(folder: Path, name: str) -> EmbeddingSet:
     from matryo.embeddings import EmbeddingSet
-    from matryo.errors import EmbeddingsError
-    from matryo.training.run.paths import RunFolder
+    from matryo.embeddings.place import embedding_sets
 
-    if name not in splits:
-        trained = RunFolder(folder).complete
-        raise EmbeddingsError(
-            f"{folder} must hold embeddings of the split {name}",
-            got=", ".join(splits),
-            cure=f"matryo encode {folder} --split {name}" if trained else "name one of these",
-        )
-    return EmbeddingSet.open(splits[name])
+    return EmbeddingSet.open(embedding_sets(folder, [name])[name])
 
 
 def _draw(args: argparse.Namespace, cascade: Cascade, asked: EmbeddingSet) -> CascadeCurve:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from matryo.cli.subjects import RELEVANCE
 from matryo.data.open import SOURCES
 
 if TYPE_CHECKING:
@@ -95,8 +94,9 @@ def _evaluation(out: Path, database: str) -> str | None:
     None where there is nothing to evaluate yet.
     """
     from matryo.embeddings import EmbeddingSet
+    from matryo.embeddings.place import pair_folders
 
-    if any(out.glob(f"*/{RELEVANCE}")):
+    if pair_folders(out):
         return ""
     folders = [path.parent for path in out.glob("*/manifest.json")]
     labels = {folder.name: np.asarray(EmbeddingSet.open(folder).labels) for folder in folders}

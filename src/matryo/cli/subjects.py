@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["add_subject_arguments", "open_subjects", "parse_dims", "subjects_of"]
 
-RELEVANCE = "relevance.tsv"
 _SEARCHLESS = {"zero-shot", "cascade", "similarity"}   # protocols that read the asking splits alone
 
 
@@ -138,27 +138,22 @@ def _open_labelled(folder: Path, database: str, queries: Sequence[str] | None, s
 
 
 def _holds_pairs(folder: Path, candidates: Path | None, relevance: Path | None) -> bool:
-    return candidates is not None or relevance is not None or bool(_pair_folders(folder))
+    from matryo.embeddings.place import pair_folders
 
-
-def _pair_folders(folder: Path) -> dict[str, Path]:
-    """The folders of queries/, candidates/ and relevance.tsv: this one, without a name, or one a split in it."""
-    inside = folder / "embeddings" if (folder / "embeddings").is_dir() else folder
-    if (inside / RELEVANCE).is_file():
-        return {"": inside}
-    return {path.parent.name: path.parent for path in sorted(inside.glob(f"*/{RELEVANCE}"))}
+    return candidates is not None or relevance is not None or bool(pair_folders(folder))
 
 
 def _open_pairs(
     folder: Path, candidates: Path | None, relevance: Path | None, wanted: Sequence[str] | None
 ) -> list[Subject]:
     from matryo.embeddings import EmbeddingSet
+    from matryo.embeddings.place import RELEVANCE, pair_folders
     from matryo.errors import InputError
     from matryo.evaluation import Relevance, Subject
 
     if candidates is None and relevance is None:
         parts = ("queries", "candidates", RELEVANCE)
-        places = {split: tuple(path / part for part in parts) for split, path in _pair_folders(folder).items()}
+        places = {split: tuple(path / part for part in parts) for split, path in pair_folders(folder).items()}
         if missing := sorted({*(wanted or ())} - places.keys()):
             there = ", ".join(places)
             raise InputError(f"{folder} must hold pairs of these splits", got=", ".join(missing), cure=f"name {there}")
@@ -228,23 +223,9 @@ def _answerable(sets: dict[str, EmbeddingSet], database: str) -> list[str]:
 
 def _open_sets(folder: Path, wanted: set[str]) -> dict[str, EmbeddingSet]:
     from matryo.embeddings import EmbeddingSet
-    from matryo.errors import EmbeddingsError
+    from matryo.embeddings.place import embedding_sets
 
-    inside = folder / "embeddings" if (folder / "embeddings").is_dir() else folder
-    if not folder.is_dir() or (folder / "manifest.json").exists():
-        raise EmbeddingsError(
-            "FOLDER must be a run folder, or hold one embeddings folder a split",
-            got=f"{folder}, which is {'one of those itself' if folder.is_dir() else 'no folder'}",
-            cure=f"give {folder.parent}" if folder.is_dir() else "check the path",
-        )
-    paths = {path.parent.name: path.parent for path in sorted(inside.glob("*/manifest.json"))}
-    if (missing := sorted(wanted - paths.keys())) or not paths:
-        splits = f" of the split{'s' * (len(missing) > 1)} {', '.join(missing)}" if missing else ""
-        raise EmbeddingsError(
-            f"{folder} must hold embeddings{splits}",
-            got=", ".join(paths) or "none",
-            cure=_cure(folder, missing, paths),
-        )
+    paths = embedding_sets(folder, wanted, cure=partial(_cure, folder))
     return {name: EmbeddingSet.open(path) for name, path in paths.items()}
 
 

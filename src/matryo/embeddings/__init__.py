@@ -1,4 +1,4 @@
-"""The seam: embeddings on disk, written by torch or by anyone, read with numpy alone."""
+"""Embeddings on disk, the seam between training and search: written by any model, read with numpy only."""
 
 from matryo.embeddings.head import Head
 from matryo.embeddings.manifest import Description, FileRecord, Manifest

@@ -1,4 +1,4 @@
-"""Files that grow row by row: a write says at which row it starts, so a failed one is simply written over."""
+"""Files that grow row by row. Each write states its first row, so a failed write is overwritten by the next."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["ArrayFile", "LinesFile"]
 
 
 class ArrayFile:
-    """A ``.npy`` file whose number of rows is known last; its header, with room for any, is written then."""
+    """A ``.npy`` file of unknown length: the header is written last, into space reserved for it."""
 
     def __init__(self, path: Path, dtype: str, row: tuple[int, ...] = ()) -> None:
         self.path = path
@@ -35,17 +35,17 @@ class ArrayFile:
         _write_at(self.file, self._end(count), values.data.cast("B"))
 
     def resume(self, count: int) -> None:
-        """Cut the file back to ``count`` rows."""
+        """Truncate the file to ``count`` rows."""
         if self.path.stat().st_size < self._end(count):
             raise cut_short(self.path)
         self.file.truncate(self._end(count))
 
     def sync(self) -> None:
-        """Make what was written durable."""
+        """Make all writes durable."""
         os.fsync(self.file.fileno())
 
     def finish(self, count: int) -> None:
-        """Make the file a whole ``.npy`` of ``count`` rows."""
+        """Make the file a complete ``.npy`` of ``count`` rows."""
         self.file.truncate(self._end(count))
         _write_at(self.file, 0, memoryview(self._header(count)))
         self.sync()
@@ -54,7 +54,7 @@ class ArrayFile:
         return self._start + count * self._row_bytes
 
     def _header(self, count: int) -> bytes:
-        # numpy pads the header for the first axis to grow, so its length does not depend on the count.
+        # numpy pads the header so that the first axis can grow; its length does not depend on the count.
         buffer = io.BytesIO()
         shape = (count, *self._row)
         np.lib.format.write_array_header_1_0(
@@ -64,7 +64,7 @@ class ArrayFile:
 
 
 class LinesFile:
-    """One JSON value a line, for ids: text has no fixed width until the last one is known."""
+    """One JSON value per line, for ids: the width of a string array is unknown until the last id."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -72,14 +72,14 @@ class LinesFile:
         self._end = 0
 
     def write(self, values: list[Any], count: int) -> None:
-        """Write ``values`` after the first ``count`` lines, which must be all that were written."""
+        """Write ``values`` after the first ``count`` lines, which must be all lines written so far."""
         self._end = 0 if count == 0 else self._end
         data = "".join(json.dumps(value) + "\n" for value in values).encode()
         _write_at(self.file, self._end, memoryview(data))
         self._end += len(data)
 
     def resume(self, count: int) -> list[Any]:
-        """Cut the file back to ``count`` lines, and return them."""
+        """Truncate the file to ``count`` lines and return their values."""
         with self.path.open("rb") as file:
             lines = list(itertools.islice(file, count))
         if len(lines) < count or not lines[-1].endswith(b"\n"):
@@ -89,21 +89,21 @@ class LinesFile:
         return [json.loads(line) for line in lines]
 
     def sync(self) -> None:
-        """Make what was written durable."""
+        """Make all writes durable."""
         os.fsync(self.file.fileno())
 
 
 def cut_short(path: Path) -> EmbeddingsError:
-    """The error of a file that holds fewer rows than were made durable."""
+    """Return the error for a file that holds fewer rows than progress.json counts."""
     return EmbeddingsError(
-        f"{path} must hold every row its progress.json counts",
+        f"{path} must hold every row that progress.json counts",
         got=f"{path.stat().st_size} bytes",
-        cure="delete that folder and start again; something else has changed it",
+        cure="another program changed it: delete that folder and start again",
     )
 
 
 def _open(path: Path) -> io.FileIO:
-    # Unbuffered: a buffer that the disk refused would be tried again by every later call, close included.
+    # Unbuffered: after a failed write, a buffer would be written again by every later call, even by close.
     return io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+")
 
 

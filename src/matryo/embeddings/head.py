@@ -1,6 +1,6 @@
-"""A linear classifier kept beside its embeddings, so that numpy can compute logits at any dim.
+"""A linear classifier stored with embeddings, so that numpy can compute logits at any dim.
 
-Its input is the raw vector, before any normalisation: that is what it was trained on.
+Its input is the raw vector, before any normalisation, because it was trained on raw vectors.
 
 >>> head = Head.tied([[1.0, 0.0, 2.0], [0.0, 1.0, 0.0]], dims=(2, 3))
 >>> {dim: logits.tolist() for dim, logits in head.all_logits(np.array([[1.0, 2.0, 3.0]]))}
@@ -37,53 +37,56 @@ HEAD = "head.safetensors"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Head:
-    """One classifier a dim ("separate"), or one that all share ("tied"); made by the methods so named."""
+    """One classifier per dim ("separate", MRL), or one shared by all dims ("tied", MRL-E).
+
+    Create one with :meth:`separate` or :meth:`tied`.
+    """
 
     kind: Literal["separate", "tied"]
     dims: tuple[int, ...]
     weights: Mapping[int, Floats]
-    """[classes, m] by dim; a tied head has one entry, at the largest dim."""
+    """[classes, m] for each dim m; a tied head has one entry, at the largest dim."""
     biases: Mapping[int, Floats]
-    """[classes] by dim, like ``weights``; empty when the head has none."""
+    """[classes] for each dim, like ``weights``; empty if the head has no biases."""
 
     @classmethod
     def tied(cls, weight: ArrayLike, bias: ArrayLike | None = None, *, dims: Sequence[int]) -> Head:
-        """One ``weight`` [classes, d], read up to column m at dim m, and one ``bias`` for every dim."""
-        given = np.asarray(weight)
-        columns = given.shape[-1] if given.ndim else 0
+        """Create a head from one ``weight`` [classes, d], whose first m columns are used at dim m, and one ``bias``."""
+        matrix = np.asarray(weight)
+        columns = matrix.shape[-1] if matrix.ndim else 0
         Nesting(dims).check_fits(columns)
-        return _checked("tied", dims, {columns: given}, {} if bias is None else {columns: bias})
+        return _checked("tied", dims, {columns: matrix}, {} if bias is None else {columns: bias})
 
     @classmethod
     def separate(
         cls, weights: Mapping[int, ArrayLike], biases: Mapping[int, ArrayLike] | None = None
     ) -> Head:
-        """One weight [classes, m] for each dim m, with a bias [classes] each or none at all."""
+        """Create a head from one weight [classes, m] per dim m, and one bias [classes] per dim or none."""
         return _checked("separate", sorted(weights), weights, biases or {})
 
     def __repr__(self) -> str:
-        """Short: the weights are many."""
+        """Return a short text without the weights."""
         return f"Head({self.kind}, dims={self.dims}, {self.classes:,} classes)"
 
     @property
     def classes(self) -> int:
-        """How many classes there are logits for."""
+        """The number of classes."""
         return len(self.weights[max(self.weights)])
 
     @property
     def dim(self) -> int:
-        """The largest dim: how many columns a vector must have."""
+        """The largest dim: the number of columns that vectors must have."""
         return max(self.weights)
 
     def logits(self, vectors: Array, dim: int) -> Floats:
-        """The logits [n, classes] of raw ``vectors`` at ``dim``; a separate head knows only its own dims."""
+        """Return the logits [n, classes] of raw ``vectors`` at ``dim``; a separate head accepts only its own dims."""
         weight = self._weight(dim)
         bias = self.biases.get(self._entry(dim))
         scores = truncate(vectors, dim, normalize=False).astype(np.float32, copy=False) @ weight.T
         return scores if bias is None else scores + bias
 
     def all_logits(self, vectors: Array, dims: Sequence[int] | None = None) -> Iterator[tuple[int, Floats]]:
-        """Each dim with its logits, smallest first; a tied head adds only the new block at each."""
+        """Iterate over (dim, logits), smallest dim first; a tied head adds one block per dim."""
         dims = self.dims if dims is None else Nesting(dims).dims
         if self.kind == "separate":
             yield from ((dim, self.logits(vectors, dim)) for dim in dims)
@@ -92,16 +95,16 @@ class Head:
         columns = truncate(vectors, dims[-1], normalize=False).astype(np.float32, copy=False)
         total = np.zeros((len(columns), self.classes), np.float32)
         for low, high in Nesting(dims).blocks:
-            total = total + columns[:, low:high] @ weight[:, low:high].T   # not +=: the last was handed out
+            total = total + columns[:, low:high] @ weight[:, low:high].T   # not +=: the caller holds the previous total
             yield high, total if bias is None else total + bias
 
     def check_fits(self, dim: int, classes: int) -> None:
-        """Raise unless vectors of ``dim`` columns hold what the head reads, and it knows the ``classes``."""
+        """Raise unless the head fits vectors of ``dim`` columns and this number of ``classes`` (0: unknown)."""
         if self.dim > dim or (classes and self.classes != classes):
             raise EmbeddingsError(
-                f"the head must read at most {dim} columns and tell {classes or 'all'} classes apart",
+                f"the head must read at most {dim} columns" + (f" and have {classes} classes" if classes else ""),
                 got=f"{self.dim} columns, {self.classes} classes",
-                cure="give the head of the encoder that made the vectors",
+                cure="use the head of the encoder that made the vectors",
             )
 
     def _entry(self, dim: int) -> int:
@@ -124,10 +127,10 @@ class Head:
             for name, by_dim in named.items()
             for dim, value in by_dim.items()
         }
-        # One entry: safetensors writes several in no fixed order, and equal heads must give equal bytes.
-        about = {"head": json.dumps({"kind": self.kind, "dims": self.dims})}
+        # One entry, because safetensors writes several in arbitrary order, and equal heads must give equal bytes.
+        metadata = {"head": json.dumps({"kind": self.kind, "dims": self.dims})}
         with replacing(path) as file:
-            file.write(save(tensors, metadata=about))
+            file.write(save(tensors, metadata=metadata))
 
     @classmethod
     def load(cls, path: Path) -> Head:
@@ -161,7 +164,7 @@ def _checked(
         raise EmbeddingsError(
             "a head must have a weight [classes, m] for each dim m, and a bias [classes] for each or none",
             got=f"weights {[v.shape for v in w.values()]}, biases {[v.shape for v in b.values()]}",
-            cure="transpose the weights, or give every bias",
+            cure="transpose the weights, or pass every bias",
         )
     if not all(np.isfinite(value).all() for value in (*w.values(), *b.values())):
         raise EmbeddingsError("a head must be finite", got="NaN or infinity", cure="train it again")

@@ -1,4 +1,4 @@
-"""The manifest: what an embeddings folder holds, as readable JSON with the size and checksum of each file."""
+"""The manifest of an embeddings folder: JSON that describes the vectors, with the size and checksum of each file."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from matryo.errors import EmbeddingsError
 from matryo.files import write_json
-from matryo.nesting import Nesting
+from matryo.nesting import Nesting, as_nesting
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     Value = TypeVar("Value")
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["DTYPES", "FILES", "FORMAT", "MANIFEST", "Description", "FileRecord", "Manifest", "describe"]
 
 FORMAT = 1
-"""The version of the folder's layout; it grows when an older matryo could no longer read it."""
+"""The version of the folder layout. It increases when older versions of matryo cannot read the new layout."""
 MANIFEST = "manifest.json"
 FILES = ("vectors.npy", "labels.npy", "ids.npy", "head.safetensors")
 DTYPES = ("float32", "float16")
@@ -29,7 +29,7 @@ _REMAKE = "restore the folder from a copy, or write the embeddings again"
 
 @dataclass(frozen=True)
 class FileRecord:
-    """How many bytes a file has, and their SHA-256."""
+    """The size of a file in bytes, and its SHA-256."""
 
     size: int
     sha256: str
@@ -37,13 +37,13 @@ class FileRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What an embeddings folder holds and where it came from."""
+    """The contents of an embeddings folder and their origin."""
 
     dim: int
     dtype: str
     nesting: Nesting
     normalized: bool | None = None
-    """Whether every vector has norm 1 (or is zero); None only until the last vector is written."""
+    """Whether every vector has norm 1 (or 0). None until the last vector is written."""
     model: str | Mapping[str, Any] = ""
     dataset: str = ""
     split: str = ""
@@ -51,17 +51,17 @@ class Manifest:
     superclasses: tuple[str, ...] = ()
     superclass_of: tuple[int, ...] = ()
     content: str = ""
-    """A digest of what was embedded; empty where nobody says."""
+    """A digest of the embedded items; empty if unknown."""
     count: int = 0
     files: Mapping[str, FileRecord] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
-        """The model's name for a table: the description itself, or its "name"."""
+        """The name of the model in tables: ``model`` itself, or its "name"."""
         return self.model if isinstance(self.model, str) else str(self.model.get("name", ""))
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values, the layout's version first."""
+        """Return JSON values, the layout version first."""
         return {"format": FORMAT, **asdict(self)}
 
     def save(self, folder: Path) -> None:
@@ -84,37 +84,37 @@ class Manifest:
         if manifest is None:
             raise EmbeddingsError(
                 f"{folder} has a layout newer than this matryo reads",
-                got=f"format {layout}, known up to {FORMAT}",
+                got=f"format {layout}, supported up to {FORMAT}",
                 cure="pip install --upgrade matryo",
             )
         return manifest
 
 
 class Description(TypedDict, total=False):
-    """What anyone may say about the vectors they write; all of it is optional."""
+    """Optional description of the vectors to write."""
 
-    nesting: Nesting | None
-    """The dims at which the vectors are meant to be read; by default d halved while it is even, down to 8."""
+    nesting: Nesting | Iterable[int] | None
+    """The dims at which the vectors are meant to be used: a Nesting or a list. By default the full dim only."""
     model: str | Mapping[str, Any] | None
-    """What made the vectors: a name, or a JSON object with a "name" and anything else worth keeping."""
+    """The model that made the vectors: a name, or a JSON object with a "name" and further facts."""
     normalized: bool | None
-    """True promises unit vectors, which is checked; False makes no promise; None has it measured."""
+    """True: the vectors must have norm 1, which is checked. False: not checked. None: measured."""
     dataset: str
     split: str
     classes: Sequence[str] | None
-    """The name of each label, in order."""
+    """The class names, in the order of the labels."""
     superclasses: Sequence[str] | None
     superclass_of: Sequence[int] | None
     """The index into ``superclasses`` of each class, −1 for a class that has none."""
     content: str
-    """A digest of the items, by which to know them again."""
+    """A digest that identifies the items."""
 
 
 def describe(
     dim: int,
     dtype: str = "float32",
     *,
-    nesting: Nesting | None = None,
+    nesting: Nesting | Iterable[int] | None = None,
     model: str | Mapping[str, Any] | None = None,
     normalized: bool | None = None,
     dataset: str = "",
@@ -124,12 +124,13 @@ def describe(
     superclass_of: Sequence[int] | None = None,
     content: str = "",
 ) -> Manifest:
-    """The manifest of vectors about to be written; see :class:`Description` for the fields."""
+    """Return the manifest of vectors to be written; :class:`Description` documents the fields."""
     if isinstance(dim, bool) or dim < 1:
-        raise EmbeddingsError("vectors must have at least one column", got=dim, cure="give the encoder's dim")
+        raise EmbeddingsError("vectors must have at least one column", got=dim, cure="use the dim of the encoder")
     if dtype not in DTYPES:
-        raise EmbeddingsError("dtype must be float32 or float16", got=repr(dtype), cure="float32 is safe")
-    nesting = Nesting([int(dim)]) if nesting is None else nesting   # nobody said that the prefixes were trained
+        raise EmbeddingsError("dtype must be float32 or float16", got=repr(dtype), cure="use float32")
+    # By default only the full dim: nothing is known about the prefixes.
+    nesting = as_nesting([int(dim)] if nesting is None else nesting)
     nesting.check_fits(dim)
     manifest = Manifest(
         dim=int(dim),
@@ -150,12 +151,12 @@ def describe(
 
 
 def _check_superclasses(manifest: Manifest) -> None:
-    of, known = manifest.superclass_of, len(manifest.superclasses)
-    if len(of) != (len(manifest.classes) if known else 0) or any(not -1 <= i < known for i in of):
+    of, count = manifest.superclass_of, len(manifest.superclasses)
+    if len(of) != (len(manifest.classes) if count else 0) or any(not -1 <= i < count for i in of):
         raise EmbeddingsError(
             "superclass_of must give each class the index of its superclass, or −1 for none",
-            got=f"{len(manifest.classes)} classes, {known} superclasses, superclass_of of {len(of)}",
-            cure="give classes, superclasses and superclass_of together, or leave both of the latter out",
+            got=f"{len(manifest.classes)} classes, {count} superclasses, {len(of)} entries in superclass_of",
+            cure="pass classes, superclasses and superclass_of together, or drop the last two",
         )
 
 
@@ -185,7 +186,7 @@ def _parse(data: dict[str, Any]) -> Manifest:
         classes=_typed(data, "classes", list),
         superclasses=_typed(data, "superclasses", list),
         superclass_of=_typed(data, "superclass_of", list),
-        content=_typed({"content": "", **data}, "content", str),   # younger than the layout
+        content=_typed({"content": "", **data}, "content", str),   # absent from early folders of this layout
     )
     files = {name: _record(name, entry) for name, entry in _typed(data, "files", dict).items()}
     count = _typed(data, "count", int)
@@ -195,7 +196,7 @@ def _parse(data: dict[str, Any]) -> Manifest:
 
 
 def _record(name: str, entry: Any) -> FileRecord:
-    if name not in FILES:   # also keeps a hostile manifest from naming files elsewhere
+    if name not in FILES:   # also prevents a malicious manifest from pointing to other files
         raise ValueError(f"unknown file {name!r}")
     return FileRecord(_typed(entry, "size", int), _typed(entry, "sha256", str))
 

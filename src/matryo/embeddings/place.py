@@ -1,30 +1,87 @@
-"""Where an embeddings folder goes: nothing foreign is ever replaced."""
+"""Where embeddings folders are: the rule that finds them inside another folder, and where one may be written.
+
+A run folder holds ``embeddings/<split>/``, one embeddings folder per split. Any other folder holds the ``<split>/``
+folders directly. Pairs are a folder of ``queries/``, ``candidates/`` and ``relevance.tsv``, or one such folder per
+split.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from matryo.embeddings.manifest import FILES, MANIFEST
 from matryo.errors import EmbeddingsError
 
-__all__ = ["IDS", "PROGRESS", "as_place", "check_place", "clear"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+__all__ = ["IDS", "PROGRESS", "RELEVANCE", "as_place", "check_place", "clear", "embedding_sets", "pair_folders"]
 
 PROGRESS = "progress.json"
 IDS = "ids.jsonl"
+RELEVANCE = "relevance.tsv"
 _OURS = {*FILES, MANIFEST, PROGRESS, IDS}
 
 
+def embedding_sets(
+    folder: Path,
+    wanted: Collection[str] = (),
+    cure: Callable[[Sequence[str], Collection[str]], str] | None = None,
+) -> dict[str, Path]:
+    """Return the embeddings folder of each split in ``folder``; all ``wanted`` splits must be there.
+
+    ``cure``, if given, returns the advice for the error from the missing splits and those present.
+    """
+    if not folder.is_dir() or (folder / MANIFEST).exists():
+        raise EmbeddingsError(
+            "FOLDER must be a run folder or hold one embeddings folder per split",
+            got=f"{folder}, which {'is an embeddings folder itself' if folder.is_dir() else 'is not a folder'}",
+            cure=f"give {folder.parent}" if folder.is_dir() else "check the path",
+        )
+    found = _folders_with(MANIFEST, folder)
+    missing = sorted({*wanted} - found.keys())
+    if missing or not found:
+        of_splits = f" of the split{'s' * (len(missing) > 1)} {', '.join(missing)}" if missing else ""
+        raise EmbeddingsError(
+            f"{folder} must hold embeddings{of_splits}",
+            got=", ".join(found) or "none",
+            cure=cure(missing, found) if cure else _default_cure(folder, missing, found),
+        )
+    return found
+
+
+def pair_folders(folder: Path) -> dict[str, Path]:
+    """Return the folder of pairs of each split in ``folder``; under the name "" if ``folder`` itself is one."""
+    inside = _inside(folder)
+    return {"": inside} if (inside / RELEVANCE).is_file() else _folders_with(RELEVANCE, folder)
+
+
+def _folders_with(name: str, folder: Path) -> dict[str, Path]:
+    return {path.parent.name: path.parent for path in sorted(_inside(folder).glob(f"*/{name}"))}
+
+
+def _inside(folder: Path) -> Path:
+    return folder / "embeddings" if (folder / "embeddings").is_dir() else folder
+
+
+def _default_cure(folder: Path, missing: Sequence[str], present: Collection[str]) -> str:
+    if (folder / "run.json").is_file():   # a complete run
+        return f"matryo encode {folder}" + "".join(f" --split {split}" for split in missing)
+    return f"choose from {', '.join(present)}" if present else "give a folder with one embeddings folder per split"
+
+
 def as_place(path: str | Path) -> Path:
-    """``path`` as a folder that can be renamed to: it has a name, and is no link."""
+    """Return ``path`` as a folder that a rename can create: links are resolved, and it must have a name."""
     place = Path(path)
     place = place.resolve() if place.is_symlink() or place.name in ("", "..") else place
     if not place.name:
-        raise EmbeddingsError("embeddings need a folder of their own", got=path, cure="name a new one")
+        raise EmbeddingsError("embeddings need a folder of their own", got=path, cure="choose a new folder")
     return place
 
 
 def check_place(path: Path, overwrite: bool) -> None:
-    """Raise unless a folder may be put at ``path``: nothing is there, or embeddings that may be replaced."""
+    """Raise unless ``path`` is free, or holds embeddings that ``overwrite`` allows to replace."""
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     names = {entry.name for entry in path.iterdir()} if path.is_dir() else {path.name}
@@ -36,17 +93,17 @@ def check_place(path: Path, overwrite: bool) -> None:
         )
     if not overwrite:
         raise EmbeddingsError(
-            f"{path} holds embeddings, which are kept", cure="choose another folder, or ask to overwrite"
+            f"{path} already holds embeddings", cure="choose another folder, or pass overwrite=True (--force)"
         )
 
 
 def clear(folder: Path) -> None:
-    """Empty a working folder, unless it holds something that no writer put there."""
-    strange = sorted(entry.name for entry in folder.iterdir() if entry.name not in _OURS)
-    if strange:
+    """Empty a working folder, unless it holds files that no writer creates."""
+    foreign = sorted(entry.name for entry in folder.iterdir() if entry.name not in _OURS)
+    if foreign:
         raise EmbeddingsError(
             f"{folder} must hold nothing but unfinished embeddings",
-            got=", ".join(strange[:4]),
+            got=", ".join(foreign[:4]),
             cure="move those files away, or write the embeddings elsewhere",
         )
     for entry in folder.iterdir():

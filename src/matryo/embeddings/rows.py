@@ -1,4 +1,4 @@
-"""What a row of embeddings may be: vectors, labels and ids, checked and converted before any write."""
+"""Check and convert the vectors, labels and ids of embeddings before they are written."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from matryo.arrays import as_array
 from matryo.errors import EmbeddingsError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     Array = np.ndarray[Any, np.dtype[Any]]
     Labels = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -19,27 +22,36 @@ __all__ = [
     "as_vectors",
     "check_normalized",
     "check_unique",
+    "class_names",
     "has_unit_norms",
 ]
 
 UNKNOWN = -1
-"""The label of a row whose class is not known; evaluation leaves such queries out."""
+"""The label of a row whose class is not known. Evaluation excludes such queries."""
 
 
-def as_vectors(values: Any, dtype: str, dim: int | None = None) -> Array:
-    """``values`` as a finite [n, dim] array of ``dtype``."""
-    array = _as_array(values, "vectors")
+def as_vectors(values: Any, dtype: str = "float32", dim: int | None = None) -> Array:
+    """Return ``values`` as a finite [n, dim] array of ``dtype``.
+
+    ``values`` may be an array, a tensor, lists, a pandas, polars or Arrow table of numbers, a column of lists, or a
+    Hugging Face dataset with one column of vectors.
+
+    >>> as_vectors([[1, 2], [3, 4]])
+    array([[1., 2.],
+           [3., 4.]], dtype=float32)
+    """
+    array = as_array(values, "vectors", EmbeddingsError)
     if array.ndim != 2 or array.shape[1] == 0 or array.dtype.kind not in "fiu":
         raise EmbeddingsError(
-            "vectors must be a two-dimensional array of real numbers, one row a vector",
+            "vectors must be a two-dimensional array of real numbers, one row per vector",
             got=f"shape {array.shape}, {array.dtype}",
-            cure="stack the vectors as rows; a single one is vectors[None]",
+            cure="stack the vectors as rows; a single vector is vectors[None]",
         )
     if dim is not None and array.shape[1] != dim:
         raise EmbeddingsError(
-            f"vectors must have {dim} columns", got=array.shape[1], cure="encode every row with one model"
+            f"vectors must have {dim} columns", got=array.shape[1], cure="encode every row with the same model"
         )
-    with np.errstate(over="ignore"):   # reported below, by row
+    with np.errstate(over="ignore"):   # an overflow is reported below, with its row
         converted = np.ascontiguousarray(array, dtype=dtype)
     bad = np.flatnonzero(~np.isfinite(converted).all(axis=1))
     if len(bad):
@@ -52,17 +64,23 @@ def as_vectors(values: Any, dtype: str, dim: int | None = None) -> Array:
     return converted
 
 
-def as_labels(values: Any, count: int, classes: int = 0) -> Labels:
-    """``values`` as ``count`` int64 labels: −1 for unknown, else below ``classes`` where these have names."""
-    array = _as_array(values, "labels")
-    if array.ndim != 1 or array.dtype.kind not in "iu":
+def as_labels(values: Any, count: int, classes: Sequence[str] | None = ()) -> Labels:
+    """Return ``values`` as ``count`` int64 labels: indices into ``classes`` if these are given, −1 for unknown.
+
+    Labels may be class names instead. A name that is not in ``classes`` is an error; None is unknown.
+    """
+    classes = tuple(classes or ())
+    array = as_array(values, "labels", EmbeddingsError)
+    if array.ndim == 1 and _names(array):
+        array = _indices(array, classes)
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         raise EmbeddingsError(
-            "labels must be a one-dimensional array of integers, one a vector",
+            "labels must be one-dimensional: one integer, or one class name, per vector",
             got=f"shape {array.shape}, {array.dtype}",
             cure="number the classes 0, 1, 2, …, and use −1 for unknown",
         )
     _check_length("labels", array, count)
-    last = classes - 1 if classes else np.iinfo(np.int64).max
+    last = len(classes) - 1 if classes else np.iinfo(np.int64).max
     bad = np.flatnonzero((array < UNKNOWN) | (array > last))
     if len(bad):
         raise EmbeddingsError(
@@ -73,64 +91,92 @@ def as_labels(values: Any, count: int, classes: int = 0) -> Labels:
     return array.astype(np.int64)
 
 
-def as_ids(values: Any, count: int) -> list[int] | list[str]:
-    """``values`` as ``count`` distinct ids, all integers of 64 bits or all strings."""
-    array = _as_array(values, "ids")
-    # numpy turns [1, "a"] into text, so the given values are asked for their kind, not the array.
-    ids = array.tolist() if isinstance(values, np.ndarray) or array.dtype.kind in "iu" else list(values)
-    numbers = array.dtype.kind in "iu"
-    # numpy pads text with NUL, so an id that ends in one would come back shorter.
-    if array.ndim != 1 or not (numbers or all(isinstance(one, str) and "\0" not in one for one in ids)):
+def class_names(labels: Any) -> tuple[str, ...]:
+    """Return the distinct names in ``labels``, sorted; empty if the labels are not names.
+
+    >>> class_names(["dog", "cat", None, "dog"])
+    ('cat', 'dog')
+    """
+    array = None if labels is None else as_array(labels, "labels", EmbeddingsError)
+    return tuple(sorted(_names(array))) if array is not None and array.ndim == 1 else ()
+
+
+def _names(labels: Array) -> set[str]:
+    """The distinct strings in ``labels``; empty unless every label is a string or missing."""
+    if labels.dtype.kind not in "UO":
+        return set()
+    names = {label for label in labels.tolist() if not _is_missing(label)}
+    return names if all(isinstance(name, str) for name in names) else set()
+
+
+def _is_missing(label: object) -> bool:
+    return not isinstance(label, str) and str(label) in ("None", "nan", "<NA>")   # as pandas writes missing names
+
+
+def _indices(names: Array, classes: Sequence[str]) -> Labels:
+    position = {name: index for index, name in enumerate(classes)}
+    unknown = [name for name in _names(names) if name not in position]
+    if unknown:
         raise EmbeddingsError(
-            "ids must be a one-dimensional array of integers or of strings without NUL, one a vector",
+            "labels that are names must be among the classes",
+            got=repr(min(unknown)),
+            cure="pass classes=[…] with every name" if not classes else "correct the label, or add it to the classes",
+        )
+    return np.array([UNKNOWN if _is_missing(name) else position[name] for name in names.tolist()], np.int64)
+
+
+def as_ids(values: Any, count: int) -> list[int] | list[str]:
+    """Return ``values`` as ``count`` distinct ids: all 64-bit integers, or all strings."""
+    array = as_array(values, "ids", EmbeddingsError)
+    integers = array.dtype.kind in "iu"
+    # numpy turns [1, "a"] into strings, so the type is checked on the values passed in, not on the array.
+    ids = array.tolist() if isinstance(values, np.ndarray) or integers or array.ndim == 0 else list(values)
+    # numpy pads strings with NUL, so an id that ends in NUL would be read back shorter.
+    if array.ndim != 1 or not (integers or all(isinstance(id, str) and "\0" not in id for id in ids)):
+        raise EmbeddingsError(
+            "ids must be one-dimensional: one integer, or one string without NUL, per vector",
             got=f"shape {array.shape}, {array.dtype}: {ids!r:.60}",
             cure="use all integers or all strings; leave ids out for 0, 1, 2, …",
         )
     _check_length("ids", array, count)
-    if numbers and len(array) and int(array.max()) > np.iinfo(np.int64).max:
-        raise EmbeddingsError("ids must fit in 64 signed bits", got=array.max(), cure="use strings for those")
+    if integers and len(array) and int(array.max()) > np.iinfo(np.int64).max:
+        raise EmbeddingsError("ids must fit in 64 signed bits", got=array.max(), cure="use strings for larger ids")
     check_unique(ids)
     return ids
 
 
-def check_unique(ids: list[int] | list[str], known: dict[int | str, None] | None = None) -> None:
-    """Raise, naming one, when an id occurs twice or is among the ``known``, or is not of their kind."""
-    if known and ids and type(ids[0]) is not type(next(iter(known))):
+def check_unique(ids: Iterable[int] | Iterable[str], earlier: dict[int | str, None] | None = None) -> None:
+    """Raise if an id occurs twice, is among the ``earlier`` ids, or is of another type than these."""
+    ids = list(ids)
+    if earlier and ids and type(ids[0]) is not type(next(iter(earlier))):
         raise EmbeddingsError("ids must be all integers or all strings", got="both", cure="convert them")
     seen = set()
-    for one in ids:
-        if one in seen or (known and one in known):
-            raise EmbeddingsError("ids must be unique", got=f"{one!r:.60} twice", cure="give each its own")
-        seen.add(one)
+    for id in ids:
+        if id in seen or (earlier and id in earlier):
+            raise EmbeddingsError("ids must be unique", got=f"{id!r:.60} twice", cure="give each row its own id")
+        seen.add(id)
 
 
 def has_unit_norms(vectors: Array) -> bool:
-    """Whether every norm is 1, within what float16 and four printed decimals lose; a zero vector passes."""
+    """Return whether every norm is 0, or 1 within the rounding of float16 and of four printed decimals."""
     norms = np.linalg.norm(vectors.astype(np.float32, copy=False), axis=1)
     return bool(np.all((np.abs(norms - 1) < 1e-3) | (norms == 0)))
 
 
 def check_normalized(vectors: Array) -> None:
-    """Raise unless the vectors are what ``normalized=True`` promises."""
+    """Raise unless all vectors have the norm that ``normalized=True`` promises."""
     if not has_unit_norms(vectors):
         raise EmbeddingsError(
-            "vectors written as normalized must have norm 1",
+            "vectors written with normalized=True must have norm 1",
             got="other norms",
             cure="normalise them first, or leave normalized out",
         )
 
 
-def _as_array(values: Any, name: str) -> Array:
-    try:
-        return np.asarray(values)
-    except (ValueError, TypeError, OverflowError) as error:   # ragged lists, tensors that are not on the CPU
-        raise EmbeddingsError(
-            f"{name} must be an array, or lists of equal length", got=error, cure="convert with numpy first"
-        ) from error
-
-
 def _check_length(name: str, array: Array, count: int) -> None:
     if len(array) != count:
         raise EmbeddingsError(
-            f"{name} must have one entry for each of the {count} vectors", got=len(array), cure="check both"
+            f"{name} must have one entry for each of the {count} vectors",
+            got=len(array),
+            cure=f"pass {count} {name}",
         )

@@ -1,4 +1,4 @@
-"""An embeddings folder, opened: vectors on disk with ids, labels and a manifest, memory-mapped.
+"""EmbeddingSet: memory-mapped vectors on disk with ids, labels and a manifest.
 
 >>> import tempfile
 >>> folder = tempfile.mkdtemp()
@@ -8,7 +8,7 @@
 >>> mine.at(2)
 array([[0.6, 0.8],
        [0. , 1. ]], dtype=float32)
->>> EmbeddingSet.open(f"{folder}/mine").verify()      # every checksum matches
+>>> EmbeddingSet.open(f"{folder}/mine").verify()      # compares every checksum
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ import numpy as np
 from matryo.embeddings.head import HEAD, Head
 from matryo.embeddings.manifest import Description, Manifest, describe
 from matryo.embeddings.place import as_place, check_place
-from matryo.embeddings.rows import as_ids, as_labels, as_vectors, check_normalized
+from matryo.embeddings.rows import as_ids, as_labels, as_vectors, check_normalized, class_names
 from matryo.embeddings.writer import EmbeddingWriter
 from matryo.errors import EmbeddingsError
 from matryo.files import sha256
-from matryo.nesting import truncate
+from matryo.nesting import as_nesting, truncate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from typing import Unpack
 
     from matryo.nesting import Nesting
@@ -48,29 +48,29 @@ _BATCH_BYTES = 64 << 20
 
 @dataclass(frozen=True, eq=False)
 class EmbeddingSet:
-    """Vectors on disk with ids, labels and a manifest; make one with :meth:`open` or :meth:`write`."""
+    """Vectors with ids, labels and a manifest. Create one with :meth:`open`, :meth:`write` or :meth:`of`."""
 
     path: Path
     manifest: Manifest
     vectors: Array
-    """[n, d], as stored: float32 or float16, normalised or not (the manifest says which)."""
+    """[n, dim] as stored: float32 or float16. The manifest records whether they are normalised."""
     labels: Labels | None
     ids: Array
-    """int64 or text; 0, 1, 2, … where none were given."""
+    """int64 or strings; 0, 1, 2, … by default."""
     kept_head: Head | None = None
-    """The head of a set in memory; one on disk is read when :attr:`head` asks for it."""
+    """The head of a set in memory. :attr:`head` reads the head of a set on disk on first use."""
 
     @classmethod
     def open(cls, path: str | Path) -> EmbeddingSet:
-        """Open a folder without reading its vectors; :meth:`verify` reads every byte."""
+        """Open a folder without reading its vectors; :meth:`verify` reads and checks every byte."""
         folder = Path(path)
         _check_there(folder)
         manifest = Manifest.load(folder)
         for name, record in manifest.files.items():
             size = (folder / name).stat().st_size if (folder / name).is_file() else None
             if size != record.size:
-                found = "no such file" if size is None else f"{size} bytes instead of {record.size}"
-                raise _damaged(folder / name, found)
+                state = "no such file" if size is None else f"{size} bytes instead of {record.size}"
+                raise _damaged(folder / name, state)
         labels = _column(folder, "labels.npy", manifest)
         ids = _column(folder, "ids.npy", manifest)
         vectors = _column(folder, "vectors.npy", manifest)
@@ -90,16 +90,18 @@ class EmbeddingSet:
         overwrite: bool = False,
         **description: Unpack[Description],
     ) -> EmbeddingSet:
-        """Write anyone's ``vectors`` (an array, lists) as an embeddings folder, and open it.
+        """Write ``vectors`` as an embeddings folder and open it.
 
-        Everything is checked first and written beside ``path``, which then appears whole or not at all. The
-        fields of :class:`Description` (nesting, model, normalized, classes, …) may be given too.
+        Vectors may be an array, lists, a pandas or polars table, a column of lists or a Hugging Face dataset.
+        ``labels`` are class indices, or class names: without ``classes``, the sorted names become the classes.
+        Other fields of :class:`Description` (nesting, model, normalized, …) are stored in the manifest. Everything is
+        checked first and written to a temporary folder, so ``path`` appears complete or not at all.
         """
         place = as_place(path)
         check_place(place, overwrite)
         rows = as_vectors(vectors, dtype)
-        named = description.get("classes") or ()
-        labels = None if labels is None else as_labels(labels, len(rows), len(named))
+        description["classes"] = description.get("classes") or class_names(labels)
+        labels = None if labels is None else as_labels(labels, len(rows), description["classes"])
         ids = None if ids is None else as_ids(ids, len(rows))
         if description.get("normalized"):
             check_normalized(rows)
@@ -121,25 +123,25 @@ class EmbeddingSet:
         cls, vectors: Any, *, ids: Any = None, labels: Any = None, head: Head | None = None,
         **description: Unpack[Description],
     ) -> EmbeddingSet:  # fmt: skip
-        """Anyone's ``vectors`` as a set in memory, checked as :meth:`write` checks them and written nowhere.
+        """Return ``vectors`` as a set in memory; arguments and checks are those of :meth:`write`.
 
         >>> EmbeddingSet.of([[3, 4, 0], [0, 1, 1]], labels=[0, 1]).at(2)
         array([[0.6, 0.8],
                [0. , 1. ]], dtype=float32)
         """
         rows = as_vectors(vectors, "float32")
-        named = description.get("classes") or ()
+        description["classes"] = description.get("classes") or class_names(labels)
         manifest = replace(describe(rows.shape[1], "float32", **description), count=len(rows))
         if description.get("normalized"):
             check_normalized(rows)
         if head is not None:
             head.check_fits(manifest.dim, len(manifest.classes))
-        kept_labels = None if labels is None else as_labels(labels, len(rows), len(named))
+        kept_labels = None if labels is None else as_labels(labels, len(rows), manifest.classes)
         kept_ids = np.arange(len(rows)) if ids is None else np.asarray(as_ids(ids, len(rows)))
         return cls(Path("memory"), manifest, rows, kept_labels, kept_ids, head)
 
     def select(self, rows: Any) -> EmbeddingSet:
-        """The same set with some of its ``rows`` only (indices or a mask), in memory."""
+        """Return the set restricted to ``rows`` (indices or a mask), in memory."""
         chosen = np.arange(self.count)[np.asarray(rows)]
         return replace(
             self,
@@ -150,42 +152,46 @@ class EmbeddingSet:
             kept_head=self.head,
         )
 
-    def transformed(self, vectors: Any, *, head: Head | None = None, nesting: Nesting | None = None) -> EmbeddingSet:
-        """Other ``vectors`` of the same things, in memory: ids, labels and names stay; a head must be given anew."""
+    def transformed(
+        self, vectors: Any, *, head: Head | None = None, nesting: Nesting | Iterable[int] | None = None
+    ) -> EmbeddingSet:
+        """Return this set with other ``vectors``, in memory: ids, labels and classes stay, the head is replaced."""
         rows = as_vectors(vectors, "float32")
         if len(rows) != self.count:
             raise EmbeddingsError(
-                f"there must be a vector for each of the {self.count} in {self.path}", got=len(rows), cure="give all"
+                f"there must be a vector for each of the {self.count} in {self.path}",
+                got=len(rows),
+                cure=f"pass {self.count} vectors",
             )
-        about = replace(
+        manifest = replace(
             self.manifest, dim=rows.shape[1], dtype="float32", normalized=None, files={},
-            nesting=nesting or describe(rows.shape[1], "float32").nesting,
+            nesting=as_nesting([rows.shape[1]] if nesting is None else nesting),
         )  # fmt: skip
-        return replace(self, manifest=about, vectors=rows, kept_head=head)
+        return replace(self, manifest=manifest, vectors=rows, kept_head=head)
 
     @property
     def nesting(self) -> Nesting:
-        """The dims at which the vectors are meant to be read."""
+        """The dims at which the vectors are meant to be used."""
         return self.manifest.nesting
 
     @property
     def dim(self) -> int:
-        """How many columns a vector has."""
+        """The number of columns per vector."""
         return self.manifest.dim
 
     @property
     def count(self) -> int:
-        """How many vectors there are."""
+        """The number of vectors."""
         return self.manifest.count
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The name of each label; empty where none were given."""
+        """The class names, in the order of the labels; empty if there are none."""
         return self.manifest.classes
 
     @cached_property
     def head(self) -> Head | None:
-        """The classifier that was trained with the encoder, if the folder holds it."""
+        """The classifier trained with the encoder, if it was stored."""
         return Head.load(self.path / HEAD) if HEAD in self.manifest.files else self.kept_head
 
     def __len__(self) -> int:
@@ -196,18 +202,18 @@ class EmbeddingSet:
         return f"EmbeddingSet({str(self.path)!r}, {about.count} × {about.dim} {about.dtype}, {about.title!r})"
 
     def at(self, dim: int, normalize: bool = True) -> Floats:
-        """Every vector's first ``dim`` columns as float32 in memory, on the unit sphere again by default."""
+        """Return the first ``dim`` columns of all vectors as float32, normalised again by default."""
         prefix = np.array(truncate(self.vectors, dim, normalize=False), np.float32)
         return truncate(prefix, dim, normalize)
 
     def batches(self, rows: int | None = None) -> Iterator[tuple[int, Floats]]:
-        """The vectors as float32, ``rows`` at a time (64 MB by default), after the number of the first."""
+        """Iterate over (index of the first row, vectors as float32), ``rows`` at a time (by default 64 MB)."""
         step = rows or max(1, _BATCH_BYTES // (4 * self.dim))
         for start in range(0, self.count, step):
             yield start, np.array(self.vectors[start : start + step], np.float32)
 
     def verify(self) -> None:
-        """Read every byte and raise, naming the file, where a checksum differs."""
+        """Read every file and raise if a checksum differs."""
         for name, record in self.manifest.files.items():
             if sha256(self.path / name) != record.sha256:
                 raise _damaged(self.path / name, "other bytes than were written")
@@ -219,7 +225,7 @@ def _check_there(folder: Path) -> None:
     partial = folder.with_name(folder.name + ".partial") if folder.name else folder
     if partial.is_dir():
         raise EmbeddingsError(
-            "these embeddings are not finished", got=partial, cure="run again the command that writes them"
+            "these embeddings are not finished", got=partial, cure="run the command that wrote them again to resume"
         )
     raise EmbeddingsError("there must be an embeddings folder", got=folder, cure="check the path")
 
@@ -229,17 +235,17 @@ def _column(folder: Path, name: str, manifest: Manifest) -> Array | None:
         return None
     try:
         array = np.lib.format.open_memmap(folder / name, mode="r")
-    except Exception as error:   # a damaged header gets errors of every kind out of numpy's parser
+    except Exception as error:   # numpy's parser raises errors of many types for a damaged header
         raise _damaged(folder / name, str(error)) from error
     shape = (manifest.count, manifest.dim) if name == "vectors.npy" else (manifest.count,)
     dtype = manifest.dtype if name == "vectors.npy" else "int64"
     text = name == "ids.npy" and array.dtype.kind == "U"
     if array.shape != shape or not (text or array.dtype == dtype):
-        raise _damaged(folder / name, f"{array.dtype} {array.shape}, which the manifest contradicts")
+        raise _damaged(folder / name, f"{array.dtype} {array.shape}, unlike the manifest")
     return array
 
 
-def _damaged(path: Path, found: str) -> EmbeddingsError:
+def _damaged(path: Path, state: str) -> EmbeddingsError:
     return EmbeddingsError(
-        f"{path} is damaged", got=found, cure="restore it from a copy, or write the embeddings again"
+        f"{path} is damaged", got=state, cure="restore it from a copy, or write the embeddings again"
     )

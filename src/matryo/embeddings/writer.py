@@ -1,8 +1,8 @@
-"""A streaming writer: rows become durable as they come, and a killed write continues where it was.
+"""EmbeddingWriter: write embeddings batch by batch, durably, and resume an interrupted write.
 
-Rows go to ``<path>.partial/``. From time to time its files are synced, and only then does ``progress.json``
-(replaced whole) say how many rows count; what lies beyond is cut off when the writer is opened again. The
-last step is one rename, so ``<path>`` is a whole embeddings folder or is not there.
+Rows are appended to files in ``<path>.partial/``. After each sync of these files, ``progress.json`` is replaced and
+records how many rows are durable. When the writer is opened again, later rows are cut off. The last step is one rename,
+so ``<path>`` is a complete embeddings folder or does not exist.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ if TYPE_CHECKING:
 __all__ = ["EmbeddingWriter"]
 
 _SYNC_BYTES = 64 << 20
-_STATE = ("count", "unit", "columns")   # what in progress.json moves; the rest must stay the same
+_STATE = ("count", "unit", "columns")   # fields of progress.json that change; all others identify the write
 
 
 class EmbeddingWriter:
     """Write an embeddings folder batch by batch.
 
-    A ``fingerprint`` (whatever decides the bytes: the model's checksum, the dataset, …) makes the write
-    resumable. Opened again with the same one, ``count`` says how many rows are there already, and the caller
-    goes on from that row. With another one, or none, rows left over are an error rather than lost, unless
-    ``overwrite=True``: it drops rows that cannot be continued, and replaces finished embeddings at ``path``.
+    A ``fingerprint`` of everything that determines the bytes (the checksum of the model, the dataset, …) makes the
+    write resumable. If the writer is opened again with the same fingerprint, ``count`` is the number of rows already
+    written, and the caller continues with that row. Without a fingerprint, or with another one, unfinished rows are an
+    error. ``overwrite=True`` drops them instead, and replaces finished embeddings at ``path``.
 
-    The columns (labels, ids) are those of the first batch; every later one must have the same. ``work`` is the
-    folder of the unfinished rows, ``sync_seconds`` how long a row may wait until it is durable.
+    All batches must have the columns (labels, ids) of the first batch. Labels may be class names if ``classes`` is
+    given. ``work`` is the folder of unfinished rows. A row is durable after at most ``sync_seconds``.
     """
 
     def __init__(
@@ -73,13 +73,13 @@ class EmbeddingWriter:
         if head is not None:
             head.check_fits(dim, len(self.manifest.classes))
         self._head = head
-        self._fingerprint = json.loads(json.dumps(fingerprint))   # as it will read back
+        self._fingerprint = json.loads(json.dumps(fingerprint))   # as it is read back
         self._overwrite = overwrite
         self._folder = work or self.path.with_name(self.path.name + ".partial")
         self._sync_seconds = sync_seconds
         self._synced, self._unsynced = time.monotonic(), 0
         self._unit = True
-        self._ids: dict[int | str, None] = {}   # a set that remembers the order
+        self._ids: dict[int | str, None] = {}   # an ordered set
         self._columns: dict[str, ArrayFile | LinesFile] = {}
         self._lock = -1
 
@@ -96,13 +96,13 @@ class EmbeddingWriter:
         return self
 
     def append(self, vectors: Any, labels: Any = None, ids: Any = None) -> None:
-        """Add rows; they are durable within about a second, or after :meth:`flush`."""
+        """Append rows. They are durable after about a second, or after :meth:`flush`."""
         values = self._check_rows(vectors, labels, ids)
         rows = values["vectors.npy"]
         if len(rows) == 0:
             return
         with storage(self._folder):
-            for name, column in self._columns.items():   # ids come last: that file alone keeps its own end
+            for name, column in self._columns.items():   # ids come last: only that file keeps its own end
                 column.write(values[name], self.count)
         self._ids.update(dict.fromkeys(values.get(IDS, ())))
         self._unit = self._unit and has_unit_norms(rows)
@@ -112,7 +112,7 @@ class EmbeddingWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Make every row appended so far durable: from here on neither a kill nor a power cut loses one."""
+        """Make all appended rows durable: neither a kill nor a power cut loses them afterwards."""
         if self.count:
             with storage(self._folder):
                 for column in self._columns.values():
@@ -126,13 +126,13 @@ class EmbeddingWriter:
                 with storage(self._folder):
                     self._finish()
                 return
-            # An error in flight matters more than one of the disk here; the rows synced before are safe.
+            # The error being raised matters more than a disk error here; rows synced before are safe.
             with contextlib.suppress(OSError, MatryoError):
                 self.flush() if self.count else self._drop()
         finally:
             self._close()
         if kind is None:
-            raise EmbeddingsError("embeddings must have at least one row", got=0, cure="append some")
+            raise EmbeddingsError("embeddings must have at least one row", got=0, cure="append rows first")
 
     def _open(self) -> None:
         done = self._resumable()
@@ -154,14 +154,13 @@ class EmbeddingWriter:
         if self._overwrite:
             return None
         raise EmbeddingsError(
-            f"{self._folder} holds {done['count']} rows of a write that this one cannot continue",
-            got="; ".join(differ) or "no fingerprint to know it by",
-            cure="run again what began it, delete that folder, or ask to overwrite",
+            f"{self._folder} holds {done['count']} rows of another write, which cannot be resumed",
+            got="; ".join(differ) or "no fingerprint",
+            cure="repeat the original command, delete that folder, or pass overwrite=True (--force)",
         )
 
     def _progress(self) -> dict[str, Any]:
-        about = self.manifest.to_json()
-        settings = {**about, "head": self._head is not None, "fingerprint": self._fingerprint}
+        settings = {**self.manifest.to_json(), "head": self._head is not None, "fingerprint": self._fingerprint}
         state = {"count": self.count, "unit": self._unit, "columns": list(self._columns)}
         return {**json.loads(json.dumps(settings)), **state}
 
@@ -171,7 +170,7 @@ class EmbeddingWriter:
             check_normalized(rows)
         values: dict[str, Any] = {"vectors.npy": rows}
         if labels is not None:
-            values["labels.npy"] = as_labels(labels, len(rows), len(self.manifest.classes))
+            values["labels.npy"] = as_labels(labels, len(rows), self.manifest.classes)
         if ids is not None:
             values[IDS] = as_ids(ids, len(rows))
             check_unique(values[IDS], self._ids)
@@ -182,7 +181,7 @@ class EmbeddingWriter:
             raise EmbeddingsError(
                 "every batch must have the columns of the first",
                 got=f"{', '.join(values)} after {', '.join(self._columns)}",
-                cure="give labels and ids with every batch, or with none",
+                cure="pass labels and ids with every batch, or with none",
             )
         return values
 
@@ -202,17 +201,17 @@ class EmbeddingWriter:
                 np.save(file, np.array(list(self._ids)), allow_pickle=False)
         if self._head is not None:
             self._head.save(self._folder / HEAD)
-        there = {*self._columns, *(("ids.npy",) if self._ids else ()), *((HEAD,) if self._head else ())}
+        present = {*self._columns, *(("ids.npy",) if self._ids else ()), *((HEAD,) if self._head else ())}
         self.manifest = dataclasses.replace(
             self.manifest,
             count=self.count,
             normalized=self._unit if self.manifest.normalized is None else self.manifest.normalized,
-            files={name: _record(self._folder / name) for name in FILES if name in there},
+            files={name: _record(self._folder / name) for name in FILES if name in present},
         )
         self.manifest.save(self._folder)
         check_place(self.path, self._overwrite)
         swap_in(self._folder, self.path)
-        for name in (PROGRESS, IDS):   # only now: until the rename, a kill must find what to continue from
+        for name in (PROGRESS, IDS):   # after the rename: until then, an interrupted write needs them to resume
             (self.path / name).unlink(missing_ok=True)
         sync_folder(self.path)
 
@@ -254,8 +253,8 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 def _flat(progress: Mapping[str, Any]) -> dict[str, Any]:
-    # A fingerprint of several parts is compared part by part, so that the message names the one that differs.
-    mark = progress.get("fingerprint")
+    # A fingerprint with several parts is compared part by part, so that the message names those that differ.
+    fingerprint = progress.get("fingerprint")
     rest = {name: value for name, value in progress.items() if name != "fingerprint"}
-    parts = mark if isinstance(mark, dict) else {"": mark}
+    parts = fingerprint if isinstance(fingerprint, dict) else {"": fingerprint}
     return rest | {f"fingerprint.{name}".rstrip("."): value for name, value in parts.items()}

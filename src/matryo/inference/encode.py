@@ -15,6 +15,7 @@ from tqdm import tqdm
 from matryo.data.content import content_of
 from matryo.data.dataset import PairSplit, TextSplit
 from matryo.embeddings import EmbeddingSet, EmbeddingWriter, Head
+from matryo.embeddings.place import RELEVANCE
 from matryo.errors import EmbeddingsError, InputError
 from matryo.files import replacing
 from matryo.training.recipe.against_data import noun
@@ -24,9 +25,8 @@ if TYPE_CHECKING:
     from matryo.heads import NestedLinear
     from matryo.inference.model import TrainedModel
 
-__all__ = ["RELEVANCE", "encode_pairs", "encode_split", "head_arrays"]
+__all__ = ["encode_pairs", "encode_split", "head_arrays"]
 
-RELEVANCE = "relevance.tsv"
 _LOOKED_AT = 1024   # images; to read them all may take as long as to encode them
 
 
