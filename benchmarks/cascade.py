@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def all_outcomes(embeddings: EmbeddingSet) -> Outcomes:
-    """What every dim says of every labelled row."""
+    """The logits of every labelled row at every dim."""
     rows = read_rows(embeddings, None, None)
     return ask_all(rows, to_columns(embeddings, None, class_names(None, rows.classes), rows.count))
 

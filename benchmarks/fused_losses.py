@@ -1,4 +1,4 @@
-"""What nested losses cost on a GPU: time and memory of forward and backward, beside the plain losses they replace.
+"""Time and memory of nested losses on a GPU, forward and backward, compared with the plain losses they replace.
 
 ``single`` is the loss at the full dim alone, ``nested`` the loop over the dims that people write, each as it is and
 under ``torch.compile``; all take the same bfloat16 tensors and compute the softmax in float32. They take turns, each
@@ -42,7 +42,7 @@ class Case:
 
     group: str
     kind: str
-    """cross-entropy (of one head for all dims), separate (a head a dim), or contrastive."""
+    """cross-entropy (of one head for all dims), separate (one head per dim), or contrastive."""
     batch: int
     columns: int
     nesting: Nesting
@@ -163,7 +163,7 @@ def step(loss: Loss, a: Tensor, b: Tensor, target: Tensor) -> Callable[[], None]
 
 
 def milliseconds(run: Callable[[], object], steps: int) -> float:
-    """Of one of so many steps in a row, on the GPU; one before them is not counted."""
+    """Milliseconds per step over ``steps`` consecutive ones on the GPU, after one that is not counted."""
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     run()
     begin.record()

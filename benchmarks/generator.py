@@ -48,7 +48,7 @@ RANK = 1024   # axes of the covariance that are kept whole; the rest counts colu
 FACTORS = (0.5, 1.5)   # what the spread of a block may be scaled by
 NEAR = 0.002   # mAP@10 that is near enough for a factor to stay 1
 ASKED = BATCH   # queries that the factors are found with,
-TRIALS = 2   # in so many draws
+TRIALS = 2   # draws
 SIDES = ("database", "queries")
 
 
@@ -73,7 +73,7 @@ class Generator:
     nearness: Floats
     """[2, quantiles]: which class that is: the share of the other classes that are nearer."""
     factors: tuple[float, ...]
-    """What the spread within is scaled by, a block."""
+    """The scale of the spread within classes, per block."""
     rectified: bool
 
     def means(self, classes: int, seed: int) -> Floats:
@@ -126,7 +126,7 @@ class Generator:
 
     @classmethod
     def load(cls, path: Path) -> Generator:
-        """What :meth:`save` wrote."""
+        """Read what :meth:`save` wrote."""
         with safe_open(path, "numpy") as file:
             about = json.loads(file.metadata()["generator"])
             arrays = {name: file.get_tensor(name).astype(np.float32) for name in file.keys()}  # noqa: SIM118
@@ -204,7 +204,7 @@ def axes_of(vectors: Floats) -> tuple[Floats, Floats]:
 
 
 def by_column(nesting: Nesting, values: tuple[float, ...]) -> Floats:
-    """A value a block as a value a column."""
+    """Expand one value per block to one value per column."""
     widths = [high - low for low, high in nesting.blocks]
     return np.repeat(np.array(values, np.float32), widths)
 
@@ -296,7 +296,7 @@ def bisect(falling: Callable[[float], float], low: float, high: float, goal: flo
 
 
 def graded(found: Integers, known: Integers, asked: Integers) -> float:
-    """mAP@10; queries whose class the database lacks are left out."""
+    """mAP@10; queries whose class the database lacks are excluded."""
     totals = np.bincount(known, minlength=int(asked.max()) + 1)[asked]
     used = totals > 0
     return mean_average_precision(relevance(known[found[used]], asked[used]), totals[used], 10)

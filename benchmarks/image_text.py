@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def fields_of(model: str) -> dict[str, str]:
-    """What tells a model of the series from the others."""
+    """The key of a model within the series."""
     kind, _, dim = model.partition(":")
     return {"head.kind": "fixed", "head.dims": dim} if kind == "fixed" else {}
 

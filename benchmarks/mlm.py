@@ -2,8 +2,8 @@
 
     python benchmarks/mlm.py --data DIR --seeds 0 1
 
-DIR holds a corpus, train.jsonl(.gz) and test.jsonl(.gz) with a text a line; test is never trained on. The tokenizer is
-learned from train once, so that every model is asked for the same hidden words. Settings are compared on a third file,
+DIR holds a corpus, train.jsonl(.gz) and test.jsonl(.gz) with one text per line; test is never trained on. The tokenizer
+is learned from train once, so that every model predicts the same masked words. Settings are compared on a third file,
 val.jsonl, with --set data.test=val: in the stored rows the second of every 25 unlabelled reviews of IMDB, the first
 being test.
 """
@@ -75,7 +75,7 @@ def dims_of(recipe: Recipe) -> tuple[int, ...]:
 
 
 def fields_of(model: str, recipe: Recipe, tokenizer: Path) -> dict[str, str]:
-    """What tells a model of the series from the others."""
+    """The key of a model within the series."""
     kind, _, dim = model.partition(":")
     dims = dim or ",".join(map(str, dims_of(recipe)))
     return {"head.kind": "fixed" if kind == "fixed" else "tied", "head.dims": dims, "text.tokenizer": str(tokenizer)}

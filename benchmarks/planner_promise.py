@@ -3,10 +3,9 @@
     python benchmarks/planner_promise.py runs/tiny-imagenet-rn18 --rows docs/results/planner.jsonl
     python benchmarks/planner_promise.py runs/tiny-imagenet-rn18 --index
 
-The planner sees a draw of queries and promises a recall; the others, which it never saw, say what the recall is. Bare
-blocks are planned for by bytes: each first stage is run once for all queries, and draws share what it found. With
-``--index`` it is an index with a sketch and partitions that is planned for, as users do, by latency as it is measured
-in each draw anew.
+The planner sees a draw of queries and promises a recall; the other queries measure the recall. Plans on bare blocks
+minimise bytes: each first stage runs once for all queries, and draws share its results. With ``--index``, plans on an
+index with a sketch and partitions minimise latency, measured in each draw, as users do.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from matryo.results import append_rows, stamp
 from matryo.retrieve.engines.compiled.engine import best_engine
 from matryo.retrieve.engines.execute import Hits, within
 from matryo.retrieve.engines.numpy.shortlist import Shortlist
+from matryo.retrieve.engines.request import Request
 from matryo.retrieve.plan.choice import Cost, Point
 from matryo.retrieve.plan.plan import Plan, Stage
 from matryo.retrieve.plan.planner import Searcher, choose, openings
@@ -60,7 +60,7 @@ class Promise:
     searcher: str = "blocks"
     """Or an index."""
     cost: Cost = "bytes"
-    """What was to be cheap."""
+    """The cost that was minimised."""
     plans: int = 0
     """How many different ones were chosen."""
     milliseconds: float | None = None
@@ -83,7 +83,7 @@ class Pool:
         self.known = {plan.stages[0]: self._order(plan.stages[0]) for plan in self.openings}
 
     def search(self, queries: Array, k: int, plan: Plan | None = None) -> Hits:
-        """What a plan finds, its first stage being known."""
+        """The hits of a plan whose first stage is known."""
         plan = (plan or Plan.single(self.nesting.dim, k=k)).for_k(k)
         first, numbers = plan.stages[0], queries[:, 0].astype(np.int64)
         rows, scores = (part[numbers, : first.keep] for part in self.known[replace(first, keep=1, margin=None)])
@@ -99,12 +99,10 @@ class Pool:
         return hits
 
     def _ranked(self, plan: Plan, numbers: Array, found: Shortlist) -> tuple[Array, Array]:
-        done, before = 0, plan.stages[0]
+        done, before, request = 0, plan.stages[0], Request(self.blocks, self.queries[numbers])
         for stage in plan.stages[1:]:
             done = done if stage.precision == before.precision else 0
-            keep = min(stage.keep, found.rows.shape[1])
-            some = self.blocks, self.queries[numbers], found, done, stage.dim, keep, "cosine", stage.precision
-            found = best_engine().rerank(*some)   # type: ignore[arg-type]
+            found = best_engine().rerank(request, found, stage, done)
             done, before = stage.dim, stage
         return found.rows, found.scores
 
@@ -142,7 +140,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=100)
     parser.add_argument("--int8-up-to", type=int, default=128, help="of bare blocks")
     parser.add_argument("--index", action="store_true", help="plan for an index, by latency")
-    parser.add_argument("--count", type=int, help="of the database, so many vectors drawn at random (default: all)")
+    parser.add_argument("--count", type=int, help="draw this many vectors of the database at random (default: all)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rows", type=Path, default=Path("docs/results/planner.jsonl"))
     args = parser.parse_args()
@@ -164,7 +162,7 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Searched:
-    """What is planned for, and the queries as it takes them."""
+    """The searcher, and the queries in its format."""
 
     searcher: Searcher
     queries: Array

@@ -1,8 +1,8 @@
-"""Recall against queries a second, for matryo and its peers on the same nested embeddings.
+"""Recall against queries per second, for matryo and other libraries on the same nested embeddings.
 
-In the manners of ann-benchmarks: one thread, one query at a time, and all queries at once; recall@10 against exact
+Following ann-benchmarks: one thread, one query at a time, and all queries at once; recall@10 against exact
 search at full dim, mAP@10 by labels; build time, bytes of the index, memory. Each index lives in a process of its own,
-which tells its memory; the processes are asked in turns, ``--turn`` queries each, so that clocks and neighbours disturb
+which tells its memory; the processes answer in turns, ``--turn`` queries each, so that clocks and neighbours disturb
 all alike. The first engine stays while the others come and go, as many at a time as ``--memory`` holds; a ratio is the
 median over turns of the ratio within a turn, and only among those of one group.
 
@@ -45,7 +45,7 @@ ENGINES = {engine.name: engine for engine in (*OURS, *PEERS)}
 
 @dataclass(frozen=True)
 class Task:
-    """What is searched for in what. Paths, not arrays: each process opens its own."""
+    """Queries and database, as paths: each process opens its own arrays."""
 
     database: Path
     queries: Path
@@ -55,7 +55,7 @@ class Task:
     seed: int
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What it was made of, without what was opened since: arrays would be copied into each process."""
+        """Pickle the paths without opened arrays, which would be copied into each process."""
         return Task, (self.database, self.queries, self.count, self.asked, self.dim, self.seed)
 
     @cached_property
@@ -86,13 +86,13 @@ class Task:
         return unit(np.asarray(self.sets[1].vectors[chosen, : self.dim], np.float32))
 
     def database_vectors(self) -> Database:
-        """What engines build from."""
+        """The input of every engine's build."""
         return Database(self.sets[0].vectors, self.rows, self.nesting, self.asked_vectors(learn=True))
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What a search should have found."""
+    """The exact nearest neighbours."""
 
     vectors: Vectors
     queries: Vectors
@@ -207,14 +207,14 @@ class Indexed:
             self.batches[number] += times
 
     def forget(self) -> None:
-        """Begin to measure anew."""
+        """Start a new measurement."""
         for kept in (self.times, self.batches):
             kept[:] = [[] for _ in self.asks]
         self.found = [{} for _ in self.asks]
         self.cpu = [0.0] * len(self.asks)
 
     def figures(self, number: int, truth: Truth) -> dict[str, Any]:
-        """What one setting showed."""
+        """The measurements of one setting."""
         times = np.array(self.times[number])
         found = np.concatenate([part for _, part in sorted(self.found[number].items())])
         self.pipe.send(("read", self.asks[number], slice(0, len(found))))

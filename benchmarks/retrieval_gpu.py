@@ -1,4 +1,4 @@
-"""Adaptive retrieval on a GPU: milliseconds a query of plans, of exact search, and of what one writes by hand in torch.
+"""Adaptive retrieval on a GPU: milliseconds per query of plans, of exact search, and of hand-written torch.
 
 All contenders search the same vectors, stored in float16, in turns, from queries in memory to hits in memory, for one
 query at a time and for many; a ratio is that of the medians. By hand it is a product with all vectors, normalised
@@ -132,7 +132,7 @@ def _measure(
     for name, entry in entries.items():
         entry[f"ms_{size}"] = 1000 * times[name] / size
         entry[f"faster_{size}"] = times["exact"] / times[name]
-        told = f"{entry[f'ms_{size}']:9.4f} ms a query  ×{entry[f'faster_{size}']:6.2f}"
+        told = f"{entry[f'ms_{size}']:9.4f} ms per query  ×{entry[f'faster_{size}']:6.2f}"
         speed = f"{2e-6 * size * entry['mflops'] / times[name]:7.2f} TFLOP/s"
         hits = f"recall {entry['recall']:.4f}  same {entry['same']:.4f}  short {entry['short']:.1e}"
         print(f"{name:24} {size:5} queries  {told}  {speed}  {hits}", flush=True)

@@ -60,7 +60,7 @@ class Mapped:
         return (pages & 1).astype(bool)
 
     def drop(self, first: int, length: int) -> None:
-        """Give back a part of it; what is asked for later is read from disk."""
+        """Release a part of the pages; later reads come from disk."""
         length = min(length, self.length - first)
         self.advise(mmap.MADV_DONTNEED, first, length)
         _forget(Path(self.path), first, length)
@@ -99,7 +99,7 @@ def mapped(folder: Path) -> list[Mapped]:
 
 
 class Room:
-    """What of an index may be in memory."""
+    """The part of an index that may be in memory."""
 
     def __init__(self, folder: Path, limit: float, seed: int) -> None:
         self.folder, self.limit, self.most = folder, limit, 0
@@ -125,7 +125,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Found:
-    """What one limit showed, a query."""
+    """The measurements under one limit, per query."""
 
     limit: float | None
     """GiB of the index's files that may be in memory; all if None."""
@@ -197,7 +197,7 @@ def main() -> None:
     parser.add_argument("--index", type=Path, required=True, help="its folder; made where there is none")
     parser.add_argument("--limits", type=float, nargs="+", default=[1.0], help="GiB; beside them, no limit")
     parser.add_argument("--advice", choices=list(ADVICE), nargs="+", default=["default"],
-                        help="how the system is told that rows are picked one by one; default: as matryo does")
+                        help="how the system is advised that rows are picked one by one; default: as matryo does")
     parser.add_argument("--asked", type=int, default=1000, help="queries, as many of them not counted")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("docs/results/retrieval.jsonl"))

@@ -2,7 +2,7 @@
 
 The shortlists of all first stages come from one exact search at many dims; the stages that follow are those of
 :mod:`matryo.retrieve`. Top-k, mAP@k and P@k are by labels, recall@10 is against exact search at full dim. MFLOPs count
-as the paper does, each stage anew, and beside it as the plan is computed, each stage adding its columns.
+as the paper does, each stage from the start, and as the plan is computed, each stage adding its columns.
 
     python benchmarks/retrieval_tables.py --database emb/train --queries emb/val
 """
@@ -24,6 +24,7 @@ from matryo.results import append_rows, stamp
 from matryo.retrieve import Blocks
 from matryo.retrieve.engines.compiled.engine import best_engine
 from matryo.retrieve.engines.numpy.scan import unscored
+from matryo.retrieve.engines.request import Request
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 Vectors = np.ndarray[Any, np.dtype[np.float32]]
@@ -36,7 +37,7 @@ BATCH = 200   # queries ranked again at a time
 
 
 class Shortlists:
-    """What first stages keep: the nearest at each dim, found once for all plans."""
+    """Shortlists of first stages: the nearest at each dim, found once for all plans."""
 
     def __init__(self, database: EmbeddingSet, queries: EmbeddingSet, most: dict[int, int]) -> None:
         self.blocks = Blocks.of(database.vectors, database.nesting)
@@ -50,7 +51,7 @@ class Shortlists:
         self.full = np.sort(self.rows[database.nesting.dim][:, :10], axis=1)
 
     def run(self, plan: Plan) -> Rows:
-        """What a plan finds, [queries, k]."""
+        """The hits of a plan, [queries, k]."""
         first, *later = plan.stages
         held = self.rows[first.dim][:, : first.keep]
         if not later:
@@ -58,17 +59,16 @@ class Shortlists:
         rerank, parts = best_engine().rerank, []
         for start in range(0, len(self.queries), BATCH):
             some = slice(start, start + BATCH)
-            asked, done = self.queries[some], 0
+            request, done = Request(self.blocks, self.queries[some]), 0
             found = unscored(held[some])
             for stage in later:
-                keep = min(stage.keep, found.rows.shape[1])
-                found = rerank(self.blocks, asked, found, done, stage.dim, keep, "cosine", "full")
+                found = rerank(request, found, stage, done)
                 done = stage.dim
             parts.append(found.rows)
         return np.concatenate(parts)
 
     def graded(self, plan: Plan) -> dict[str, Any]:
-        """What a plan is worth, and what it costs."""
+        """Quality and cost of a plan."""
         found = self.run(plan)
         relevant = relevance(self.known[found], self.asked)
         depths = [k for k in DEPTHS if k <= found.shape[1]]

@@ -1,4 +1,4 @@
-"""What more threads bring to one index: many queries at once, through ``index.search(threads=…)``.
+"""Speed of one index by number of threads: many queries at once, through ``index.search(threads=…)``.
 
 Exact search, certified by the sketch, and a plan through partitions, each with one thread and with more, in turns, so
 that clocks and neighbours disturb all alike; a ratio is the median of the ratios within a round. Every answer is
@@ -27,7 +27,7 @@ K = 10
 
 
 def searches(index: Index, exact: int, many: int) -> dict[str, tuple[Plan | None, int]]:
-    """What is asked, and with how many queries: exact search takes longer."""
+    """The searches, each with its number of queries: exact search takes longer."""
     dim, tiles = index.nesting.dim, tile_dim(index.nesting)
     stages = Stage(tiles, 100, "int8"), Stage(dim // 4, 40, "int8"), Stage(dim, 15, "int8"), Stage(dim, K)
     return {

@@ -1,4 +1,4 @@
-"""What a search at every dim costs: in one pass, one search a dim, plain numpy, and faiss once a dim.
+"""Cost of exact search at every dim: in one pass, one search per dim, plain numpy, and faiss once per dim.
 
 All contenders search the same vectors with all cores, in turns, so that clocks and neighbours disturb them alike; a
 ratio is the median of the ratios within a round. The vectors are random, of a spectrum that decays as embeddings'

@@ -1,4 +1,4 @@
-"""What a nested ranking loss costs: sentence-transformers' MatryoshkaLoss against NestedRankingLoss, on embeddings.
+"""Cost of a nested ranking loss: sentence-transformers' MatryoshkaLoss against NestedRankingLoss, on embeddings.
 
 The model hands over the embeddings it is given, so that a step is the loss and its gradient by them, and nothing else.
 All variants run side by side in one process, in turns, so that clocks and neighbours disturb them alike.
@@ -35,7 +35,7 @@ class Given(nn.Sequential):
         self.dim = dim
 
     def get_embedding_dimension(self) -> int:
-        """What sentence-transformers asks of a model."""
+        """The interface that sentence-transformers expects of a model."""
         return self.dim
 
     def forward(self, texts: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""What nested heads add to a training step: separate, tied and a plain loop of heads against one fixed head.
+"""Extra time of nested heads in a training step: separate, tied and a plain loop of heads against one fixed head.
 
 All variants run side by side in one process, in turns, so that clocks and neighbours disturb them alike.
 
@@ -29,7 +29,7 @@ from matryo.training.step import make_step
 
 
 class HeadLoop(nn.Module):
-    """What people write today: one nn.Linear and one cross-entropy a dim, in a loop."""
+    """The usual hand-written version: one nn.Linear and one cross-entropy per dim, in a loop."""
 
     def __init__(self, nesting: Nesting, classes: int) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
-"""Train nested and fixed models on Tiny-ImageNet over several seeds and store one row a run.
+"""Train nested and fixed models on Tiny-ImageNet over several seeds and store one row per run.
 
     python benchmarks/tiny_imagenet.py --data DIR --recipe tiny-imagenet-rn18 \
         --models separate tied fixed:8 fixed:16 fixed:32 fixed:64 fixed:512 --seeds 0 1 2
 
 With --runs DIR the run folders stay, with embeddings of both splits, for `matryo evaluate`. --novel N trains without
-N of the classes, whose images are in the split that asks all the same.
+N of the classes, whose images stay in the query split.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from matryo.cli.train import run_row
 from matryo.data import Dataset, decode_all, open_dataset
 from matryo.data.images.arrays import ArrayImages
 from matryo.inference import encode_split, load
 from matryo.results import append_rows
 from matryo.training import load_recipe, train
+from matryo.training.run.paths import RunFolder
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as scratch:
                 series = args.recipe + (f"-novel{args.novel}" if args.novel else "")
                 folder = (args.runs or Path(scratch)) / f"seed{seed}" / f"{series}-{model.replace(':', '-')}"
-                row = run_row(train(recipe, shown, folder, progress=False))
+                row = RunFolder(train(recipe, shown, folder, progress=False)).row
                 if args.runs:
                     encode(folder, shown, dataset)
             extra = {"changed": changed, "alone": not args.shared, **({"novel": args.novel} if args.novel else {})}
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def encode(run: Path, shown: Dataset, dataset: Dataset) -> None:
-    """Embeddings of what the model was shown and of all that asks; of each width of a slimmable model, beside it."""
+    """Embeddings of the training split and of all query splits; for a slimmable model, at each width."""
     recipe = load(run).recipe
     slimmable = recipe.head.kind == "slimmable"
     for width in recipe.encoder.widths if slimmable else (1.0,):
@@ -79,7 +79,7 @@ def parse() -> argparse.Namespace:
 
 
 def decoded(dataset: Dataset) -> Dataset:
-    """The same dataset with its images decoded once, for all runs."""
+    """The dataset with its images decoded once, for all runs."""
     images: Any = dataset.splits
     splits = {name: ArrayImages(decode_all(split), split.labels) for name, split in images.items()}
     return dataclasses.replace(dataset, splits=splits)

@@ -55,7 +55,7 @@ def few(dataset: Dataset, count: int = 64) -> Dataset:
 
 
 def fields_of(model: str) -> dict[str, str]:
-    """What tells a model of the series from the others."""
+    """The key of a model within the series."""
     kind, _, dim = model.partition(":")
     return {"head.kind": kind, **({"head.dims": dim} if dim else {})}
 

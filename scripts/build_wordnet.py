@@ -8,7 +8,7 @@
 
 Version 1:3.0-37 gives the shipped rows. Of WordNet's 82,115 nouns (a noun here is one meaning, shared by the words for
 it) those are kept that were met in the texts its authors tagged, which ``cntlist.rev`` counts, so that common ones
-remain; names of single persons, places and things are left out. A gloss is kept up to its first example.
+remain; names of single persons, places and things are excluded. A gloss is kept up to its first example.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What several benchmarks share: engines under comparison, series of trainings, timing, and tasks."""
+"""Shared parts of several benchmarks: engines under comparison, series of trainings, timing, and tasks."""

@@ -1,4 +1,4 @@
-"""What matryo offers, as engines beside its peers: plans through partitions, plain scans, and exact search."""
+"""matryo as engines to compare with other libraries: plans through partitions, plain scans, and exact search."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHORT, PAPER = (16, 32), 200   # the dims and the length of the paper's shortlis
 
 
 class Partitioned(Built):
-    """A plan through partitions; the plan is what is asked with."""
+    """A plan through partitions; the plan is the search setting."""
 
     def __init__(self, database: Database, _threads: int, dim: int, dtype: str = "float32") -> None:
         self.blocks = blocks_of(database, dtype)
@@ -30,7 +30,7 @@ class Partitioned(Built):
         self.ready: dict[tuple[str, int], PartitionSearch] = {}
 
     def ask(self, queries: Vectors, k: int, **settings: Any) -> Rows:
-        """What is looked up once is kept, as an index does."""
+        """Keep what was looked up once, as an index does."""
         key = str(settings["plan"]), k
         if key not in self.ready:
             self.ready[key] = PartitionSearch(self.blocks, self.partition, Plan.from_dict(settings["plan"]), k)
@@ -147,7 +147,7 @@ def partition_asks(database: Database, build: Settings) -> list[Settings]:
 
 
 def paper_plans(short: int, last: int) -> list[Plan]:
-    """What may become of the paper's shortlist: as the paper has it, or in 8 bits for as long as that serves."""
+    """Ways to re-rank the paper's shortlist: as the paper has it, or in 8 bits for as long as that serves."""
     adaptive, funnel = (make(short, last, keep=PAPER, precision="int8") for make in (Plan.adaptive, Plan.funnel))
     whole, most = Stage(last, 20, "int8"), Stage(last // 8, 60, "int8")
     first, *between, end = funnel.stages

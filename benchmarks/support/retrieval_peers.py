@@ -2,7 +2,7 @@
 
 An engine is built from a database once for each of its ``builds``, and asked at each of its ``asks``. Every engine is
 given vectors of length 1 and asked for the largest inner products, so that all look for the same neighbours. Those that
-are not installed are left out. ``dim=…`` among the settings of a build truncates: the engine then sees a prefix of
+are not installed are skipped. ``dim=…`` among the settings of a build truncates: the engine then sees a prefix of
 each vector, of length 1 again.
 """
 
@@ -32,15 +32,15 @@ BATCH = 1 << 24   # numbers that are widened and normalised at a time
 
 @dataclass(frozen=True)
 class Database:
-    """What is searched: rows of a mapped file, read as unit vectors a batch at a time."""
+    """The database: rows of a mapped file, read as unit vectors in batches."""
 
     vectors: Any
     """[n, d], any float type, of any length."""
     rows: Rows | None
-    """Those that count; all, if None."""
+    """The rows to search; None means all."""
     nesting: Nesting
     learn: Vectors
-    """Queries for whoever plans; none of them is timed."""
+    """Queries for engines that plan; they are not timed."""
 
     @property
     def count(self) -> int:
@@ -76,10 +76,10 @@ class Built:
     """An index that is ready: ``ask`` finds rows [queries, k] for queries [queries, d]."""
 
     nbytes: int = 0
-    """What it takes on disk."""
+    """Bytes on disk."""
 
     def threads(self, count: int) -> None:
-        """Ask with so many threads from now on."""
+        """Search with this many threads from now on."""
 
     def ask(self, queries: Vectors, k: int, **settings: Any) -> Rows:
         """The rows found, nearest first."""
@@ -114,7 +114,7 @@ class Engine:
 
 
 def unit(vectors: Vectors) -> Vectors:
-    """Of length 1; what has none stays as it is."""
+    """Normalise to length 1; all-zero rows are unchanged."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.ascontiguousarray(vectors / np.where(norms == 0, np.float32(1), norms), np.float32)
 
@@ -158,14 +158,14 @@ class Faiss(Built):
         importlib.import_module("faiss").omp_set_num_threads(count)
 
     def ask(self, queries: Vectors, k: int, **settings: Any) -> Rows:
-        """With ``shortlist`` so many are fetched, as the paper does, and the first k count."""
+        """With ``shortlist``, fetch that many, as the paper does, and count the first k."""
         shortlist = settings.pop("shortlist", k)
         self.set(**settings)
         asked = queries[:, : self.dim] if self.turn is None else queries @ self.turn
         return np.asarray(self.index.search(asked, shortlist)[1][:, :k], np.int64)
 
     def set(self, **settings: Any) -> None:
-        """What a search is asked with."""
+        """The search settings."""
         if "ef" in settings:
             self.base.hnsw.efSearch = settings["ef"]
         if "probe" in settings:
@@ -175,7 +175,7 @@ class Faiss(Built):
 
     @cached_property
     def base(self) -> Any:
-        """What lies below re-ranking and a change of columns."""
+        """The index below re-ranking and column changes."""
         faiss: Any = importlib.import_module("faiss")
         index = faiss.downcast_index(self.index.base_index) if hasattr(self.index, "base_index") else self.index
         return faiss.downcast_index(index.index) if isinstance(index, faiss.IndexPreTransform) else index

@@ -1,4 +1,4 @@
-"""What each peer is tried at: the settings of its builds and of its searches, wide enough to hold its best."""
+"""Settings of each library: builds and searches, wide enough to include its best."""
 
 from __future__ import annotations
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from matryo.cli.train import run_row
 from matryo.data import Dataset
 from matryo.results import Row
 from matryo.training import load_recipe, train
 from matryo.training.recipe.fields import Recipe
+from matryo.training.run.paths import RunFolder
 
 __all__ = ["Member", "add_arguments", "members", "row_of", "settle"]
 
@@ -36,7 +36,7 @@ class Member:
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, recipe: str, rows: str, models: str, seeds: list[int]) -> None:
-    """What every series is told."""
+    """The options of every series."""
     parser.add_argument("--data", type=Path, metavar="DIR", help="folder of the dataset")
     parser.add_argument("--recipe", default=recipe)
     parser.add_argument("--models", nargs="+", metavar="MODEL", help=f"nested kinds, or fixed:DIM (default: {models})")
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, recipe: str, rows: str, mo
     parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="recipe fields to override")
     parser.add_argument("--rows", "--out", type=Path, help=f"append the rows here [docs/results/{rows}]")
     parser.add_argument("--runs", type=Path, metavar="DIR", help="keep the runs here; those there are not run again")
-    parser.add_argument("--minutes", type=float, default=60.0, help="begin no training after so many")
+    parser.add_argument("--minutes", type=float, default=60.0, help="start no training after this many minutes")
     parser.add_argument("--shared", action="store_true", help="others use the device too: the seconds mean nothing")
     parser.add_argument("--quick", action="store_true", help="tiny models on made-up or few data: does it run?")
 
@@ -70,7 +70,7 @@ def members(
         for seed in args.seeds:
             for model in models:
                 if time.monotonic() - begin > 60 * args.minutes:
-                    print(f"{args.minutes:g} minutes are over: left out {model}, seed {seed}", flush=True)
+                    print(f"{args.minutes:g} minutes are over: skipped {model}, seed {seed}", flush=True)
                     continue
                 recipe = load_recipe(args.recipe, {**given, **fields(model), "loop.seed": str(seed)})
                 folder = place / f"seed{seed}" / f"{recipe.name}-{model.replace(':', '-')}"
@@ -80,6 +80,6 @@ def members(
 
 def row_of(one: Member, kind: str, *, quick: bool = False) -> Row:
     """The row of a training as one of its series: under the series' kind, with what tells it from the others."""
-    row = run_row(one.folder)
+    row = RunFolder(one.folder).row
     about = {"model": one.model, "recipe": one.recipe.name, "changed": one.changed, "alone": one.alone, "quick": quick}
     return dataclasses.replace(row, kind=kind, figures={**row.figures, **about})

@@ -1,4 +1,4 @@
-"""What sentence encoders are trained on and asked: pairs of three sources; SciFact, CLINC150, STS-B at every dim."""
+"""Training pairs and evaluation tasks of sentence encoders: SciFact, CLINC150, STS-B and WordNet."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Integers = np.ndarray[Any, np.dtype[np.int64]]
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 SHARES = {"scifact": 0.4, "clinc150": 0.2, "wordnet": 0.4}
 _TOKENS = 1 << 15   # of a batch that is encoded
-_LOOK = 8   # so many batches of rows are looked through for rows that may stand together
+_LOOK = 8   # batches of rows searched for rows that may share a batch
 
 
 class Tokenised:
-    """Texts as ids, end to end; a batch of them is padded when it is asked for."""
+    """Texts as ids, end to end; a batch is padded when it is read."""
 
     def __init__(self, tokenizer: Tokenizer, texts: Iterable[str], length: int) -> None:
         self.ids, self.offsets = tokenizer.flat(texts, length)

@@ -1,6 +1,6 @@
-"""The pages of the rows of nested losses: what was asked and what is reached, every shape, sentence-transformers.
+"""Pages of nested losses: targets, every measured shape, and the losses for sentence-transformers.
 
-``MAKERS`` says, for each kind of row, what turns such rows into parts of a page in Markdown. The figure that they show
+``MAKERS`` maps each kind of row to the function that turns such rows into Markdown. The figure
 is an SVG file beside the page: see ``losses_figures.py``.
 """
 
@@ -48,8 +48,8 @@ SWEPT = {"classes": "columns", "batch": "batch"}
 
 
 def fused_tables(rows: list[Row]) -> list[str]:
-    """What was asked and reached, then every shape by group."""
-    parts = [NOTES["fused"], f"![Time of nested losses beside single ones]({FIGURE})"]
+    """The targets, then every shape by group."""
+    parts = [NOTES["fused"], f"![Time of nested losses compared with single ones]({FIGURE})"]
     for hardware in dict.fromkeys(row.hardware for row in rows):
         here = [shape for shape in shapes(rows) if shape.hardware == hardware]
         parts += [*reached(here), f"## Shapes, on {hardware}", " ".join([NOTES["limit"], *odd_columns(here)])]
@@ -64,7 +64,7 @@ def fused_tables(rows: list[Row]) -> list[str]:
 
 
 def reached(here: list[Shape]) -> list[str]:
-    """A line for each thing that was asked, and why some of them are not reached."""
+    """One line per target, and the reasons for those that are missed."""
     lines = [[what, asked, got, "yes" if met else "**no**"] for what, asked, got, met in verdicts(here)]
     if not lines:
         return []
@@ -72,7 +72,7 @@ def reached(here: list[Shape]) -> list[str]:
 
 
 def verdicts(here: list[Shape]) -> Iterator[tuple[str, str, str, bool]]:
-    """(what, asked, measured, whether it is met) of each thing that was asked."""
+    """(quantity, target, measured value, whether it is met) of each target."""
     fused = {shape.name: shape for shape in here if FUSED in shape.found}
     asked = [(fused[name], most) for name, most in ((BERT, 1.0), (LARGE, 1.2), (PAIRS, 1.2)) if name in fused]
     for shape, most in asked:
@@ -166,7 +166,7 @@ def swept_tables(here: list[Shape]) -> list[str]:
 
 
 def dims_tables(here: list[Shape]) -> list[str]:
-    """The same by the number of dims, with what twice as many cost more."""
+    """Time by the number of dims, with the extra cost of twice as many."""
     lines, growths = [], grown(here, here[0].about("group"))
     for shape in sorted(here, key=lambda one: len(one.about("dims"))):
         count = len(shape.about("dims"))
@@ -209,7 +209,7 @@ def measured(here: list[Shape]) -> list[str]:
 
 
 def fixed_part(shape: Shape, key: str) -> str:
-    """What is the same along a sweep."""
+    """The part of a shape that a sweep keeps fixed."""
     about = {"batch": "batch {batch:,}", "columns": "{columns:,} classes"}
     kept = [text.format(**shape.found[SINGLE].figures) for name, text in about.items() if name != key]
     return ", ".join([*kept, f"d = {shape.about('dims')[-1]}", f"{len(shape.about('dims'))} dims"]).capitalize()
@@ -235,7 +235,7 @@ def percent(part: float) -> str:
 
 
 def sentence_tables(rows: list[Row]) -> list[str]:
-    """For each width and dtype a table: a line a batch and variant."""
+    """One table per width and dtype, with one line per batch and variant."""
     parts = [NOTES["sentence"]]
     last = {(row.subject, row.hardware): row for row in rows}.values()
     tables: dict[str, list[list[str]]] = {}
@@ -266,4 +266,4 @@ def sentence_lines(batch: str, figures: dict[str, Any]) -> list[list[str]]:
 
 
 MAKERS: dict[str, Callable[[list[Row]], list[str]]] = {"fused-losses": fused_tables, "sentence-loss": sentence_tables}
-"""What makes the parts of a page from the rows of a kind."""
+"""The functions that turn rows of a kind into parts of a page."""

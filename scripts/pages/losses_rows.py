@@ -1,4 +1,4 @@
-"""What the rows of nested losses say: the newest figures of each variant at each shape, each beside its own run."""
+"""Rows of nested losses: the newest figures of each variant at each shape, relative to those of the same run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Shape:
     found: dict[str, Row]
 
     def about(self, key: str) -> Any:
-        """What all rows of a shape share: its group, batch, columns and dims."""
+        """A field that all rows of a shape share: its group, batch, columns or dims."""
         return self.found[SINGLE].figures[key]
 
     def of(self, variant: str) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class Shape:
 
     @property
     def variants(self) -> list[str]:
-        """Those that were measured."""
+        """The variants that were measured."""
         return [name for name in VARIANTS if name in self.found]
 
 

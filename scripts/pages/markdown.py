@@ -55,7 +55,7 @@ def origins(rows: list[Row]) -> list[list[Row]]:
 
 
 def origin(rows: list[Row]) -> str:
-    """What made some rows that share hardware, commit and versions, as an entry of a list."""
+    """The origin of rows that share hardware, commit and versions, as a list entry."""
     first = rows[0]
     versions = ", ".join(f"{package} {version}" for package, version in first.versions.items())
     days = sorted({row.when[:10] for row in rows})

@@ -1,6 +1,6 @@
 """The pages of texts and of images with texts: finetuned sentence encoders, masked words, pairs of images and texts.
 
-``MAKERS`` says, for each kind of row, what turns such rows into parts of a page in Markdown.
+``MAKERS`` maps each kind of row to the function that turns such rows into Markdown.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ nearest.""",
 
 
 def text_tables(rows: list[Row]) -> list[str]:
-    """What is reached, then a table for each task."""
+    """The targets, then one table per task."""
     settings = ("steps", "batch", "lr", "length", "trained")
     kept = counted(rows, lambda row: row.figures["arm"], settings, series=lambda row: "steps" in row.figures)
     arms = {arm: [row for row in kept if row.figures["arm"] == arm] for arm in ARMS}
@@ -144,7 +144,7 @@ def vit_tables(rows: list[Row]) -> list[str]:
 
 
 def series_tables(rows: list[Row], figure: str, within: float | None) -> list[str]:
-    """For each setting and split: a line a dim, a column a kind of model, and how far it is from fixed.
+    """For each setting and split: one line per dim, one column per kind of model, and its distance from fixed.
 
     With ``within``, whether each is no further behind. Nested models that differ in ``NESTED`` have their own table.
     """
@@ -173,7 +173,7 @@ def series_tables(rows: list[Row], figure: str, within: float | None) -> list[st
 
 
 def _variants(every: dict[tuple[str, str], ByDim], fixed: ByDim) -> Iterator[str]:
-    """The nested models by how their dims were trained together: a line each, and a column a dim."""
+    """Nested models by how their dims were trained together: one line per model, one column per dim."""
     nested = {name: values for name, values in every.items() if name[0] != "fixed"}
     if any(variant for _, variant in nested):
         dims = sorted({dim for values in nested.values() for dim in values})
@@ -197,7 +197,7 @@ def _setting(row: Row) -> tuple[str, str]:
 
 
 def _variant(row: Row) -> str:
-    """What was changed for a nested model alone."""
+    """The fields that were changed for a nested model only."""
     return "" if _kind(row) == "fixed" else _spelt(row, lambda field: field in NESTED)
 
 
@@ -207,7 +207,7 @@ def _spelt(row: Row, chosen: Callable[[str], bool]) -> str:
 
 
 def _noted(rows: list[Row]) -> Iterator[str]:
-    """What has to be said of some rows."""
+    """Remarks that some rows need."""
     for note in dict.fromkeys(row.figures["note"] for row in rows if "note" in row.figures):
         those = (f"{row.figures['model']} seed {row.seed}" for row in rows if row.figures.get("note") == note)
         yield f"{', '.join(those)}: {note}."
@@ -336,4 +336,4 @@ MAKERS: dict[str, Callable[[list[Row]], list[str]]] = {
     "similarity": similarity_tables,
     "zero-shot": zero_shot_tables,
 }
-"""What makes the parts of a page from the rows of a kind."""
+"""The functions that turn rows of a kind into parts of a page."""

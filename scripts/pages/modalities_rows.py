@@ -13,7 +13,7 @@ from pages.markdown import grid
 __all__ = ["ByDim", "behind", "by_dim", "columns_table", "counted", "points", "spread", "verdicts"]
 
 ByDim = dict[int, list[float]]
-"""A figure by dim, one value a seed."""
+"""A figure by dim, with one value per seed."""
 
 
 def counted(
@@ -24,7 +24,7 @@ def counted(
 ) -> list[Row]:
     """Of each name and seed the last row, among those with the machine and the settings of the newest of its series.
 
-    Rows of a quick try are left out.
+    Rows of a quick trial are excluded.
     """
     kept = [row for row in rows if not row.figures.get("quick")]
 
@@ -95,6 +95,6 @@ def points(difference: float, digits: int = 2) -> str:
 
 
 def verdicts(lines: Iterable[tuple[str, str, str, bool]]) -> list[str]:
-    """What was asked, what was measured, and whether it is reached."""
+    """A table of targets, measured values, and whether they are reached."""
     shown = [[what, asked, got, "yes" if met else "**no**"] for what, asked, got, met in lines]
     return ["Targets:", grid(["", "target", "measured", "reached"], shown)] if shown else []

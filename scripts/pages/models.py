@@ -78,7 +78,7 @@ def dims_of(row: Row) -> tuple[str, ...]:
 
 
 def one_run(row: Row) -> tuple[object, ...]:
-    """What makes two rows the same run, done again."""
+    """The key under which two rows are the same run, repeated."""
     return row.subject, column_title(row), dims_of(row), row.seed
 
 
@@ -140,7 +140,7 @@ def whole(runs: list[Row]) -> float:
 
 
 def step_tables(rows: list[Row]) -> list[str]:
-    """Milliseconds a training step with each kind of head, beside those of one fixed head."""
+    """Milliseconds per training step with each kind of head, compared with one fixed head."""
     parts = [STEPS]
     for row in latest(rows, lambda row: (row.subject, row.hardware)):
         lines = [
@@ -241,7 +241,7 @@ def stream_tables(rows: list[Row]) -> list[str]:
 
 
 def demo_table(rows: list[Row]) -> str:
-    """What README shows: 1-NN of the nested model beside the fixed one, truncated and by PCA, at each trained dim."""
+    """The table of README: 1-NN of the nested model beside the fixed one, truncated and by PCA, at each trained dim."""
     kept = latest([row for row in rows if row.kind == "evaluate"], lambda row: (row.subject, row.seed))
     models = {"demo-nested": "nested", "demo-fixed": "fixed, truncated", "demo-fixed + PCA": "fixed, PCA"}
     trained = trained_dims(kept)
@@ -266,7 +266,7 @@ ByColumn = dict[str, dict[int, list[float]]]   # the values of each seed, by col
 def seeds_by_column(rows: list[Row], metric: Callable[[DimRow], float | None]) -> ByColumn:
     """The figures of ``metric`` in percent, by column and dim.
 
-    Where several models share a column a dim is read from the narrowest that has it if each has its own dims (fixed
+    Where several models share a column, a dim is read from the narrowest that has it if each has its own dims (fixed
     ones, the widths of a slimmable one), else from the widest: what is reduced is the model of full dim.
     """
     kept: dict[tuple[str, int, int | None], tuple[int, float]] = {}
@@ -315,7 +315,7 @@ def trained_dims(rows: list[Row]) -> set[int]:
 
 
 def columns_table(found: ByColumn, trained: set[int]) -> str:
-    """A line a dim, a column a model: mean ± deviation over the seeds; a star where nothing was trained."""
+    """One line per dim, one column per model: mean ± deviation over seeds; a star marks untrained dims."""
     dims = sorted({dim for by_dim in found.values() for dim in by_dim})
     lines = [
         [f"{dim}" if dim in trained else f"{dim}\\*", *(spread(by_dim.get(dim, []), 1) for by_dim in found.values())]

@@ -38,13 +38,13 @@ def cli_page() -> str:
 
 
 def options(actions: Iterable[argparse.Action]) -> str:
-    """A list of options, one a line."""
+    """A list of options, one per line."""
     shown = [action for action in actions if not isinstance(action, argparse._SubParsersAction)]
     return "\n".join(f"- `{name(action)}`: {(action.help or '') % vars(action)}" for action in shown)
 
 
 def name(action: argparse.Action) -> str:
-    """An option as it is typed: ``--out DIR``."""
+    """An option as a user types it: ``--out DIR``."""
     value = action.metavar if isinstance(action.metavar, str) else "|".join(map(str, action.choices or ()))
     spelt = ", ".join(action.option_strings)
     return f"{spelt} {value}".strip() + (" …" if action.nargs == "+" else "")

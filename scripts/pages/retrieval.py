@@ -1,7 +1,7 @@
 """The pages of retrieval's rows: frontiers, growth, the paper's tables, and the generator.
 
-``MAKERS`` says, for each kind of row, what turns such rows into parts of a page in Markdown. The figures that the parts
-show are SVG files beside the page: see ``retrieval_figures.py``.
+``MAKERS`` maps each kind of row to the function that turns such rows into Markdown. The figures
+are SVG files beside the page: see ``retrieval_figures.py``.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def frontier_table(rows: list[Row], good: Callable[[Row], bool]) -> str:
 
 
 def growth(rows: list[Row]) -> list[str]:
-    """Databases of one kind and several sizes: milliseconds and bytes a query."""
+    """Databases of one kind and several sizes: milliseconds and bytes per query."""
     parts: list[str] = []
     for family, here in families(rows).items():
         counts = sorted({row.figures["count"] for row in here})
@@ -170,7 +170,7 @@ STAGES = {"adaptive": ["D_s", "D_r"], "funnel": ["dims", "shortlists"], "shortli
 
 
 def stage_cells(table: str, stages: list[dict[str, Any]]) -> list[str]:
-    """What a plan does, in the columns of its table."""
+    """The stages of a plan, in the columns of its table."""
     dims, keeps = [f"{stage['dim']}" for stage in stages], [f"{stage['keep']}" for stage in stages]
     if table == "funnel":
         return ["→".join(dims), "→".join(keeps)]
@@ -233,4 +233,4 @@ MAKERS: dict[str, Callable[[list[Row]], list[str]]] = {
     "retrieval-memory": memory_tables,
     "retrieval-threads": thread_tables,
 }
-"""What makes the parts of a page from the rows of a kind."""
+"""The functions that turn rows of a kind into parts of a page."""

@@ -26,7 +26,7 @@ model](generator.md) of 200 classes; with as many classes, 250,000 vectors have 
 A thousand classes exceed what the model's first 16 dims can separate, and a graph walk that holds 200 candidates
 hardly leaves a class of 250.""",
     "protocol": """Both sides fetch a shortlist of 200, as in the claim above. `i` marks a stage that reads 8 bits per
-column; `:200` is the number of rows a stage keeps.""",
+column; `:200` is how many rows it keeps.""",
 }
 
 
@@ -85,7 +85,7 @@ def fewer_flops(figures: dict[str, Any]) -> float:
 
 
 def shortlists(rows: list[Row]) -> list[Row]:
-    """Graphs that were asked for a shortlist of 200."""
+    """Graphs that were searched for a shortlist of 200."""
     return [row for row in rows if row.figures["ask"].get("shortlist") == PAPER]
 
 
@@ -103,7 +103,7 @@ def seen(row: Row) -> float:
 
 
 def stages_of(row: Row) -> list[dict[str, Any]]:
-    """Those of its plan."""
+    """The figures of its plan."""
     found: list[dict[str, Any]] = row.figures["ask"].get("plan", {}).get("stages", [])
     return found
 

@@ -72,7 +72,7 @@ def pareto(rows: Iterable[Row]) -> list[dict[str, Any]]:
 
 
 def growth_figure(rows: list[Row]) -> str:
-    """Milliseconds and bytes a query over the size of the database."""
+    """Milliseconds and bytes per query over the size of the database."""
     figure, panels = sheet([3.0, 3.0])
     engines = by_engine(rows)
     counts = sorted({row.figures["count"] for row in rows})

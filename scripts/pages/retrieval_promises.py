@@ -1,4 +1,4 @@
-"""What an index promises beside speed, as parts of a page: recall, little memory, and use of more threads."""
+"""Parts of a page on an index beyond speed: promised recall, little memory, and several threads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ which the thread counts took turns. The results are identical to the last bit.""
 
 
 def memory_tables(rows: list[Row]) -> list[str]:
-    """What a query costs where an index has less memory than it is large."""
+    """Cost per query when the index exceeds the memory it may use."""
     parts = ["## More vectors than memory", NOTES["memory"]]
     newest = {(row.subject, row.hardware, row.figures["name"], *advices(row)): row for row in rows}
     told = any(advices(row) != ["default"] for row in newest.values())
@@ -46,12 +46,12 @@ def memory_tables(rows: list[Row]) -> list[str]:
 
 
 def advices(row: Row) -> list[str]:
-    """What the system was told, one way or several."""
+    """The advice given to the operating system."""
     return sorted({one["advice"] for one in row.figures["limits"]})
 
 
 def thread_tables(rows: list[Row]) -> list[str]:
-    """What more threads bring."""
+    """Speed by number of threads."""
     parts = ["## Threads", NOTES["threads"]]
     for row in {(row.subject, row.hardware): row for row in rows}.values():
         lines = [

@@ -38,7 +38,7 @@ def databases(rows: list[Row]) -> dict[tuple[str, str], list[Row]]:
 
 
 def shown(rows: list[Row]) -> dict[tuple[str, str], list[Row]]:
-    """The same, but of those that differ in their size alone the largest: growth shows the others."""
+    """The databases, but only the largest of those that differ in size only: growth shows the others."""
     grown = {name: max(row.figures["count"] for row in group) for name, group in families(rows).items()}
     return {key: here for key, here in databases(rows).items()
             if here[0].figures["count"] == grown.get(family(here[0]), here[0].figures["count"])}  # fmt: skip
@@ -50,7 +50,7 @@ def best(rows: Iterable[Row], good: Callable[[Row], bool]) -> Row | None:
 
 
 def enough(row: Row, recall: float) -> bool:
-    """Whether so much was found."""
+    """Whether the recall is reached."""
     return bool(row.figures["recall@10"] >= min(recall, EXACT))
 
 
@@ -85,7 +85,7 @@ def together(one: Row, other: Row) -> bool:
 
 
 def family(row: Row) -> str:
-    """What was searched, whatever its size."""
+    """The kind of database, whatever its size."""
     return f"{row.subject.rpartition(', ')[0]}, {row.figures['dim']} dims"
 
 
