@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> None:
     """The whole way in one go: train, encode, evaluate, report."""
     from matryo.cli.evaluate import measure_folders, open_subjects, to_rows
     from matryo.cli.report import write_report
-    from matryo.cli.train import print_run, run_row
+    from matryo.cli.train import print_run
     from matryo.data import open_dataset
     from matryo.errors import MissingExtra
     from matryo.evaluation import Evaluation, table
@@ -37,6 +37,7 @@ def run(args: argparse.Namespace) -> None:
     from matryo.inference import encode_split, load
     from matryo.results import append_rows, holds_rows
     from matryo.training import load_recipe, train
+    from matryo.training.run.paths import RunFolder
 
     stored = args.out / "demo.jsonl"
     check_may_write(stored, force=args.force, is_ours=holds_rows)
@@ -58,7 +59,7 @@ def run(args: argparse.Namespace) -> None:
     found = measure_folders(open_subjects(folders, progress=progress), PROTOCOLS, "pca,random")
     evaluated = [one.result for one in found if isinstance(one.result, Evaluation)]
     print("\n" + table([(one.model, one) for one in evaluated], show=("1-NN",)) + "\n")
-    rows = [*map(run_row, folders), *to_rows(found)]
+    rows = [*(RunFolder(folder).row for folder in folders), *to_rows(found)]
     stored.unlink(missing_ok=True)
     append_rows(stored, rows)
     try:

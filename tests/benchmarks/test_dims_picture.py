@@ -1,0 +1,29 @@
+"""The chart of README shows the stored rows, and the sentence below it holds."""
+
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+pytest.importorskip("matplotlib")   # the pages import the report
+
+from pages.dims_picture import SERIES, picture
+from pages.models import seeds_by_column
+
+from matryo.results import read_rows
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+ROWS = read_rows(DOCS / "results" / "tiny-imagenet.jsonl")
+
+
+def test_the_chart_is_fresh():
+    assert (DOCS / "dims.svg").read_text(encoding="utf-8") == picture(ROWS), "python scripts/make_docs.py --figures"
+    assert all(label in picture(ROWS) for _, label, *_ in SERIES)
+
+
+def test_the_nested_model_is_within_2_points_of_fixed_ones_at_every_dim():
+    chosen = [row for row in ROWS if row.kind == "evaluate" and row.subject.startswith("tiny-imagenet-rn18")]
+    columns = seeds_by_column(chosen, lambda line: line.top1)
+    assert columns["MRL"].keys() == columns["fixed"].keys()
+    for dim, fixed in columns["fixed"].items():
+        assert fmean(columns["MRL"][dim]) > fmean(fixed) - 2
