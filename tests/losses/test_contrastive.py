@@ -174,17 +174,16 @@ def test_bad_input_is_named():
         nested_contrastive(a, b, Nesting([8]))
     with pytest.raises(NestingError, match="must not exceed the 2 dimensions"):
         nested_contrastive(a, b, nesting, negatives=torch.randn(5, 2))
-    with pytest.raises(NestingError, match=r"must come as a Nesting \(got \(2, 4\)\)"):
-        nested_contrastive(a, b, (2, 4))
+    assert nested_contrastive(a, b, (2, 4)) == nested_contrastive(a, b, nesting)
     for wrong, options, message in [
         ((a[0], b), {}, r"a and b must be \[batch, d\] each \(got shapes \(4,\) and \(3, 4\)\)"),
-        ((a, b[:2]), {}, r"every query needs its positive \(got 3 queries and 2 positives\): pair the rows"),
-        ((a, b.double()), {}, r"a and b must be of one dtype \(got torch.float32 and torch.float64\)"),
+        ((a, b[:2]), {}, r"same number of rows \(got 3 queries and 2 positives\): pass one positive per query"),
+        ((a, b.double()), {}, r"a and b must have the same dtype \(got torch.float32 and torch.float64\)"),
         ((a > 0, b > 0), {}, r"a and b must be floating-point numbers \(got torch.bool and torch.bool\): .*float\(\)"),
         ((a, b.to("meta")), {}, r"a and b must be on one device \(got cpu and meta\)"),
         ((a, b), {"negatives": b[0]}, r"a and negatives must be \[batch, d\] and \[n, d\]"),
-        ((a, b), {"temperature": 0}, r"temperature must be a number above 0, or a tensor of one \(got 0\)"),
-        ((a, b), {"temperature": torch.ones(2)}, r"tensor of one \(got a tensor of shape \(2,\)\)"),
+        ((a, b), {"temperature": 0}, r"temperature must be a positive number or a one-element tensor \(got 0\)"),
+        ((a, b), {"temperature": torch.ones(2)}, r"one-element tensor \(got a tensor of shape \(2,\)\)"),
         ((a, b), {"engine": "gpu"}, "engine must be one of"),
     ]:
         with pytest.raises(InputError, match=message):

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from matryo import Nesting
 from matryo.errors import InputError, NestingError
 from matryo.heads import NestedLinear
-from matryo.losses import cross_entropy_by_dim, nested_cross_entropy
+from matryo.losses import cross_entropy_by_dim, nested_cross_entropy, prefix_logits
 from matryo.losses.cross_entropy import weighed
 
 HALVES = [torch.bfloat16, torch.float16]
@@ -201,34 +201,40 @@ def test_all_ignored_is_nan_as_in_torch(engine, device):
     assert nested_cross_entropy(z, weight, target.to(device), Nesting([2, 4]), engine=engine).isnan()
 
 
+def test_a_list_of_dims_is_a_nesting(engine):
+    z, weight, target, dims = torch.randn(2, 4), torch.randn(3, 4), torch.tensor([0, 1]), [2, 4]
+    assert nested_cross_entropy(z, weight, target, dims, engine=engine) == nested_cross_entropy(
+        z, weight, target, Nesting(dims), engine=engine
+    )
+    assert torch.equal(prefix_logits(z, weight, dims), prefix_logits(z, weight, Nesting(dims)))
+
+
 def test_bad_input_is_named(engine):
     z, weight, target, nesting = torch.randn(2, 4), torch.randn(3, 4), torch.tensor([0, 1]), Nesting([2, 4])
     with pytest.raises(NestingError, match="must not exceed the 4 dimensions"):
         nested_cross_entropy(z, torch.randn(3, 8), target, Nesting([8]), engine=engine)
-    with pytest.raises(NestingError, match=r"must come as a Nesting \(got \[2, 4\]\): pass Nesting"):
-        nested_cross_entropy(z, weight, target, [2, 4], engine=engine)
     with pytest.raises(InputError, match=r"logits must be \[dims, batch, classes\] \(got shape \(2, 3\)\)"):
         cross_entropy_by_dim(z @ weight.T, target)
     for wrong, message in [
         ((z[None], weight, target), r"must be \[batch, d\] and \[classes, d\] \(got shapes \(1, 2, 4\)"),
-        ((z, weight.half(), target), r"of one dtype \(got torch.float32 and torch.float16\): .*or use torch.autocast"),
-        ((z.double(), weight, target), r"of one dtype \(got torch.float64 and torch.float32\): convert one$"),
+        ((z, weight.half(), target), r"same dtype \(got torch.float32 and torch.float16\): .*or use torch.autocast"),
+        ((z.double(), weight, target), r"got torch.float64 and torch.float32\): convert one with .to\(\)$"),
         ((z.long(), weight.long(), target), r"must be floating-point numbers \(got torch.int64 and torch.int64\)"),
-        ((z, weight[:, :2], target), r"a column for each of 4 dimensions \(got shape \(3, 2\)\)"),
-        ((z, weight.to("meta"), target), r"on one device \(got cpu and meta\): move one of them"),
+        ((z, weight[:, :2], target), r"weight must have at least 4 columns, the largest dim \(got shape \(3, 2\)\)"),
+        ((z, weight.to("meta"), target), r"on one device \(got cpu and meta\): move one with"),
         ((z, weight, target.to("meta")), r"target must be on the device of the embeddings \(got meta and cpu\)"),
-        ((z, weight, target[:1]), r"2 class indices, one for each embedding \(got torch.int64 of shape \(1,\)"),
+        ((z, weight, target[:1]), r"2 class indices, one per embedding \(got torch.int64 of shape \(1,\)"),
         ((z, weight, torch.rand(2)), r"2 class indices.*got torch.float32"),
-        ((z, weight, torch.tensor([0, 3])), r"must lie in 0 … 2 \(got 3\)"),
-        ((z, weight, torch.tensor([-1, 1])), r"must lie in 0 … 2 \(got -1\)"),
+        ((z, weight, torch.tensor([0, 3])), r"must be between 0 and 2 \(got 3\)"),
+        ((z, weight, torch.tensor([-1, 1])), r"must be between 0 and 2 \(got -1\)"),
     ]:
         with pytest.raises(InputError, match=message):
             nested_cross_entropy(*wrong, nesting, engine=engine)
     for options, message in [
-        ({"bias": torch.rand(4)}, r"bias must have one number for each of the 3 classes \(got shape \(4,\)\)"),
+        ({"bias": torch.rand(4)}, r"bias must have one value per class .*\(got shape \(4,\)\): pass shape \(3,\)"),
         ({"bias": torch.rand(3, device="meta")}, r"bias must be on the device of the embeddings"),
-        ({"class_weight": torch.rand(2)}, r"class_weight must have one number"),
-        ({"label_smoothing": 1.5}, r"label_smoothing must lie in 0 … 1 \(got 1.5\)"),
+        ({"class_weight": torch.rand(2)}, r"class_weight must have one value per class"),
+        ({"label_smoothing": 1.5}, r"label_smoothing must be between 0 and 1 \(got 1.5\)"),
         ({"engine": "cuda"}, "engine must be one of"),
     ]:
         with pytest.raises(InputError, match=message):
@@ -246,7 +252,7 @@ def test_a_batch_of_none_is_nan_whatever_the_engine(engine, device):
 
 def test_a_bias_of_another_shape_and_a_negative_class_weight_are_refused():
     z, weight, target = torch.randn(2, 8), torch.randn(5, 8), torch.tensor([0, 1])
-    with pytest.raises(InputError, match="bias must have one number for each of the 5 classes"):
+    with pytest.raises(InputError, match=r"bias must have one value per class \(5 classes\)"):
         nested_cross_entropy(z, weight, target, Nesting([8]), bias=torch.zeros(1, 5))
     with pytest.raises(InputError, match="class weights must not be negative"):
         nested_cross_entropy(z, weight, target, Nesting([8]), class_weight=torch.tensor([1.0, 1, -1, 1, 1]))

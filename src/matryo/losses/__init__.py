@@ -1,6 +1,7 @@
-"""Losses at every dim at once. They take tensors, never models; one exception is asked for by a trainer.
+"""Nested losses: every dim at once. They take tensors, not models.
 
-Sentence-transformers hands a loss the texts, so :class:`NestedRankingLoss` holds the model that embeds them.
+:class:`NestedRankingLoss` is the exception: the sentence-transformers trainer passes texts to its losses, so it holds
+the model that embeds them.
 """
 
 from matryo.losses.contrastive import contrastive_by_dim, nested_contrastive

@@ -1,8 +1,7 @@
 """Nested cross-entropy (the paper's Eq. 1): Σ_m c_m · cross_entropy(logits at dim m, target).
 
-The dims are never looped over in Python once there are logits: they are one more batch dimension, so the
-number of kernel launches does not grow with the number of dims. Where the logits would be too many to keep,
-an engine of :mod:`matryo.losses.engines` reduces them as they are computed.
+The dims are one more batch axis of the logits, so the number of kernel launches does not grow with the number of dims.
+If the logits are too many to store, an engine of :mod:`matryo.losses.engines` reduces them as they are computed.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from matryo.losses.engines.contract import Scores
 from matryo.losses.vectors import as_autocast, check_dims, check_vectors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from torch import Tensor
 
@@ -35,7 +34,7 @@ def nested_cross_entropy(
     z: Tensor,
     weight: Tensor,
     target: Tensor,
-    nesting: Nesting,
+    nesting: Nesting | Iterable[int],
     bias: Tensor | None = None,
     *,
     label_smoothing: float = 0.0,
@@ -43,17 +42,19 @@ def nested_cross_entropy(
     class_weight: Tensor | None = None,
     engine: str = "auto",
 ) -> Tensor:
-    """The tied head's loss: Σ c_m · cross_entropy(z[:, :m] @ weight[:, :m].T + bias, target).
+    """The loss of a tied head: Σ c_m · cross_entropy(z[:, :m] @ weight[:, :m].T + bias, target).
 
     Args:
         z: embeddings, [batch, d].
         weight: one classifier for all dims, [classes, d]; dim m uses its first m columns (MRL-E).
         target: class indices, [batch].
-        nesting: the dims and their weights c_m.
+        nesting: the dims and their weights c_m, or a list of dims.
         bias: [classes], the same at every dim.
-        label_smoothing: as in torch, at each dim; so are ``ignore_index`` and ``class_weight``.
-        engine: ``plain`` keeps all logits; ``triton`` (a GPU) and ``chunked`` (any device) compute them twice and
-            keep none. ``auto`` is plain while the logits are few.
+        label_smoothing: as in ``torch.nn.functional.cross_entropy``, at each dim.
+        ignore_index: targets of this value do not count.
+        class_weight: [classes], as ``weight`` in torch.
+        engine: ``plain`` stores all logits; ``triton`` (GPU) and ``chunked`` (any device) recompute them in the
+            backward pass instead. ``auto`` uses ``plain`` while the logits are few.
 
     >>> from matryo import Nesting
     >>> z, weight, target = torch.randn(4, 16), torch.randn(10, 16), torch.tensor([1, 2, 3, 4])
@@ -61,7 +62,7 @@ def nested_cross_entropy(
     >>> torch.allclose(loss, F.cross_entropy(z @ weight.T, target))
     True
     """
-    _check_widths(z, weight, nesting)
+    nesting = _check_widths(z, weight, nesting)
     losses = cross_entropy_of(
         Scores(z, weight, nesting, bias=bias),
         target,
@@ -76,26 +77,28 @@ def nested_cross_entropy(
 
 def weighed(losses: Tensor, nesting: Nesting) -> Tensor:
     """Σ c_m · losses[m]."""
-    own = type(losses) is torch.Tensor and not torch.compiler.is_compiling()   # nobody may keep what is only traced
-    make = _weights if own else _weights.__wrapped__
-    return (losses * make(nesting.weights, losses.dtype, losses.device)).sum()   # a matmul would be in bfloat16
+    real = type(losses) is torch.Tensor and not torch.compiler.is_compiling()   # a traced tensor must not be cached
+    make = _weights if real else _weights.__wrapped__
+    return (losses * make(nesting.weights, losses.dtype, losses.device)).sum()   # autocast would change a matmul
 
 
-@lru_cache(maxsize=256)   # made once, as a copy to a GPU can be no part of a recorded CUDA graph
+@lru_cache(maxsize=256)   # cached, because a copy from host to GPU cannot be recorded in a CUDA graph
 def _weights(weights: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):   # what is made in it no backward pass may use
+    with torch.inference_mode(False):   # inference tensors cannot be used in a backward pass
         return torch.tensor(weights, dtype=dtype, device=device)
 
 
-def prefix_logits(z: Tensor, weight: Tensor, nesting: Nesting, bias: Tensor | None = None) -> Tensor:
-    """The tied head's logits at every dim, [dims, batch, classes], for the cost of the full dim alone.
+def prefix_logits(
+    z: Tensor, weight: Tensor, nesting: Nesting | Iterable[int], bias: Tensor | None = None
+) -> Tensor:
+    """The logits of a tied head at every dim, [dims, batch, classes], for the cost of the largest dim alone.
 
-    Dim m_i differs from dim m_{i-1} by one block of columns, so the logits are running sums over blocks.
+    Dim m_i differs from dim m_{i-1} by one block of columns, so the logits are cumulative sums over blocks.
     """
-    _check_widths(z, weight, nesting)
+    nesting = _check_widths(z, weight, nesting)
     blocks = [F.linear(z[..., low:high], weight[..., low:high]) for low, high in nesting.blocks]
-    # A running sum in half precision would lose what the large dims add.
-    if z.is_cuda:   # which waits for launches, so there are few
+    # In float32: a cumulative sum in half precision would round away what the large dims add.
+    if z.is_cuda:   # one cumsum: fewer kernel launches
         stacked = torch.stack(blocks)
         logits = stacked.to(wide(stacked.dtype)).cumsum(0)
     else:
@@ -111,13 +114,13 @@ def cross_entropy_by_dim(
     ignore_index: int = -100,
     class_weight: Tensor | None = None,
 ) -> Tensor:
-    """Cross-entropy of [dims, batch, classes] logits against one target, as [dims] mean losses."""
+    """The mean cross-entropy at each dim, [dims], of logits [dims, batch, classes] against one target [batch]."""
     if logits.dim() != 3:
         got = f"shape {tuple(logits.shape)}"
-        raise InputError("logits must be [dims, batch, classes]", got=got, cure="make them of embeddings [batch, d]")
+        raise InputError("logits must be [dims, batch, classes]", got=got, cure="use prefix_logits(z, weight, nesting)")
     dims, batch, classes = logits.shape
     logits = logits.to(wide(logits.dtype))
-    each = F.cross_entropy(
+    losses = F.cross_entropy(
         logits.reshape(dims * batch, classes),
         target.repeat(dims),
         weight=class_weight,
@@ -125,8 +128,9 @@ def cross_entropy_by_dim(
         label_smoothing=label_smoothing,
         reduction="none",
     )
-    # No target left to count gives NaN, as it does in torch.
-    return each.view(dims, batch).sum(1) / _count(target, each.dtype, ignore_index, class_weight).sum()
+    # If all targets are ignored the result is NaN, as in torch.
+    weights = _example_weights(target, losses.dtype, ignore_index, class_weight)
+    return losses.view(dims, batch).sum(1) / weights.sum()
 
 
 def cross_entropy_of(
@@ -139,7 +143,10 @@ def cross_entropy_of(
     class_weight: Tensor | None = None,
     engine: str = "auto",
 ) -> Tensor:
-    """The same of scores that need not all exist at once; ``logits`` makes them, if the engine is plain."""
+    """The mean cross-entropy at each dim, [dims], of scores that may be too many to store.
+
+    ``logits`` returns the stored scores [dims, batch, classes]; only the plain engine calls it.
+    """
     _check(scores, target, label_smoothing, ignore_index, class_weight)
     engine, target = choose(scores, engine), target.long()
     if class_weight is not None:
@@ -153,68 +160,69 @@ def cross_entropy_of(
     scores, counted, share = replace(scores, x=x, y=y), target != ignore_index, None
     if label_smoothing:
         share = x.new_ones(len(y), dtype=wide(x.dtype)) if class_weight is None else class_weight
-    wanted = target.where(target >= 0, len(y)).where(counted, -1)   # a wrong one is found where it is looked up
-    parts = reduce(scores, wanted, share=share, engine=engine)
-    each, count = parts.by_row - parts.at_target, counted
+    targets = target.where(target >= 0, len(y)).where(counted, -1)   # the lookup reports one out of range
+    parts = reduce(scores, targets, share=share, engine=engine)
+    losses, weights = parts.row_lse - parts.at_target, counted
     if class_weight is not None:
-        count = _count(target, parts.by_row.dtype, ignore_index, class_weight)
-        each = count * each
+        weights = _example_weights(target, parts.row_lse.dtype, ignore_index, class_weight)
+        losses = weights * losses
     if share is not None:
-        others = share.sum() * parts.by_row - parts.shared
-        each = (1 - label_smoothing) * each + label_smoothing / len(y) * others
-    return each.where(counted, 0).sum(1) / count.sum()
+        smoothed = share.sum() * parts.row_lse - parts.shared
+        losses = (1 - label_smoothing) * losses + label_smoothing / len(y) * smoothed
+    return losses.where(counted, 0).sum(1) / weights.sum()
 
 
-def _count(target: Tensor, dtype: torch.dtype, ignore_index: int, class_weight: Tensor | None) -> Tensor:
-    """How much each example counts: 1 or the weight of its class, nothing if it is ignored."""
+def _example_weights(target: Tensor, dtype: torch.dtype, ignore_index: int, class_weight: Tensor | None) -> Tensor:
+    """The weight of each example, [batch]: 1 or the weight of its class; 0 if it is ignored."""
     counted = target != ignore_index
     if class_weight is None:
         return counted.to(dtype)
     return class_weight[target.where(counted, 0)] * counted.to(dtype)
 
 
-def _check_widths(z: Tensor, weight: Tensor, nesting: Nesting) -> None:
-    check_dims(nesting, z)
+def _check_widths(z: Tensor, weight: Tensor, dims: Nesting | Iterable[int]) -> Nesting:
+    nesting = check_dims(dims, z)
     if weight.shape[-1] < nesting.dim:
         raise InputError(
-            f"weight must have a column for each of {nesting.dim} dimensions",
+            f"weight must have at least {nesting.dim} columns, the largest dim",
             got=f"shape {tuple(weight.shape)}",
-            cure="pass [classes, d]",
+            cure="pass weight as [classes, d]",
         )
+    return nesting
 
 
 def _check(
     scores: Scores, target: Tensor, label_smoothing: float, ignore_index: int, class_weight: Tensor | None
 ) -> None:
     check_vectors(scores.x, scores.y, "z and weight", "[batch, d] and [classes, d]")
-    wanted, kind = (scores.rows,), target.dtype
-    if target.shape != wanted or kind.is_floating_point or kind.is_complex or kind == torch.bool:
+    kind = target.dtype
+    if target.shape != (scores.rows,) or kind.is_floating_point or kind.is_complex or kind == torch.bool:
         raise InputError(
-            f"target must be {scores.rows} class indices, one for each embedding",
+            f"target must be {scores.rows} class indices, one per embedding",
             got=f"{kind} of shape {tuple(target.shape)}",
             cure="pass integers of shape [batch]",
         )
-    for name, one in (("target", target), ("bias", scores.bias), ("class_weight", class_weight)):
-        if one is not None and one.device != scores.x.device:
-            got = f"{one.device} and {scores.x.device}"
-            raise InputError(f"{name} must be on the device of the embeddings", got=got, cure="move one of them")
+    for name, tensor in (("target", target), ("bias", scores.bias), ("class_weight", class_weight)):
+        if tensor is not None and tensor.device != scores.x.device:
+            got = f"{tensor.device} and {scores.x.device}"
+            raise InputError(f"{name} must be on the device of the embeddings", got=got, cure="move it with .to()")
     biases = (scores.columns,) if scores.tied else (len(scores.nesting), scores.columns)
-    for name, one, shape in (("bias", scores.bias, biases), ("class_weight", class_weight, (scores.columns,))):
-        if one is not None and one.shape != shape:
+    for name, tensor, shape in (("bias", scores.bias, biases), ("class_weight", class_weight, (scores.columns,))):
+        if tensor is not None and tensor.shape != shape:
             raise InputError(
-                f"{name} must have one number for each of the {scores.columns} classes",
-                got=f"shape {tuple(one.shape)}",
-                cure="pass as many as weight has rows",
+                f"{name} must have one value per class ({scores.columns} classes)",
+                got=f"shape {tuple(tensor.shape)}",
+                cure=f"pass shape {shape}",
             )
     if not 0 <= label_smoothing <= 1:
-        raise InputError("label_smoothing must lie in 0 … 1", got=label_smoothing, cure="0.1 is usual")
-    if target.device.type == "cpu" and not torch.compiler.is_compiling():   # a GPU would have to be waited for
+        raise InputError("label_smoothing must be between 0 and 1", got=label_smoothing, cure="use 0.1, a common value")
+    if target.device.type == "cpu" and not torch.compiler.is_compiling():   # on a GPU the checks would synchronise
         if class_weight is not None and bool((class_weight < 0).any()):
             raise InputError("class weights must not be negative", got=float(class_weight.min()), cure="use 0 or more")
         wrong = target[((target < 0) | (target >= scores.columns)) & (target != ignore_index)]
         if len(wrong):
             raise InputError(
-                f"targets must lie in 0 … {scores.columns - 1}",
+                f"targets must be between 0 and {scores.columns - 1}",
                 got=int(wrong[0]),
                 cure="number the classes from 0, or pass ignore_index",
             )

@@ -1,4 +1,4 @@
-"""Rows of all processes, in the order of their ranks; gradients go back to the process that owns a row."""
+"""Gather rows from all processes; gradients flow back to the process that owns a row."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ class _GatherRows(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        # Every process has a loss of its own that reads these rows: their gradients add up.
+        # The losses of all processes read these rows, so their gradients are summed.
         total = gradient.clone(memory_format=torch.contiguous_format)
         distributed.all_reduce(total)
         return total[distributed.get_rank() * ctx.count :][: ctx.count]
 
 
 def gather_rows(rows: Tensor) -> Tensor:
-    """[world · n, d] of each process's [n, d]."""
+    """Concatenate the [n, d] rows of all processes in rank order: [world · n, d]."""
     gathered: Tensor = _GatherRows.apply(rows.contiguous())   # type: ignore[no-untyped-call]
     return gathered
 
 
 def check_even(b: Tensor, negatives: Tensor | None) -> None:
-    """Raise, in all processes, unless they hold as many rows: to gather others ends a process without a word of Python.
+    """Raise in all processes unless each holds the same number of rows; gathering uneven rows crashes the process.
 
-    On the CPU only: a GPU would have to be waited for.
+    Checked on the CPU only: on a GPU the check would synchronise.
     """
     if b.device.type != "cpu" or torch.compiler.is_compiling():
         return
     own = torch.tensor([len(b), 0 if negatives is None else len(negatives)])
     parts = [torch.empty_like(own) for _ in range(distributed.get_world_size())]
     distributed.all_gather(parts, own)
-    for what, counts in zip(("positives", "negatives"), torch.stack(parts, 1).tolist(), strict=True):
+    for name, counts in zip(("positives", "negatives"), torch.stack(parts, 1).tolist(), strict=True):
         if len(set(counts)) > 1:
             raise InputError(
-                f"every process must hold as many {what} for gather=True",
+                f"gather=True needs the same number of {name} in every process",
                 got=f"{', '.join(map(str, counts))} by rank",
-                cure="drop the last, smaller batch: drop_last=True in a DataLoader",
+                cure="use drop_last=True in the DataLoader",
             )

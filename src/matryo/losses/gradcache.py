@@ -1,16 +1,18 @@
-"""GradCache: a loss over a whole batch for the memory of a mini batch (Gao et al., 2021).
+"""GradCache (Gao et al., 2021): the loss of a whole batch with the activation memory of one mini-batch.
 
-Embed the mini batches without a graph, take the loss of all embeddings at once and keep its gradient by each of them;
-when the loss is asked for its gradients, embed each mini batch again, now with a graph, and pass its part back.
+The forward pass embeds the mini-batches without a graph, computes the loss of all embeddings and stores its gradient
+with respect to each embedding. The backward pass embeds each mini-batch again, with a graph, and propagates its part.
 """
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
+
+from matryo.losses.engines import wide
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -29,18 +31,18 @@ def cached(
     embed: Callable[[Batch], Tensor],
     model: nn.Module,
 ) -> Tensor:
-    """``loss(*embeddings)``, an embeddings tensor for each column, with the graph of one mini batch at a time.
+    """Return ``loss(*embeddings)``, one embeddings tensor per column, with the graph of one mini-batch at a time.
 
     The value and the gradients are those of ``loss(*(torch.cat([embed(b) for b in column]) for column in columns))``,
-    dropout included: each mini batch is embedded twice with the same random numbers. Gradients reach the parameters by
-    ``backward()``; ``torch.autograd.grad`` does not see them.
+    including dropout: each mini-batch is embedded twice with the same random state. Call ``backward()`` on the result;
+    ``torch.autograd.grad`` does not work.
 
     Args:
-        loss: a function of embeddings. Parameters of its own would get no gradient.
-        columns: for each argument of ``loss``, its mini batches.
-        embed: maps a mini batch to [rows, d].
-        model: what ``embed`` calls: its devices' random numbers are replayed and, if it is a
-            ``DistributedDataParallel``, the processes average their gradients once.
+        loss: a function of embeddings. Parameters of the loss itself get no gradient.
+        columns: the mini-batches of each argument of ``loss``.
+        embed: maps a mini-batch to [rows, d].
+        model: the model that ``embed`` calls. The random state of its devices is replayed. If it is a
+            ``DistributedDataParallel``, gradients are averaged once.
 
     >>> model = torch.nn.Linear(4, 2)
     >>> texts = torch.randn(6, 4)
@@ -74,10 +76,12 @@ def cached(
     def replay(scale: Tensor) -> None:
         for i, (batch, gradient, state) in enumerate(zip(batches, shares, states, strict=True)):
             with torch.enable_grad(), _averaging(model, last=i == len(batches) - 1):
-                with state.again(), _entered(precisions):
+                with state.replayed(), ExitStack() as autocasts:
+                    for kind, dtype in precisions:
+                        autocasts.enter_context(torch.autocast(kind, dtype=dtype))
                     z = embed(batch)
-                if z.requires_grad:   # a frozen part of a model has nothing to learn
-                    z.backward((_wide(gradient) * scale).to(z.dtype))
+                if z.requires_grad:   # False if the model is frozen
+                    z.backward((gradient.to(wide(gradient.dtype)) * scale).to(z.dtype))
 
     result = value.detach().requires_grad_()
     result.register_hook(replay)
@@ -85,7 +89,7 @@ def cached(
 
 
 class _RandomState:
-    """Where the random numbers of the CPU and of ``devices`` stand, to draw the same ones again."""
+    """The random state of the CPU and of ``devices``, to be replayed."""
 
     def __init__(self, devices: set[torch.device]) -> None:
         self.cpu = torch.get_rng_state()
@@ -93,14 +97,14 @@ class _RandomState:
         self.others = {device: _generator(device).get_rng_state(*_index(device)) for device in others}
 
     @contextmanager
-    def again(self) -> Iterator[None]:
-        """Draw from here inside the context, and go on outside as if nothing had been drawn."""
-        now = _RandomState(set(self.others))
+    def replayed(self) -> Iterator[None]:
+        """Restore this state inside the context, and the current one afterwards."""
+        current = _RandomState(set(self.others))
         self._set()
         try:
             yield
         finally:
-            now._set()
+            current._set()
 
     def _set(self) -> None:
         torch.set_rng_state(self.cpu)
@@ -113,39 +117,26 @@ def _generator(device: torch.device) -> Any:
 
 
 def _index(device: torch.device) -> tuple[torch.device, ...]:
-    return () if device.type == "mps" else (device,)   # there is only one, and its functions take none
+    return () if device.type == "mps" else (device,)   # torch.mps functions take no device
 
 
 def _autocasts(devices: set[torch.device]) -> list[tuple[str, torch.dtype]]:
-    # A hook may run on another thread, where the autocast of the forward pass is not in force.
+    # A hook may run on another thread, where the autocast state of the forward pass does not apply.
     kinds = {device.type for device in devices if device.type != "meta"}
     return [(kind, torch.get_autocast_dtype(kind)) for kind in sorted(kinds) if torch.is_autocast_enabled(kind)]
 
 
-@contextmanager
-def _entered(precisions: list[tuple[str, torch.dtype]]) -> Iterator[None]:
-    if not precisions:
-        yield
-        return
-    (kind, dtype), *rest = precisions
-    with torch.autocast(kind, dtype=dtype), _entered(rest):
-        yield
-
-
 def _averaging(model: nn.Module, *, last: bool) -> AbstractContextManager[None]:
-    """Have the processes average their gradients after the last mini batch only.
+    """Average the gradients of all processes after the last mini-batch only, where that is safe.
 
-    Averages taken after every mini batch add up to the same gradients. So they are taken where it is not certain that
-    the last one has any: parts of the model are frozen, or its graph must stay the same.
+    Averaging after every mini-batch gives the same result. It is the fallback if the last mini-batch might not touch
+    every parameter (parts of the model are frozen) or if the graph must not change (``static_graph``).
     """
-    model = getattr(model, "_orig_mod", model)   # what torch.compile wraps
+    model = getattr(model, "_orig_mod", model)   # unwrap torch.compile
     if last or not isinstance(model, DistributedDataParallel):
         return nullcontext()
     if model.static_graph or not all(parameter.requires_grad for parameter in model.parameters()):
         return nullcontext()
-    quiet: AbstractContextManager[None] = model.no_sync()
-    return quiet
+    unsynchronised: AbstractContextManager[None] = model.no_sync()
+    return unsynchronised
 
-
-def _wide(gradient: Tensor) -> Tensor:
-    return gradient.to(torch.promote_types(gradient.dtype, torch.float32))

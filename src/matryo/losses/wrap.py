@@ -1,15 +1,15 @@
-"""Lift any embedding loss over the dims of a nesting: Σ_m c_m · loss(z[:, :m])."""
+"""Apply any embedding loss at every dim of a nesting: Σ_m c_m · loss(z[:, :m])."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from matryo.errors import InputError
 from matryo.losses.vectors import check_dims
-from matryo.nesting import truncate
+from matryo.nesting import as_nesting, truncate
 
 if TYPE_CHECKING:
     from matryo.nesting import Nesting
@@ -18,17 +18,18 @@ __all__ = ["nested"]
 
 
 class _Nested(nn.Module):
-    def __init__(self, loss: Callable[..., Tensor], nesting: Nesting, embeddings: int, normalize: bool) -> None:
+    def __init__(
+        self, loss: Callable[..., Tensor], nesting: Nesting | Iterable[int], embeddings: int, normalize: bool
+    ) -> None:
         super().__init__()
-        check_dims(nesting)
         if embeddings < 1:
             raise InputError(
-                "the first positional arguments must be embeddings, one or more",
-                got=f"embeddings={embeddings}",
-                cure="say how many the loss takes",
+                "embeddings must be at least 1",
+                got=embeddings,
+                cure="pass the number of leading arguments of the loss that are embeddings",
             )
-        self.loss = loss   # a module registers itself here, so its parameters train and move with this one
-        self.nesting = nesting
+        self.loss = loss   # if it is a module, this registers its parameters
+        self.nesting = as_nesting(nesting)
         self.embeddings = embeddings
         self.normalize = normalize
 
@@ -37,7 +38,7 @@ class _Nested(nn.Module):
             raise InputError(
                 f"the first {self.embeddings} positional arguments must be embeddings",
                 got=f"{len(args)} arguments",
-                cure="pass the embeddings by position, in the order of the loss",
+                cure="pass the embeddings by position, in the order the loss takes them",
             )
         vectors, rest = args[: self.embeddings], args[self.embeddings :]
         check_dims(self.nesting, *vectors)
@@ -49,16 +50,16 @@ class _Nested(nn.Module):
 
 
 def nested(
-    loss: Callable[..., Tensor], nesting: Nesting, *, normalize: bool, embeddings: int = 1
+    loss: Callable[..., Tensor], nesting: Nesting | Iterable[int], *, normalize: bool, embeddings: int = 1
 ) -> Callable[..., Tensor]:
-    """``loss`` at every dim, weighted and summed; an ``nn.Module`` that holds ``loss`` if that is one.
+    """Return a module that computes ``loss`` at every dim, weighted and summed.
 
     Args:
-        loss: any function or module of embeddings (a triplet loss, one of pytorch-metric-learning, …).
-        nesting: the dims and their weights c_m.
-        normalize: put each prefix back on the unit sphere. Say True when the loss expects unit vectors (a
-            prefix of a unit vector is none), False when it reads lengths or normalises by itself.
-        embeddings: how many leading positional arguments are embeddings; the rest is passed on as it is.
+        loss: any function or module of embeddings (a triplet loss, a loss of pytorch-metric-learning, …).
+        nesting: the dims and their weights c_m, or a list of dims.
+        normalize: normalise each prefix. True if the loss expects unit vectors (a prefix of a unit vector is not one);
+            False if the loss uses vector lengths or normalises by itself.
+        embeddings: the number of leading positional arguments that are embeddings; others are passed unchanged.
 
     >>> import torch
     >>> from matryo import Nesting

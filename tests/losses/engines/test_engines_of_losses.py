@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from matryo import Nesting
 from matryo.errors import InputError
 from matryo.losses.engines import choose, chunked
-from matryo.losses.engines.contract import Pull, Scores
+from matryo.losses.engines.contract import ScoreGradient, Scores
 from matryo.losses.engines.targets import scores_shared
 
 # Triton's interpreter computes what lies beyond the last column, too, and numpy warns of it.
@@ -65,27 +65,27 @@ def oracle_bias(scores):
     return scores.bias.double() if scores.tied else scores.bias.double()[:, None]
 
 
-def oracle_pulls(score, pull):
-    pulls = pull.soft.double()[:, :, None] * (score - pull.by_row.double()[:, :, None]).exp()
-    if pull.by_column is not None:
-        pulls += pull.soft_right.double()[:, None] * (score - pull.by_column.double()[:, None]).exp()
-    for row, target in enumerate(pull.target.tolist()):
+def oracle_score_gradient(score, grad):
+    grads = grad.row_coef.double()[:, :, None] * (score - grad.row_lse.double()[:, :, None]).exp()
+    if grad.column_lse is not None:
+        grads += grad.column_coef.double()[:, None] * (score - grad.column_lse.double()[:, None]).exp()
+    for row, target in enumerate(grad.target.tolist()):
         if target >= 0:
-            pulls[:, row, target] -= pull.hard[:, row].double()
-    if pull.even is not None:
-        pulls -= pull.even.double()[:, :, None] * pull.share.double()
-    return pulls
+            grads[:, row, target] -= grad.target_coef[:, row].double()
+    if grad.share_coef is not None:
+        grads -= grad.share_coef.double()[:, :, None] * grad.share.double()
+    return grads
 
 
-def oracle_gradients(scores, pulls, product):
+def oracle_gradients(scores, grads, product):
     x, y = torch.zeros_like(scores.x, dtype=torch.float64), torch.zeros_like(scores.y, dtype=torch.float64)
     for i, (dim, start) in enumerate(zip(scores.nesting.dims, scores.starts, strict=True)):
-        scaled = pulls[i]
+        scaled = grads[i]
         if scores.left is not None:
             scaled = scaled * scores.left[i, :, None].double() * scores.right[i].double()
         x[:, :dim] += scaled @ scores.y[:, start : start + dim].double()
         y[:, start : start + dim] += scaled.T @ scores.x[:, :dim].double()
-    return x, y, pulls.sum((0, 1) if scores.tied else 1), (pulls * product).sum(2), (pulls * product).sum(1)
+    return x, y, grads.sum((0, 1) if scores.tied else 1), (grads * product).sum(2), (grads * product).sum(1)
 
 
 def make_target(scores, seed):
@@ -93,21 +93,21 @@ def make_target(scores, seed):
     return torch.randint(-1, scores.columns, (scores.rows,), generator=draw).to(scores.x.device)
 
 
-def make_pull(scores, target, by_row, own, by_column, seed, *, smooth=False):
-    draw, (dims, rows), columns = torch.Generator().manual_seed(seed), by_row.shape, scores.columns
-    new = lambda *shape: torch.randn(*shape, generator=draw, dtype=torch.float64).to(by_row)  # noqa: E731
-    sign = new(dims, 1).sign()   # soft has one sign a dim, that of the gradient by its loss
-    soft = new(dims, rows).abs() * sign
-    soft[:, ::3] = 0   # rows that are ignored
-    return Pull(
-        by_row, soft, new(dims, rows), target, own,
-        by_column, None if by_column is None else new(dims, columns).abs() * sign,
+def make_score_gradient(scores, target, row_lse, own, column_lse, seed, *, smooth=False):
+    draw, (dims, rows), columns = torch.Generator().manual_seed(seed), row_lse.shape, scores.columns
+    new = lambda *shape: torch.randn(*shape, generator=draw, dtype=torch.float64).to(row_lse)  # noqa: E731
+    sign = new(dims, 1).sign()   # row_coef has one sign a dim, that of the gradient by its loss
+    row_coef = new(dims, rows).abs() * sign
+    row_coef[:, ::3] = 0   # rows that are ignored
+    return ScoreGradient(
+        row_lse, row_coef, new(dims, rows), target, own,
+        column_lse, None if column_lse is None else new(dims, columns).abs() * sign,
         new(dims, rows) if smooth else None, new(columns) if smooth else None,
     )  # fmt: skip
 
 
 def close_by_norm(mine, theirs):
-    """Half precision rounds the pulls: an element may be small by cancellation, a whole gradient is not."""
+    """Half precision rounds the grads: an element may be small by cancellation, a whole gradient is not."""
     assert ((mine.double() - theirs).norm() / theirs.norm()) < 8e-3
 
 
@@ -117,18 +117,18 @@ def check(engine, scores, seed=0, *, over_rows=False, smooth=False, by_norm=Fals
     product = oracle_products(scores)
     score = product + oracle_bias(scores)
     target = make_target(scores, seed)
-    by_row, own, by_column = module.reductions(scores, target, over_rows)
+    row_lse, own, column_lse = module.reductions(scores, target, over_rows)
     close = {"check_dtype": False, **close}
     exact = {"check_dtype": False} if scores.x.dtype == torch.float64 else {**close, "rtol": 2e-4, "atol": 1e-4}
-    assert by_row.dtype == torch.promote_types(scores.x.dtype, torch.float32)
-    torch.testing.assert_close(by_row, score.logsumexp(2), **exact)
-    assert (by_column is None) == (not over_rows)
+    assert row_lse.dtype == torch.promote_types(scores.x.dtype, torch.float32)
+    torch.testing.assert_close(row_lse, score.logsumexp(2), **exact)
+    assert (column_lse is None) == (not over_rows)
     if over_rows:
-        torch.testing.assert_close(by_column, score.logsumexp(1), **exact)
+        torch.testing.assert_close(column_lse, score.logsumexp(1), **exact)
     torch.testing.assert_close(own, at_target(score, target), **exact)
-    pull = make_pull(scores, target, by_row, own, by_column, seed, smooth=smooth)
-    wanted = oracle_gradients(scores, oracle_pulls(score, pull), product)
-    got = module.gradients(scores, pull, bias=True)
+    grad = make_score_gradient(scores, target, row_lse, own, column_lse, seed, smooth=smooth)
+    wanted = oracle_gradients(scores, oracle_score_gradient(score, grad), product)
+    got = module.gradients(scores, grad, bias=True)
     same = close_by_norm if by_norm else partial(torch.testing.assert_close, **close)
     for mine, theirs in zip((got.x, got.y, got.bias), wanted[:3], strict=True):
         same(mine, theirs)
@@ -139,7 +139,7 @@ def check(engine, scores, seed=0, *, over_rows=False, smooth=False, by_norm=Fals
         else:
             same(mine, theirs)
     if smooth and scores.left is None:
-        torch.testing.assert_close(scores_shared(scores, pull.share), score @ pull.share.double(), **exact)
+        torch.testing.assert_close(scores_shared(scores, grad.share), score @ grad.share.double(), **exact)
 
 
 def at_target(score, target):
@@ -181,7 +181,7 @@ def test_single_precision(lean, device, dims, kind):
 @pytest.mark.parametrize("dims", [range(32, 416, 32), (20, 28, *range(60, 400, 32)), range(5, 82, 7)], ids=str)
 def test_many_dims_are_met_on_the_way_down(monkeypatch, device, kind, dims):
     fused = importlib.import_module(MODULES["triton"])
-    monkeypatch.setattr(fused, "_SMALL", 0)
+    monkeypatch.setattr(fused, "_SMALL_DIM", 0)
     launched, launch = [], fused.launch
     monkeypatch.setattr(fused, "launch", lambda *given, **how: (launched.append(how), launch(*given, **how)))
     how = {name: kind.get(name, False) for name in ("over_rows", "smooth")}
@@ -194,7 +194,7 @@ def test_many_dims_are_met_on_the_way_down(monkeypatch, device, kind, dims):
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(kind) or "plain")
 @pytest.mark.parametrize(("small", "rows", "columns"), [(0, 5, 19), (16, 1, 70), (16, 70, 1)])
 def test_large_dims_go_another_way_than_small_ones(monkeypatch, device, kind, small, rows, columns):
-    monkeypatch.setattr(importlib.import_module(MODULES["triton"]), "_SMALL", small)
+    monkeypatch.setattr(importlib.import_module(MODULES["triton"]), "_SMALL_DIM", small)
     how = {name: kind.get(name, False) for name in ("over_rows", "smooth")}
     scores = make((7, 16, 39, 71), rows, columns, 3, device, torch.float32,
                   **{k: v for k, v in kind.items() if k not in how})  # fmt: skip
@@ -204,7 +204,7 @@ def test_large_dims_go_another_way_than_small_ones(monkeypatch, device, kind, sm
 @pytest.mark.parametrize("small", [0, 128])
 def test_low_scores_and_masked_columns_have_finite_gradients(lean, device, monkeypatch, small):
     if lean == "triton":
-        monkeypatch.setattr(importlib.import_module(MODULES["triton"]), "_SMALL", small)
+        monkeypatch.setattr(importlib.import_module(MODULES["triton"]), "_SMALL_DIM", small)
     scores = make((8, 24), 5, 200, 4, device, torch.float32, bias=True)
     scores.bias.sub_(200)   # a row's log-sum-exp is far below 0
     scores.bias[64:128] = -torch.inf   # more than a whole tile, in full precision
@@ -223,22 +223,22 @@ def test_half_precision_is_rounded_only_where_it_is_stored(lean, device, dtype, 
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("small", [0, 128])
 def test_half_precision_keeps_how_little_is_left_to_learn(lean, device, monkeypatch, small, scaled):
-    """A target of probability 0.99 pulls by 0.01: rounded before 1 is taken from it, a fifth of that would be lost."""
+    """A target of probability 0.99 grads by 0.01: rounded before 1 is taken from it, a fifth of that would be lost."""
     if lean == "triton":
-        monkeypatch.setattr(importlib.import_module(MODULES["triton"]), "_SMALL", small)
+        monkeypatch.setattr(importlib.import_module(MODULES["triton"]), "_SMALL_DIM", small)
     module, draw = importlib.import_module(MODULES[lean]), torch.Generator().manual_seed(0)
     y = torch.randint(0, 2, (133, 40), generator=draw).to(device, torch.bfloat16) * 2 - 1
     target = torch.randint(0, 133, (70,), generator=draw).to(device)
     scale = torch.full((2, 133), 0.5, device=device) if scaled else None
     x = y[target] * (4 if scaled else 1)
     scores = Scores(x, y, Nesting([24, 40]), left=None if scale is None else scale[:, :70] * 1, right=scale)
-    by_row, own, _ = module.reductions(scores, target)
-    one = torch.ones_like(by_row)
-    pull = Pull(by_row, one, one, target, own)
+    row_lse, own, _ = module.reductions(scores, target)
+    one = torch.ones_like(row_lse)
+    grad = ScoreGradient(row_lse, one, one, target, own)
     product = oracle_products(scores)
-    exact = Pull(product.logsumexp(2), one, one, target, own)
-    wanted = oracle_gradients(scores, oracle_pulls(product, exact), product)
-    got = module.gradients(scores, pull)
+    exact = ScoreGradient(product.logsumexp(2), one, one, target, own)
+    wanted = oracle_gradients(scores, oracle_score_gradient(product, exact), product)
+    got = module.gradients(scores, grad)
     pairs = [(got.x, wanted[0]), (got.y, wanted[1])]
     if scaled:
         pairs += [(got.left, wanted[3]), (got.right, wanted[4])]
@@ -260,18 +260,18 @@ def tf32():
 def test_tf32_keeps_how_little_is_left_to_learn(device, monkeypatch, small):
     """The score of a target is the one that its row's log-sum-exp has met, whatever a product leaves out."""
     fused = importlib.import_module(MODULES["triton"])
-    monkeypatch.setattr(fused, "_SMALL", small)
+    monkeypatch.setattr(fused, "_SMALL_DIM", small)
     draw = torch.Generator().manual_seed(0)
     y = torch.nn.functional.normalize(torch.randn(64, 64, generator=draw)).to(device)
     target = torch.randperm(64, generator=draw).to(device)
     scores = Scores(y[target] * 14 + 0.05 * torch.randn(64, 64, generator=draw).to(device), y, Nesting([32, 64]))
-    by_row, own, _ = fused.reductions(scores, target)
-    one = torch.ones_like(by_row)
+    row_lse, own, _ = fused.reductions(scores, target)
+    one = torch.ones_like(row_lse)
     product = oracle_products(scores)
-    exact = Pull(product.logsumexp(2), one, one, target, own)
-    wanted = oracle_gradients(scores, oracle_pulls(product, exact), product)
-    got = fused.gradients(scores, Pull(by_row, one, one, target, own))
-    assert at_target((product - exact.by_row[:, :, None]).exp(), target).median() > 0.98
+    exact = ScoreGradient(product.logsumexp(2), one, one, target, own)
+    wanted = oracle_gradients(scores, oracle_score_gradient(product, exact), product)
+    got = fused.gradients(scores, ScoreGradient(row_lse, one, one, target, own))
+    assert at_target((product - exact.row_lse[:, :, None]).exp(), target).median() > 0.98
     for mine, theirs in zip((got.x, got.y), wanted[:2], strict=True):
         assert ((mine.double() - theirs).norm() / theirs.norm()) < 1e-2
 
@@ -317,7 +317,7 @@ def test_chunked_makes_nothing_larger_than_its_inputs_and_a_tile(monkeypatch):
     with _Largest() as seen:
         target = make_target(scores, 0)
         reduced = chunked.reductions(scores, target, over_rows=True)
-        chunked.gradients(scores, make_pull(scores, target, *reduced, 0, smooth=True), bias=True)
+        chunked.gradients(scores, make_score_gradient(scores, target, *reduced, 0, smooth=True), bias=True)
     assert seen.numbers == scores.y.numel() < 25 * 31
 
 
@@ -328,7 +328,7 @@ def test_a_wrong_target_is_an_error(lean, device, wrong):
     scores = make((3, 8), 4, 6, 0, device, torch.float32)
     target = torch.tensor([0, 5, wrong, -1])
     if lean == "triton":
-        with pytest.raises(RuntimeError, match="targets must lie in 0 … 5"):
+        with pytest.raises(RuntimeError, match="targets must be between 0 and 5"):
             importlib.import_module(MODULES[lean]).reductions(scores, target)
     elif wrong >= 0:   # −2 is no target there either; losses refuse both before
         with pytest.raises(IndexError):
@@ -340,9 +340,9 @@ def test_only_what_is_asked_for(lean, device, tied):
     module = importlib.import_module(MODULES[lean])
     scores = make((3, 8), 4, 6, 0, device, torch.float32, tied=tied)
     target = make_target(scores, 0)
-    pull = make_pull(scores, target, *module.reductions(scores, target), 0)
-    both = module.gradients(scores, pull)
-    one, other = module.gradients(scores, pull, y=False), module.gradients(scores, pull, x=False)
+    grad = make_score_gradient(scores, target, *module.reductions(scores, target), 0)
+    both = module.gradients(scores, grad)
+    one, other = module.gradients(scores, grad, y=False), module.gradients(scores, grad, x=False)
     torch.testing.assert_close((one.x, other.y), (both.x, both.y))
     assert one.y is None
     assert other.x is None
@@ -352,14 +352,14 @@ def test_only_what_is_asked_for(lean, device, tied):
 def test_no_rows_and_no_columns():
     scores = make((2, 5), 0, 4, 0, "cpu", torch.float32)
     none = torch.empty(0, dtype=torch.long)
-    by_row, own, by_column = chunked.reductions(scores, none, over_rows=True)
-    assert by_row.shape == (2, 0)
-    assert by_column.isneginf().all()
-    assert not chunked.gradients(scores, make_pull(scores, none, by_row, own, None, 0)).y.any()
+    row_lse, own, column_lse = chunked.reductions(scores, none, over_rows=True)
+    assert row_lse.shape == (2, 0)
+    assert column_lse.isneginf().all()
+    assert not chunked.gradients(scores, make_score_gradient(scores, none, row_lse, own, None, 0)).y.any()
     none = torch.full((3,), -1)
-    by_row, _, by_column = chunked.reductions(make((2, 5), 3, 0, 0, "cpu", torch.float32), none, over_rows=True)
-    assert by_row.isneginf().all()
-    assert by_column.shape == (2, 0)
+    row_lse, _, column_lse = chunked.reductions(make((2, 5), 3, 0, 0, "cpu", torch.float32), none, over_rows=True)
+    assert row_lse.isneginf().all()
+    assert column_lse.shape == (2, 0)
 
 
 def test_the_choice():
@@ -379,7 +379,7 @@ def test_an_engine_that_cannot_run_is_named(monkeypatch):
     with pytest.raises(InputError, match="needs the package triton"):
         choose(scores, "triton")
     monkeypatch.setattr("matryo.losses.engines.HAS_TRITON", True)
-    with pytest.raises(InputError, match=r"computes on a GPU \(got vectors on cpu\): move them to cuda"):
+    with pytest.raises(InputError, match=r"runs on a GPU only \(got vectors on cpu\): move them to cuda"):
         choose(scores, "triton")
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     with pytest.raises(InputError, match=r"float32 at most \(got torch.float64\)"):
@@ -390,14 +390,14 @@ def test_an_engine_that_cannot_run_is_named(monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("dims", [(12, 24, 48), (5, 6, 7), (8, 16), (3,)])
 def test_separate_dims_are_read_from_multiples_of_sixteen_bytes_and_written_where_they_were(dims, dtype, device):
-    from matryo.losses.engines.triton.operands import as_given, readable
+    from matryo.losses.engines.triton.operands import aligned, unaligned
 
     scores = make(dims, 4, 37, 0, device, dtype, tied=False)
-    read = readable(scores)
+    read = aligned(scores)
     for dim, here, there in zip(dims, scores.starts, read.starts, strict=True):
         assert there * read.y.element_size() % 16 == 0
         torch.testing.assert_close(read.y[:, there : there + dim], scores.y[:, here : here + dim], rtol=0, atol=0)
-    torch.testing.assert_close(as_given(read, read.y), scores.y, rtol=0, atol=0)
+    torch.testing.assert_close(unaligned(read, read.y), scores.y, rtol=0, atol=0)
 
 
 @NEEDS_TRITON
@@ -414,10 +414,10 @@ def test_scores_far_from_zero_have_finite_sums(largest, one_way, kind, device):
     module = importlib.import_module(MODULES["triton"])
     score = oracle_products(scores) + oracle_bias(scores)
     for over_rows in (False, True) if scores.left is not None else (False,):
-        by_row, _, by_column = module.reductions(scores, make_target(scores, 0), over_rows)
-        torch.testing.assert_close(by_row.double(), score.logsumexp(2), rtol=1e-4, atol=1e-4)
+        row_lse, _, column_lse = module.reductions(scores, make_target(scores, 0), over_rows)
+        torch.testing.assert_close(row_lse.double(), score.logsumexp(2), rtol=1e-4, atol=1e-4)
         if over_rows:
-            torch.testing.assert_close(by_column.double(), score.logsumexp(1), rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(column_lse.double(), score.logsumexp(1), rtol=1e-4, atol=1e-4)
 
 
 @NEEDS_TRITON
@@ -425,6 +425,6 @@ def test_scores_far_from_zero_have_finite_sums(largest, one_way, kind, device):
 def test_many_tiles_are_combined(rows, columns, device):
     scores = make((8, 20), rows, columns, 0, device, torch.float32, scaled=True)
     score = oracle_products(scores)
-    by_row, _, by_column = importlib.import_module(MODULES["triton"]).reductions(scores, make_target(scores, 0), True)
-    torch.testing.assert_close(by_row.double(), score.logsumexp(2), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(by_column.double(), score.logsumexp(1), rtol=1e-5, atol=1e-5)
+    row_lse, _, column_lse = importlib.import_module(MODULES["triton"]).reductions(scores, make_target(scores, 0), True)
+    torch.testing.assert_close(row_lse.double(), score.logsumexp(2), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(column_lse.double(), score.logsumexp(1), rtol=1e-5, atol=1e-5)

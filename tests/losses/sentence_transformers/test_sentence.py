@@ -238,12 +238,12 @@ EVERY_WAY = ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")
 @pytest.mark.parametrize(
     ("options", "outer", "rule"),
     [
-        ({}, {"n_dims_per_step": 2}, r"every step has all dims \(got n_dims_per_step=2\): the dims share"),
+        ({}, {"n_dims_per_step": 2}, r"every step computes all dims \(got n_dims_per_step=2\): set n_"),
         ({"directions": EVERY_WAY}, {}, 'directions must be "query_to_doc", or it and "doc_to_query" with'),
         ({"directions": ("query_to_doc", "doc_to_query")}, {}, r"partition_mode=\"per_direction\" \(got .*joint\)"),
         ({"similarity_fct": st.util.euclidean_sim}, {}, r"must be the cosine \(got euclidean_sim\): use cos_sim"),
-        ({"hardness_mode": "all_negatives", "hardness_strength": 5.0}, {}, "negatives have no weights .*all_negatives"),
-        ({"mini_batch_num_tokens": 64}, {}, r"counted in texts \(got mini_batch_num_tokens=64\): use mini_batch_size"),
+        ({"hardness_mode": "all_negatives", "hardness_strength": 5.0}, {}, "cannot be weighted .*all_negatives"),
+        ({"mini_batch_num_tokens": 64}, {}, r"must be in texts \(got mini_batch_num_tokens=64\)"),
     ],
 )
 def test_like_names_what_has_no_equal_here(model, options, outer, rule):
@@ -263,7 +263,7 @@ def test_like_takes_a_subclass_for_its_settings_and_names_what_it_computes_anew(
             return 2 * super().forward(*args, **kwargs)
 
     assert NestedRankingLoss.like(losses.MatryoshkaLoss(model, Sharp(model), DIMS)).scale == 40
-    with pytest.raises(InputError, match=r"computes anew is not known here \(got Doubled with its own forward\): keep"):
+    with pytest.raises(InputError, match=r"a subclass must not override methods \(got Doubled with its own forward\)"):
         NestedRankingLoss.like(losses.MatryoshkaLoss(model, Doubled(model), DIMS))
 
 
@@ -272,18 +272,18 @@ def test_like_names_another_loss(model):
         (losses.MatryoshkaLoss(model, losses.CoSENTLoss(model), DIMS), "MatryoshkaLoss over CoSENTLoss"),
         (losses.MultipleNegativesRankingLoss(model), "got MultipleNegativesRankingLoss"),
     ):
-        with pytest.raises(InputError, match=f"only a MatryoshkaLoss over .*{got}"):
+        with pytest.raises(InputError, match=f"must be a MatryoshkaLoss over .*{got}"):
             NestedRankingLoss.like(original)
 
 
 def test_bad_arguments_are_named(model):
     with pytest.raises(NestingError, match="must not exceed the 24 dimensions"):
         NestedRankingLoss(model, [12, 48])
-    with pytest.raises(NestingError, match=r"dims are a list \(got 16\): say \[16\]"):
+    with pytest.raises(NestingError, match=r"dims must be a list \(got 16\): pass \[16\]"):
         NestedRankingLoss(model, 16)
-    with pytest.raises(NestingError, match=r"a nesting has its weights \(got \[1, 1\]\)"):
+    with pytest.raises(NestingError, match=r"a Nesting already has weights \(got \[1, 1\]\)"):
         NestedRankingLoss(model, Nesting([12, 24]), [1, 1])
-    with pytest.raises(NestingError, match=r"one weight for each dim \(got 1 weights for \[24, 12\]\)"):
+    with pytest.raises(NestingError, match=r"one value per dim \(got 1 weights for \[24, 12\]\)"):
         NestedRankingLoss(model, [24, 12], [1.0])
     with pytest.raises(InputError, match=r"scale must be positive \(got 0\)"):
         NestedRankingLoss(model, DIMS, scale=0)

@@ -71,11 +71,11 @@ def test_the_length_of_a_prompt_stays_with_each_part(prompt):
 
 def test_what_has_no_row_a_text_is_named():
     images = padded() | {"pixel_values": torch.zeros(12, 4)}
-    with pytest.raises(InputError, match=r"one row a text \(got pixel_values of shape \(12, 4\) for 5 texts\)"):
+    with pytest.raises(InputError, match=r"one row per text \(got pixel_values of shape \(12, 4\) for 5 texts\)"):
         split(images, 2)
-    with pytest.raises(InputError, match=r"one row a text \(got offsets of shape \(2,\) for 7 texts\)"):
+    with pytest.raises(InputError, match=r"one row per text \(got offsets of shape \(2,\) for 7 texts\)"):
         split({"input_ids": torch.arange(7), "offsets": torch.tensor([0, 3])}, 2)
-    with pytest.raises(InputError, match=r"needs a tensor \(got \['modality'\]\)"):
+    with pytest.raises(InputError, match=r"must contain tensors \(got \['modality'\]\)"):
         split({"modality": "text"}, 2)
 
 

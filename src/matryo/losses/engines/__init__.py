@@ -1,7 +1,7 @@
 """Engines that compute nested losses, and the choice between them.
 
-``plain`` is the definition: torch keeps all scores and finds the gradients by itself, which is quickest while the
-scores are few. ``triton`` (a GPU) and ``chunked`` (any device) keep none.
+``plain`` is the reference: torch stores all scores and differentiates them, which is fastest while they are few.
+``triton`` (GPU) and ``chunked`` (any device) recompute the scores in the backward pass instead of storing them.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ __all__ = ["ENGINES", "HAS_TRITON", "choose", "wide"]
 
 ENGINES = ("auto", "plain", "chunked", "triton")
 
-# Scores × dims that are kept rather than computed twice. A GPU has much memory, and launches cost it more than scores.
-_FEW = {"cuda": 5 << 24, "cpu": 1 << 22}
+# Up to this many scores (rows × columns × dims) auto stores them. On a GPU, extra launches cost more than the memory.
+_MAX_STORED = {"cuda": 5 << 24, "cpu": 1 << 22}
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """What scores of vectors in ``dtype`` are computed in: float32 at least."""
+    """The dtype in which scores of ``dtype`` vectors are computed: at least float32."""
     return torch.promote_types(dtype, torch.float32)
 
 
 def choose(scores: Scores, engine: str = "auto") -> str:
-    """The engine for these scores; one that is asked for by name is checked."""
+    """Resolve ``auto`` to an engine for these scores, or check that the named engine can run."""
     if engine not in ENGINES:
-        raise InputError(f"engine must be one of {', '.join(ENGINES)}", got=repr(engine), cure="use auto")
+        raise InputError(f"engine must be one of {', '.join(ENGINES)}", got=repr(engine), cure='use engine="auto"')
     if engine == "triton":
         _check_triton(scores)
     if engine != "auto":
         return engine
-    if scores.rows * scores.columns * len(scores.nesting) <= _FEW.get(scores.x.device.type, _FEW["cpu"]):
+    if scores.rows * scores.columns * len(scores.nesting) <= _MAX_STORED.get(scores.x.device.type, _MAX_STORED["cpu"]):
         return "plain"
     fits = scores.x.is_cuda and scores.x.dtype != torch.float64 and not torch.are_deterministic_algorithms_enabled()
     return "triton" if HAS_TRITON and fits else "chunked"
@@ -48,15 +48,17 @@ def choose(scores: Scores, engine: str = "auto") -> str:
 def _check_triton(scores: Scores) -> None:
     if not HAS_TRITON:
         raise InputError(
-            "engine triton needs the package triton", got="none installed", cure="pip install triton, or use auto"
+            "engine triton needs the triton package",
+            got="not installed",
+            cure='pip install triton, or use engine="auto"',
         )
     if not scores.x.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
         raise InputError(
-            "engine triton computes on a GPU",
+            "engine triton runs on a GPU only",
             got=f"vectors on {scores.x.device}",
-            cure="move them to cuda, or use auto",
+            cure='move them to cuda, or use engine="auto"',
         )
     if scores.x.dtype == torch.float64:
         raise InputError(
-            "engine triton computes in float32 at most", got=scores.x.dtype, cure="pass float32, or use auto"
+            "engine triton computes in float32 at most", got=scores.x.dtype, cure='pass float32, or use engine="auto"'
         )

@@ -1,7 +1,8 @@
-"""What a nested loss reads of its scores, as differentiable tensors of [dims, rows]: the loss itself is plain torch.
+"""Connect the engines to autograd: reductions of the scores as differentiable [dims, rows] tensors.
 
-The gradient of anything made of a :class:`Reduced` is the pull of its parts, so an engine's two functions are all
-that it takes. They are operators of torch, which a compiled model calls without looking inside.
+A loss is written in plain torch on top of :class:`Reduced`. Backward turns the upstream gradients of its fields into a
+:class:`ScoreGradient`, which the engine's ``gradients`` function propagates to the vectors. Both directions are torch
+operators, so ``torch.compile`` treats them as opaque nodes of one graph.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from matryo.losses.engines import wide
-from matryo.losses.engines.contract import Pull, Scores
+from matryo.losses.engines.contract import ScoreGradient, Scores
 from matryo.losses.engines.targets import scores_shared
 from matryo.nesting import Nesting
 
@@ -30,84 +31,85 @@ _OPERANDS = (
 
 @dataclass(frozen=True, eq=False)
 class Reduced:
-    """In float32 (float64 for vectors in float64)."""
+    """Reductions of the scores, in float32 (float64 for float64 vectors)."""
 
-    by_row: Tensor
-    """The log-sum-exp of each row's scores, [dims, rows]."""
+    row_lse: Tensor
+    """Log-sum-exp of each row's scores, [dims, rows]."""
     at_target: Tensor
-    """The score of each row's target, [dims, rows]; 0 for the target −1."""
-    by_column: Tensor
-    """The log-sum-exp of each column's scores, [dims, columns], or nothing unless it was asked for."""
+    """Score of each row's target, [dims, rows]; 0 where the target is −1."""
+    column_lse: Tensor
+    """Log-sum-exp of each column's scores, [dims, columns]; empty unless ``over_rows``."""
     shared: Tensor
-    """Σ_v share[v] · score, [dims, rows], or nothing without a share."""
+    """Σ_v share[v] · s[i, b, v], [dims, rows]; empty without ``share``."""
 
 
 def reduce(
     scores: Scores, target: Tensor, *, share: Tensor | None = None, over_rows: bool = False, engine: str
 ) -> Reduced:
-    """The parts of ``scores`` that a loss reads, computed by ``engine``; gradients reach all that scores are made of.
+    """Reduce ``scores`` with ``engine``; gradients flow to every tensor of ``scores``.
 
-    A loss must grow with all log-sum-exps of a dim, or shrink with all: engines rely on the one sign.
+    Within one dim, the upstream gradients of all log-sum-exps must have the same sign: engines rely on it.
 
     Args:
-        scores: of any kind.
-        target: the column each row belongs to, [rows] of int64; −1 for none.
-        share: [columns]; only of scores without ``left`` and ``right``, and without gradient.
-        over_rows: reduce the scores of each column, too.
+        scores: tied or separate, with or without bias and scales.
+        target: the target column of each row, [rows], int64; −1 for none.
+        share: the column weights of label smoothing, [columns]. Not differentiable, and only for scores without
+            ``left`` and ``right``.
+        over_rows: also compute the log-sum-exp per column.
         engine: ``chunked`` or ``triton``.
     """
     dims = list(scores.nesting.dims)
-    if not (scores.rows and scores.columns):   # nothing to hand to a GPU
+    if not (scores.rows and scores.columns):   # an empty grid cannot be launched
         engine = "chunked"
     operands = (scores.x, scores.y, scores.bias, scores.left, scores.right, target, share)
     call: Any = torch.ops.matryo.reduce if torch.compiler.is_compiling() else _Reduce.apply
     return Reduced(*call(*operands, dims, scores.tied, over_rows, engine))
 
 
-# Defined by hand: torch.library.custom_op looks in every call for outputs that are inputs, and there are none.
+# Not torch.library.custom_op: it checks on every call whether an output aliases an input, and none does.
 torch.library.define("matryo::reduce", f"({_OPERANDS}) -> (Tensor, Tensor, Tensor, Tensor)")
 torch.library.define(
     "matryo::reduce_backward",
-    f"({_OPERANDS}, Tensor by_row, Tensor at_target, Tensor by_column, Tensor soft, Tensor hard, Tensor soft_right, "
-    "Tensor even, bool[] needed) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    f"({_OPERANDS}, Tensor row_lse, Tensor at_target, Tensor column_lse, Tensor row_grad, Tensor target_grad, "
+    "Tensor column_grad, Tensor shared_grad, bool[] needed) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 
 
 def _reduce(*operands: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     scores, target, share, over_rows, engine = _unpack(*operands)
-    with _as_it_is(scores.x):
-        by_row, at_target, by_column = engine.reductions(scores, target, over_rows)
+    with _no_autocast(scores.x):
+        row_lse, at_target, column_lse = engine.reductions(scores, target, over_rows)
         shared = None if share is None else scores_shared(scores, share)
-        return by_row, at_target, _or_nothing(by_column, by_row), _or_nothing(shared, by_row)
+        return row_lse, at_target, _or_empty(column_lse, row_lse), _or_empty(shared, row_lse)
 
 
 def _reduce_backward(*operands: Any) -> tuple[Tensor, ...]:
-    *first, by_row, at_target, by_column, soft, hard, soft_right, even, needed = operands
+    *first, row_lse, at_target, column_lse, row_grad, target_grad, column_grad, shared_grad, needed = operands
     scores, target, share, over_rows, engine = _unpack(*first)
-    pull = Pull(
-        by_row, soft.contiguous(), -hard.contiguous(), target, at_target,
-        by_column if over_rows else None, soft_right.contiguous() if over_rows else None,
-        None if share is None else -even.contiguous(), share,
+    grad = ScoreGradient(
+        row_lse, row_grad.contiguous(), -target_grad.contiguous(), target, at_target,
+        column_lse if over_rows else None, column_grad.contiguous() if over_rows else None,
+        None if share is None else -shared_grad.contiguous(), share,
     )  # fmt: skip
-    with _as_it_is(scores.x):
-        found = engine.gradients(scores, pull, x=needed[0], y=needed[1], bias=needed[2])
-    left, right = (_by_value(*pair) for pair in ((found.left, scores.left), (found.right, scores.right)))
-    return tuple(_or_nothing(one, by_row) for one in (found.x, found.y, found.bias, left, right))
+    with _no_autocast(scores.x):
+        results = engine.gradients(scores, grad, x=needed[0], y=needed[1], bias=needed[2])
+    left, right = (_from_log_scale(*pair) for pair in ((results.left, scores.left), (results.right, scores.right)))
+    return tuple(_or_empty(tensor, row_lse) for tensor in (results.x, results.y, results.bias, left, right))
 
 
 def _unpack(
     x: Tensor, y: Tensor, bias: Tensor | None, left: Tensor | None, right: Tensor | None,
     target: Tensor, share: Tensor | None, dims: list[int], tied: bool, over_rows: bool, engine: str,
 ) -> tuple[Scores, Tensor, Tensor | None, bool, Any]:  # fmt: skip
-    """What the operators were called with, all but the vectors made contiguous: engines may rely on it."""
+    """The operators' arguments as objects. All tensors but x and y are contiguous, and engines rely on it."""
     bias, left, right, share = (
-        None if one is None else one.to(wide(x.dtype)).contiguous() for one in (bias, left, right, share)
+        None if tensor is None else tensor.to(wide(x.dtype)).contiguous() for tensor in (bias, left, right, share)
     )
     scores = Scores(x, y, _nesting(tuple(dims)), tied, bias, left, right)
     return scores, target.contiguous(), share, over_rows, _module(engine)
 
 
-_nesting = lru_cache(maxsize=256)(Nesting)   # a GPU waits for whoever checks the same dims at every step
+_nesting = lru_cache(maxsize=256)(Nesting)   # validating the same dims at every step would delay launches
 
 
 @lru_cache
@@ -115,81 +117,83 @@ def _module(engine: str) -> Any:
     return importlib.import_module(_MODULES[engine])
 
 
-def _by_value(by_logarithm: Tensor | None, scale: Tensor | None) -> Tensor | None:
-    """The gradient by a scale from the one by its logarithm; 0 where the scale is 0, as no score can move there."""
-    if by_logarithm is None or scale is None:
+def _from_log_scale(log_scale_grad: Tensor | None, scale: Tensor | None) -> Tensor | None:
+    """Convert the gradient with respect to log(scale) to one with respect to scale; 0 where scale is 0."""
+    if log_scale_grad is None or scale is None:
         return None
-    return (by_logarithm / scale).where(scale != 0, 0)
+    return (log_scale_grad / scale).where(scale != 0, 0)
 
 
-def _or_nothing(one: Tensor | None, like: Tensor) -> Tensor:
-    return like.new_empty(0) if one is None else one.contiguous()   # an operator returns tensors, always alike
+def _or_empty(tensor: Tensor | None, like: Tensor) -> Tensor:
+    # An operator must return tensors, with the layout that its fake implementation declares.
+    return like.new_empty(0) if tensor is None else tensor.contiguous()
 
 
-def _as_it_is(x: Tensor) -> torch.autocast:
-    """Autocast, which reaches into operators, has been answered before."""
+def _no_autocast(x: Tensor) -> torch.autocast:
+    """Disable autocast inside the operators: the vectors were converted before (``as_autocast``)."""
     return torch.autocast(x.device.type, enabled=False)
 
 
-def _shapes(*operands: Any) -> tuple[Tensor, ...]:
+def _fake_reduce(*operands: Any) -> tuple[Tensor, ...]:
     x, y, *_, share, dims, _, over_rows, _ = operands
     new, dtype = x.new_empty, wide(x.dtype)
-    of_rows = [new(len(dims), x.shape[0], dtype=dtype) for _ in range(3)]
-    by_column = new(len(dims), y.shape[0], dtype=dtype) if over_rows else new(0, dtype=dtype)
-    return of_rows[0], of_rows[1], by_column, new(0, dtype=dtype) if share is None else of_rows[2]
+    row_shapes = [new(len(dims), x.shape[0], dtype=dtype) for _ in range(3)]
+    column_lse = new(len(dims), y.shape[0], dtype=dtype) if over_rows else new(0, dtype=dtype)
+    return row_shapes[0], row_shapes[1], column_lse, new(0, dtype=dtype) if share is None else row_shapes[2]
 
 
-def _backward_shapes(*operands: Any) -> tuple[Tensor, ...]:
+def _fake_backward(*operands: Any) -> tuple[Tensor, ...]:
     x, y, bias, left, right, *_, needed = operands
     dtype = wide(x.dtype)
     wanted = [x if needed[0] else None, y if needed[1] else None, bias if needed[2] else None, left, right]
     dtypes = (x.dtype, y.dtype, dtype, dtype, dtype)
     return tuple(
-        x.new_empty(0 if one is None else one.shape, dtype=dtype if one is None else own)
-        for one, own in zip(wanted, dtypes, strict=True)
+        x.new_empty(0 if tensor is None else tensor.shape, dtype=dtype if tensor is None else own_dtype)
+        for tensor, own_dtype in zip(wanted, dtypes, strict=True)
     )
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(*inputs[:7], *output[:3])
     ctx.options = inputs[7:]
 
 
-def _differentiate(
-    ctx: Any, by_row: Tensor, at_target: Tensor, by_column: Tensor, shared: Tensor, *, call: Any = None
+def _backward(
+    ctx: Any, row_lse: Tensor, at_target: Tensor, column_lse: Tensor, shared: Tensor, *, call: Any = None
 ) -> tuple[Any, ...]:
-    *operands, row_sums, scored, column_sums = ctx.saved_tensors
+    """Return the gradients of the inputs, given those of the four outputs."""
+    operands, outputs = ctx.saved_tensors[:7], ctx.saved_tensors[7:]
     needed = list(ctx.needs_input_grad[:5])
-    pulls = (row_sums, scored, column_sums, by_row, at_target, by_column, shared)
-    found = (call or torch.ops.matryo.reduce_backward)(*operands, *ctx.options, *pulls, needed[:3])
-    given = [one if need else None for one, need in zip(found, needed, strict=True)]
-    if given[2] is not None:
-        given[2] = given[2].to(operands[2].dtype)
-    return *given, *(None,) * 6
+    upstream = (row_lse, at_target, column_lse, shared)
+    results = (call or torch.ops.matryo.reduce_backward)(*operands, *ctx.options, *outputs, *upstream, needed[:3])
+    grads = [result if need else None for result, need in zip(results, needed, strict=True)]
+    if grads[2] is not None:
+        grads[2] = grads[2].to(operands[2].dtype)
+    return *grads, *(None,) * 6
 
 
 class _Reduce(torch.autograd.Function):
-    """The same without an operator around it, which costs a slow host as much as a launch or two."""
+    """``matryo::reduce`` without the operator's dispatch, whose host time is that of one or two kernel launches."""
 
     @staticmethod
     def forward(ctx: Any, *operands: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        found = _reduce(*operands)
-        _save(ctx, operands, found)
-        return found
+        results = _reduce(*operands)
+        _setup_context(ctx, operands, results)
+        return results
 
     @staticmethod
-    def backward(ctx: Any, *given: Any) -> tuple[Any, ...]:
-        # Who asks for a graph of it is refused, by the operator.
-        return _differentiate(ctx, *given, call=None if torch.is_grad_enabled() else _reduce_backward)
+    def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        # With create_graph=True, call the operator: its backward raises the error on second derivatives.
+        return _backward(ctx, *grads, call=None if torch.is_grad_enabled() else _reduce_backward)
 
 
-def _refuse(*_: Any) -> None:
-    raise RuntimeError("a nested loss has no second derivative (matryo::reduce_backward); engine='plain' has")
+def _no_second_derivative(*_: Any) -> None:
+    raise RuntimeError("nested losses have no second derivative (got matryo::reduce_backward): use engine='plain'")
 
 
 torch.library.impl("matryo::reduce", "default", _reduce)
 torch.library.impl("matryo::reduce_backward", "default", _reduce_backward)
-torch.library.register_fake("matryo::reduce", _shapes)
-torch.library.register_fake("matryo::reduce_backward", _backward_shapes)
-torch.library.register_autograd("matryo::reduce", _differentiate, setup_context=_save)
-torch.library.register_autograd("matryo::reduce_backward", _refuse)
+torch.library.register_fake("matryo::reduce", _fake_reduce)
+torch.library.register_fake("matryo::reduce_backward", _fake_backward)
+torch.library.register_autograd("matryo::reduce", _backward, setup_context=_setup_context)
+torch.library.register_autograd("matryo::reduce_backward", _no_second_derivative)

@@ -1,13 +1,14 @@
-"""What the engines of nested losses compute: scores of all rows against all columns at each dim, never kept.
+"""The interface of a loss engine: log-sum-exps and gradients of prefix scores, without storing the scores.
 
-A nested loss, whatever it is called, needs two things of the scores s[i, b, v] at dim m_i of row b and column v (an
-example and a class, a query and a document): their log-sum-exp, and the gradient of a loss that is a sum of such
-log-sum-exps less single scores. Both are sums over all pairs, so no array of rows × columns has to exist. An
-*engine* is a module with two functions over these types:
+Let s[i, b, v] be the score of row b against column v at dim m_i (an example and a class, or a query and a document).
+A nested loss is a sum of log-sum-exps of scores minus single scores. Its value and its gradients are sums over all
+(b, v), so an engine computes them tile by tile and never stores the [dims, rows, columns] scores.
+An *engine* is a module with two functions:
 
-    reductions(scores, target, over_rows=False) -> (log-sum-exps by row, [dims, rows], the scores of targets,
-                                                    [dims, rows], log-sum-exps by column, [dims, columns], or None)
-    gradients(scores, pull, ...)                -> Gradients
+    reductions(scores, target, over_rows=False) -> (log-sum-exp per row [dims, rows],
+                                                    score of each row's target [dims, rows],
+                                                    log-sum-exp per column [dims, columns], or None)
+    gradients(scores, grad, ...)                -> Gradients
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ if TYPE_CHECKING:
 
     from matryo.nesting import Nesting
 
-__all__ = ["Gradients", "Pull", "Scores", "slices", "spans"]
+__all__ = ["Gradients", "ScoreGradient", "Scores", "slices", "spans"]
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
     """The scores of every row of ``x`` against every row of ``y``, at each dim of a nesting.
 
-    Tied, the dims share the columns of ``y``, and the products are running sums over blocks:
+    Tied: all dims share the columns of ``y``, so the products are cumulative sums over blocks:
 
         s[i, b, v] = left[i, b] · right[i, v] · ⟨x[b, :m_i], y[v, :m_i]⟩ + bias[v]
 
-    Separate, every dim has columns of its own in ``y``, side by side:
+    Separate: each dim has its own columns in ``y``, side by side:
 
         s[i, b, v] = ⟨x[b, :m_i], y[v, start_i : start_i + m_i]⟩ + bias[i, v]
     """
@@ -42,84 +43,85 @@ class Scores:
     x: Tensor
     """[rows, ≥ d]."""
     y: Tensor
-    """[columns, ≥ d], or [columns, Σ m] where the dims are separate. Of the dtype of ``x``."""
+    """[columns, ≥ d], or [columns, Σ m] if the dims are separate; same dtype as ``x``."""
     nesting: Nesting
     tied: bool = True
     bias: Tensor | None = None
-    """[columns], or [dims, columns] where the dims are separate."""
+    """[columns], or [dims, columns] if the dims are separate."""
     left: Tensor | None = None
-    """[dims, rows] in float32 (float64 for vectors in float64), only if tied; one over the norms, say."""
+    """[dims, rows] in float32 (float64 for float64 vectors), e.g. inverse norms. Only for tied dims."""
     right: Tensor | None = None
-    """[dims, columns], with ``left``."""
-    apart: int = 1
-    """Where the dims are separate, each begins at a multiple of this in ``y``."""
+    """[dims, columns]; set if and only if ``left`` is."""
+    alignment: int = 1
+    """If the dims are separate, the columns of each dim start at a multiple of this in ``y``."""
 
     @property
     def rows(self) -> int:
-        """How many rows."""
+        """The number of rows: examples, or queries."""
         return self.x.shape[0]
 
     @property
     def columns(self) -> int:
-        """How many columns: classes, or documents."""
+        """The number of columns: classes, or documents."""
         return self.y.shape[0]
 
     @property
     def starts(self) -> tuple[int, ...]:
-        """Where the columns of each dim begin in ``y``: 0 if tied."""
+        """The first column of each dim in ``y``; 0 for every dim if tied."""
         if self.tied:
             return (0,) * len(self.nesting)
-        return tuple(accumulate((-(-dim // self.apart) * self.apart for dim in self.nesting.dims[:-1]), initial=0))
+        padded = (-(-dim // self.alignment) * self.alignment for dim in self.nesting.dims[:-1])
+        return tuple(accumulate(padded, initial=0))
 
 
 @dataclass(frozen=True, eq=False)
-class Pull:
-    """How much of a loss each score pulls, its gradient:
+class ScoreGradient:
+    """The gradient of a loss with respect to the scores, given by its coefficients:
 
-        p[i, b, v] = soft[i, b] · exp(s − by_row[i, b]) + soft_right[i, v] · exp(s − by_column[i, v])
-                     − hard[i, b] · [v = target[b]] − even[i, b] · share[v]
+        g[i, b, v] = row_coef[i, b] · exp(s − row_lse[i, b]) + column_coef[i, v] · exp(s − column_lse[i, v])
+                     − target_coef[i, b] · [v = target[b]] − share_coef[i, b] · share[v]
 
-    All in float32 (float64 for vectors in float64). What is None is 0.
+    All tensors are float32 (float64 for float64 vectors). None means 0.
     """  # fmt: skip
 
-    by_row: Tensor
-    """[dims, rows]: the log-sum-exp over the columns."""
-    soft: Tensor
-    """[dims, rows], of one sign at each dim, which is that of the upstream gradient."""
-    hard: Tensor
-    """[dims, rows]."""
+    row_lse: Tensor
+    """[dims, rows]: log-sum-exp over the columns."""
+    row_coef: Tensor
+    """[dims, rows]: the upstream gradient of ``row_lse``. Invariant: all values of one dim have the same sign."""
+    target_coef: Tensor
+    """[dims, rows]: the negated upstream gradient of ``at_target``."""
     target: Tensor
-    """[rows] of int64; −1 for none."""
+    """[rows], int64; −1 if a row has no target."""
     at_target: Tensor
-    """[dims, rows]: its score."""
-    by_column: Tensor | None = None
-    """[dims, columns]: the log-sum-exp over the rows."""
-    soft_right: Tensor | None = None
-    """[dims, columns], with ``by_column``; of the sign that soft has."""
-    even: Tensor | None = None
-    """[dims, rows]: what label smoothing takes from every column,"""
+    """[dims, rows]: the score of the target."""
+    column_lse: Tensor | None = None
+    """[dims, columns]: log-sum-exp over the rows."""
+    column_coef: Tensor | None = None
+    """[dims, columns]: the upstream gradient of ``column_lse``; same sign as ``row_coef``."""
+    share_coef: Tensor | None = None
+    """[dims, rows]: the coefficient of the label-smoothing term."""
     share: Tensor | None = None
-    """[columns]: by this share."""
+    """[columns]: the weight of each column in the label-smoothing term."""
 
 
 @dataclass(frozen=True, eq=False)
 class Gradients:
-    """The gradient by everything a score is made of, with the pull p; None for what was not asked for."""
+    """The gradients with respect to the inputs of :class:`Scores`; None where not requested."""
 
     x: Tensor | None
-    """Σ_i Σ_v p · left · right · y[v, :m_i], [rows, width of x] in the dtype of x."""
+    """Σ_i Σ_v g · left · right · y[v, :m_i], in the shape and dtype of x."""
     y: Tensor | None
-    """The same for y."""
+    """Σ_i Σ_b g · left · right · x[b, :m_i], in the shape and dtype of y."""
     bias: Tensor | None
-    """Σ_b p, summed over the dims if they are tied; in float32 (float64)."""
+    """Σ_b g, also summed over the dims if they are tied; float32 (float64)."""
     left: Tensor | None
-    """Σ_v p · (s − bias), [dims, rows]: by the logarithm of left; only where the scores have a left."""
+    """Σ_v g · (s − bias), [dims, rows]: the gradient with respect to log(left); None without ``left``."""
     right: Tensor | None
-    """Σ_b p · (s − bias), [dims, columns]."""
+    """Σ_b g · (s − bias), [dims, columns]: the gradient with respect to log(right); None without ``right``."""
 
 
 def spans(scores: Scores) -> list[tuple[slice, slice]]:
-    """The columns of x, and those of y, that each dim multiplies: its block if tied, else all its own."""
+    """The columns of x and of y that each dim multiplies: its block if tied, else all its columns."""
     if scores.tied:
         return [(slice(low, high), slice(low, high)) for low, high in scores.nesting.blocks]
     starts = zip(scores.nesting.dims, scores.starts, strict=True)
@@ -127,6 +129,6 @@ def spans(scores: Scores) -> list[tuple[slice, slice]]:
 
 
 def slices(count: int, size: int) -> Iterator[slice]:
-    """Of at most ``size``, one after the other; at least 1."""
+    """Consecutive slices of ``range(count)``, each of at most ``max(size, 1)`` items."""
     size = max(size, 1)
     return (slice(low, min(low + size, count)) for low in range(0, count, size))

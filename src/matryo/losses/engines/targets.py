@@ -1,4 +1,4 @@
-"""The few scores a loss reads one by one: a row's own column, and what all its columns come to by fixed shares."""
+"""Scores computed directly in [dims, rows]: the score of each row's target, and weighted sums over the columns."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ if TYPE_CHECKING:
 
 __all__ = ["scores_at", "scores_shared"]
 
-_NUMBERS = 1 << 24   # of vectors at a time
+_NUMBERS = 1 << 24   # vector elements processed at a time
 
 
 def scores_at(scores: Scores, target: Tensor) -> Tensor:
-    """s[i, b, target[b]], [dims, rows]; 0 where the target is −1."""
+    """Return s[i, b, target[b]], [dims, rows]; 0 where the target is −1."""
     counted, target = target >= 0, target.clamp_min(0)
-    found = scores.x.new_empty(len(scores.nesting), scores.rows, dtype=wide(scores.x.dtype))
+    out = scores.x.new_empty(len(scores.nesting), scores.rows, dtype=wide(scores.x.dtype))
     if not scores.columns:
-        return found.zero_()
+        return out.zero_()
     for rows in slices(scores.rows, _NUMBERS // scores.y.shape[1]):
-        found[:, rows] = _dots(scores, scores.x[rows], scores.y[target[rows]])
+        out[:, rows] = _dots(scores, scores.x[rows], scores.y[target[rows]])
     if scores.left is not None and scores.right is not None:
-        found.mul_(scores.left).mul_(scores.right[:, target])
+        out.mul_(scores.left).mul_(scores.right[:, target])
     if scores.bias is not None:
-        found.add_(scores.bias[..., target])
-    return found.mul_(counted)
+        out.add_(scores.bias[..., target])
+    return out.mul_(counted)
 
 
 def scores_shared(scores: Scores, share: Tensor) -> Tensor:
-    """Σ_v share[v] · s[i, b, v], [dims, rows], of scores without left and right."""
+    """Return Σ_v share[v] · s[i, b, v], [dims, rows], for scores without ``left`` and ``right``."""
     dtype, width = wide(scores.x.dtype), scores.y.shape[1]
-    shared = scores.y.new_zeros(1, width, dtype=dtype)
+    weighted = scores.y.new_zeros(1, width, dtype=dtype)
     for columns in slices(scores.columns, _NUMBERS // width):
-        shared += share[columns] @ scores.y[columns].to(dtype)
-    found = scores.x.new_empty(len(scores.nesting), scores.rows, dtype=dtype)
+        weighted += share[columns] @ scores.y[columns].to(dtype)
+    out = scores.x.new_empty(len(scores.nesting), scores.rows, dtype=dtype)
     for rows in slices(scores.rows, _NUMBERS // width):
-        found[:, rows] = _dots(scores, scores.x[rows], shared)
+        out[:, rows] = _dots(scores, scores.x[rows], weighted)
     if scores.bias is not None:
-        found.add_((scores.bias.to(dtype) @ share).view(-1, 1))
-    return found
+        out.add_((scores.bias.to(dtype) @ share).view(-1, 1))
+    return out
 
 
 def _dots(scores: Scores, x: Tensor, y: Tensor) -> Tensor:
-    """The product of each row of x with its row of y at every dim, [dims, rows]."""
+    """The inner product of each row of x with its row of y at every dim, [dims, rows]."""
     dims, dtype = scores.nesting.dims, wide(x.dtype)
-    if scores.tied:   # a running sum has them all, for few launches on a GPU
+    if scores.tied:   # one cumulative sum covers all dims with few kernel launches
         sums = (x[:, : dims[-1]].to(dtype) * y[:, : dims[-1]]).cumsum(1)
         return torch.stack([sums[:, dim - 1] for dim in dims])
     return torch.stack([(x[:, of_x].to(dtype) * y[:, of_y]).sum(1) for of_x, of_y in spans(scores)])

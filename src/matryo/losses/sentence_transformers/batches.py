@@ -1,4 +1,4 @@
-"""Tokenised texts as sentence-transformers hands them to a loss: a dict of tensors a column, cut or joined by rows."""
+"""Split and join tokenised texts, as sentence-transformers passes them to a loss: one dict of tensors per column."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from matryo.errors import InputError
 __all__ = ["Texts", "join", "split"]
 
 Texts = dict[str, Any]
-_WHOLE = {"prompt_length"}   # a number about the batch, although it may come as a tensor
+_WHOLE = {"prompt_length"}   # describes the whole batch, even if it is a tensor
 
 
 def split(texts: Texts, size: int) -> list[Texts]:
-    """``texts`` in mini batches of ``size`` rows. Each ends with its own longest text, not the longest of all."""
+    """Split ``texts`` into mini-batches of ``size`` rows, each padded to its own longest text only."""
     if "cu_seq_lens_q" in texts:
         return _split_unpadded(texts, size)
     rows = _rows(texts)
     for key, value in texts.items():
         if key not in _WHOLE and isinstance(value, Tensor) and (value.ndim == 0 or len(value) != rows):
             raise InputError(
-                "mini batches need inputs that have one row a text",
+                "mini-batches need inputs with one row per text",
                 got=f"{key} of shape {tuple(value.shape)} for {rows} texts",
                 cure="use mini_batch_size=None",
             )
@@ -33,9 +33,9 @@ def split(texts: Texts, size: int) -> list[Texts]:
 
 
 def join(columns: list[Texts]) -> Texts | None:
-    """All rows of all columns as one batch, padded alike, so that one forward pass embeds them.
+    """Join the rows of all columns into one batch, padded to one length, for a single forward pass.
 
-    None if they do not fit together: other keys or shapes, unpadded inputs, or anything but tokens to pad.
+    Return None if they cannot be joined: different keys or shapes, unpadded inputs, or padding other than of tokens.
     """
     first = columns[0]
     if "cu_seq_lens_q" in first or any(texts.keys() != first.keys() for texts in columns):
@@ -61,17 +61,17 @@ def _rows(texts: Texts) -> int:
     tokens = [texts[key] for key in ("input_ids", "attention_mask") if isinstance(texts.get(key), Tensor)]
     tensors = tokens or [value for value in texts.values() if isinstance(value, Tensor) and value.ndim]
     if not tensors:
-        raise InputError("a batch of texts needs a tensor", got=sorted(texts), cure="pass tokenised texts")
+        raise InputError("a batch of texts must contain tensors", got=sorted(texts), cure="pass tokenised texts")
     return len(tensors[0])
 
 
 def _ends(texts: Texts, rows: int) -> tuple[int, list[int]]:
-    """How many columns of tokens there are, and after which of them only padding follows in each row; 0: unknown."""
+    """The number of token columns, and for each row the end of its last token; 0 if unknown."""
     mask = texts.get("attention_mask")
     if not isinstance(mask, Tensor) or mask.ndim != 2:
         return 0, [0] * rows
-    places = torch.arange(1, mask.shape[1] + 1, device=mask.device)
-    return mask.shape[1], (mask.bool() * places).amax(1).tolist()
+    positions = torch.arange(1, mask.shape[1] + 1, device=mask.device)
+    return mask.shape[1], (mask.bool() * positions).amax(1).tolist()
 
 
 def _cut(texts: Texts, rows: int, low: int, high: int, width: int, end: int) -> Texts:
@@ -87,7 +87,7 @@ def _cut(texts: Texts, rows: int, low: int, high: int, width: int, end: int) -> 
 
 
 def _split_unpadded(texts: Texts, size: int) -> list[Texts]:
-    """The same for texts laid end to end, as flash attention takes them: ``cu_seq_lens_q`` says where each begins."""
+    """Split texts concatenated without padding, as for flash attention; ``cu_seq_lens_q`` holds their bounds."""
     bounds = texts["cu_seq_lens_q"].tolist()
     rows, tokens = len(bounds) - 1, bounds[-1]
     batches = []
@@ -118,12 +118,12 @@ def _stack(values: list[Any], rows: int) -> Tensor | None:
     if first.ndim >= 2:
         width = max(value.shape[1] for value in values)
         if first.is_floating_point() and any(value.shape[1] != width for value in values):
-            return None   # a zero is padding among tokens, and a value elsewhere
+            return None   # 0 pads token ids and masks; in other inputs it is a value
         values = [F.pad(value, [0, 0] * (value.ndim - 2) + [0, width - value.shape[1]]) for value in values]
     return torch.cat(values)
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor) or isinstance(other, Tensor):
-        return isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one, other)
-    return isinstance(one, str | int | float | tuple | None) and type(one) is type(other) and bool(one == other)
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor) or isinstance(b, Tensor):
+        return isinstance(a, Tensor) and isinstance(b, Tensor) and torch.equal(a, b)
+    return isinstance(a, str | int | float | tuple | None) and type(a) is type(b) and bool(a == b)

@@ -1,7 +1,7 @@
-"""Sentence-transformers' ranking loss at every dim at once, in place of its MatryoshkaLoss.
+"""NestedRankingLoss: replaces sentence-transformers' MatryoshkaLoss over MultipleNegativesRankingLoss.
 
-A module that its trainer, or any loop, takes as a loss. It calls the model and knows no more of it, so nothing here
-imports sentence-transformers.
+It works in the sentence-transformers trainer or any training loop. It only calls the model, so this module does not
+import sentence-transformers.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ __all__ = ["NestedRankingLoss"]
 
 
 class NestedRankingLoss(nn.Module):
-    """Σ_m c_m · MultipleNegativesRankingLoss of the first m columns: every text is embedded once, for all dims.
+    """Σ_m c_m · MultipleNegativesRankingLoss of the first m columns. Every text is embedded once for all dims.
 
-    In value and gradients it is ``MatryoshkaLoss(model, MultipleNegativesRankingLoss(model), dims, weights)`` of
-    sentence-transformers; with a mini batch size, the one over ``CachedMultipleNegativesRankingLoss``. The dims share
-    their products, so there is no ``n_dims_per_step``: on a GPU, docs/results/sentence-loss.md says what they cost
-    beside one; on a CPU, a step takes about as long as with ``MatryoshkaLoss``.
+    Value and gradients equal ``MatryoshkaLoss(model, MultipleNegativesRankingLoss(model), dims, weights)`` of
+    sentence-transformers; with ``mini_batch_size``, those over ``CachedMultipleNegativesRankingLoss``. All dims share
+    one matrix product, so there is no ``n_dims_per_step``. docs/results/sentence-loss.md has GPU timings; on a CPU, a
+    step takes about as long as with ``MatryoshkaLoss``.
 
     A batch has the columns anchor, positive and any number of negatives. The candidates of an anchor are the positives
-    and the negatives of the whole batch; its own positive is the right one. Labels are not read.
+    and negatives of the whole batch; its own positive is the correct one. Labels are ignored.
 
     Args:
-        model: a ``SentenceTransformer``, or what else maps a dict of inputs to one with a "sentence_embedding".
-        nesting: the dims with their weights, or dims alone, in any order.
-        weights: c_m of each dim where ``nesting`` is a list of dims; 1 unless given.
-        scale: what cosines are multiplied by; one over the temperature.
-        symmetric: the mean of anchor to candidates and positive to anchors.
-        mini_batch_size: embed so many texts at a time, twice (GradCache): the batch may be as large as its
-            embeddings fit into memory.
-        gather: also take the candidates of the other processes under ``torchrun``.
-        engine: what computes the loss; see ``nested_contrastive``.
+        model: a ``SentenceTransformer``, or any module that maps a dict of inputs to one with a "sentence_embedding".
+        nesting: the dims with their weights, or a list of dims in any order.
+        weights: the weight c_m of each dim if ``nesting`` is a list; 1 by default.
+        scale: the factor of the cosines: one over the temperature.
+        symmetric: average the directions anchor to candidates and positive to anchors.
+        mini_batch_size: embed this many texts at a time, twice (GradCache). Memory then limits only the embeddings of
+            a batch, not its activations.
+        gather: under ``torchrun``, also use the candidates of the other processes.
+        engine: see :func:`nested_contrastive`.
 
     >>> class Words(nn.Module):
     ...     def __init__(self):
@@ -72,10 +72,10 @@ class NestedRankingLoss(nn.Module):
         engine: str = "auto",
     ) -> None:
         super().__init__()
-        self.model = model   # the trainer replaces it, by this name, with what it wraps around it
+        self.model = model   # the trainer replaces this attribute by its wrapped model
         self.nesting = _nesting(nesting, weights)
         if not scale > 0:
-            raise InputError("scale must be positive", got=scale, cure="20 is usual: a temperature of 0.05")
+            raise InputError("scale must be positive", got=scale, cure="use scale=20, a temperature of 0.05")
         if mini_batch_size is not None and mini_batch_size < 1:
             raise InputError("mini_batch_size must be positive", got=mini_batch_size, cure="None embeds all at once")
         self.scale = scale
@@ -88,18 +88,18 @@ class NestedRankingLoss(nn.Module):
             self.nesting.check_fits(width)
 
     def forward(self, sentence_features: Iterable[Texts], labels: Tensor | None = None) -> Tensor:   # noqa: ARG002
-        """The loss of a batch: the tokenised texts of each column."""
+        """The loss of a batch, given as the tokenised texts of each column."""
         columns = list(sentence_features)
         if len(columns) < 2:
             raise InputError(
-                "a batch must have the columns anchor and positive, then negatives if any",
+                "a batch must have the columns anchor and positive, then any negatives",
                 got=f"{len(columns)} columns",
-                cure="give the dataset both columns, and none but these",
+                cure="give the dataset these columns and no others",
             )
         if self.mini_batch_size is not None:
             batches = [split(texts, self.mini_batch_size) for texts in columns]
             return cached(self.of_embeddings, batches, self._embed_copy, self.model)
-        # Candidates are alike, so one forward pass takes them all; anchors are often shorter, and padding costs.
+        # One forward pass for all candidates; another for the anchors, which are often shorter and need less padding.
         anchors, candidates = columns[0], columns[1:]
         joined = join(candidates) if len(candidates) > 1 else None
         if joined is None:
@@ -107,7 +107,7 @@ class NestedRankingLoss(nn.Module):
         return self.of_embeddings(self._embed(anchors), *self._embed(joined).chunk(len(candidates)))
 
     def of_embeddings(self, anchors: Tensor, positives: Tensor, *negatives: Tensor) -> Tensor:
-        """The loss of embeddings, [rows, d] each."""
+        """The loss of the given embeddings, [rows, d] each."""
         return nested_contrastive(
             anchors,
             positives,
@@ -124,19 +124,19 @@ class NestedRankingLoss(nn.Module):
         return embeddings
 
     def _embed_copy(self, texts: Texts) -> Tensor:
-        # Modules write into what they are given: activations, which would stay, and masks, which are needed again.
+        # Modules modify their input dict: activations would stay in memory, and masks are needed for the second pass.
         return self._embed({key: value.clone() if torch.is_tensor(value) else value for key, value in texts.items()})
 
     @classmethod
     def like(cls, loss: Any, *, engine: str = "auto") -> NestedRankingLoss:
-        """What a ``MatryoshkaLoss`` over a (cached) ``MultipleNegativesRankingLoss`` computes, with its settings."""
+        """Convert a ``MatryoshkaLoss`` over a (cached) ``MultipleNegativesRankingLoss``, with its settings."""
         ranking: Any = getattr(loss, "loss", None)
         names = {kind.__name__ for kind in type(ranking).__mro__}
         if not hasattr(loss, "matryoshka_dims") or not names & _RANKING:
             raise InputError(
-                "only a MatryoshkaLoss over a MultipleNegativesRankingLoss, cached or not, can be replaced",
+                "loss must be a MatryoshkaLoss over a MultipleNegativesRankingLoss, cached or not",
                 got=type(loss).__name__ + (f" over {type(ranking).__name__}" if ranking is not None else ""),
-                cure="keep it, or lift another loss of embeddings over the dims with matryo.losses.nested",
+                cure="keep it, or wrap a loss of embeddings with matryo.losses.nested",
             )
         _check_settings(loss, ranking)
         return cls(
@@ -173,53 +173,49 @@ _RANKING = {"MultipleNegativesRankingLoss", "CachedMultipleNegativesRankingLoss"
 def _nesting(dims: Nesting | Sequence[int], weights: Sequence[float] | None) -> Nesting:
     if isinstance(dims, Nesting):
         if weights is not None:
-            raise NestingError("a nesting has its weights", got=weights, cure="use Nesting(dims, weights)")
+            raise NestingError("a Nesting already has weights", got=weights, cure="use Nesting(dims, weights)")
         return dims
     if isinstance(dims, int):
-        raise NestingError("dims are a list", got=dims, cure=f"say [{dims}]")
-    given = list(dims)
+        raise NestingError("dims must be a list", got=dims, cure=f"pass [{dims}]")
+    dims = list(dims)
     if weights is None:
-        return Nesting(sorted(given))
-    if len(weights) != len(given):
-        got = f"{len(weights)} weights for {given}"
-        raise NestingError("there must be one weight for each dim", got=got, cure="add or drop")
-    ordered = sorted(zip(given, weights, strict=True))
+        return Nesting(sorted(dims))
+    if len(weights) != len(dims):
+        got = f"{len(weights)} weights for {dims}"
+        raise NestingError("weights must have one value per dim", got=got, cure=f"pass {len(dims)} weights")
+    ordered = sorted(zip(dims, weights, strict=True))
     return Nesting([dim for dim, _ in ordered], [weight for _, weight in ordered])
 
 
 def _check_settings(loss: Any, ranking: Any) -> None:
-    """Raise for settings of sentence-transformers that have no equal here."""
+    """Raise for settings of sentence-transformers that NestedRankingLoss does not support."""
     directions = getattr(ranking, "directions", ("query_to_doc",))
     both = set(directions) == {"query_to_doc", "doc_to_query"} and ranking.partition_mode == "per_direction"
     similarity = getattr(ranking.similarity_fct, "__name__", repr(ranking.similarity_fct))
     hardness = getattr(ranking, "hardness_mode", None)
     tokens = getattr(ranking, "mini_batch_num_tokens", None)
-    own = _own_methods(type(ranking))
-    broken = []
-    if own:
-        got = f"{type(ranking).__name__} with its own {', '.join(own)}"
-        broken.append(("what a subclass computes anew is not known here", got, "keep it, or pass its base class"))
-    if loss.n_dims_per_step > 0:
-        got = f"n_dims_per_step={loss.n_dims_per_step}"
-        broken.append(("every step has all dims", got, "the dims share their products"))
-    if set(directions) != {"query_to_doc"} and not both:
-        rule = 'directions must be "query_to_doc", or it and "doc_to_query" with partition_mode="per_direction"'
-        broken.append((rule, f"{directions}, {ranking.partition_mode}", "choose one of these"))
-    if similarity not in ("cos_sim", "pytorch_cos_sim", "dot_score"):   # of unit vectors, all the same
-        broken.append(("the similarity must be the cosine", similarity, "use cos_sim"))
-    if hardness is not None and ranking.hardness_strength > 0:
-        broken.append(("negatives have no weights", f"hardness_mode={hardness!r}", "leave it out"))
-    if tokens is not None:
-        got = f"mini_batch_num_tokens={tokens}"
-        broken.append(("mini batches are counted in texts", got, "use mini_batch_size"))
-    for rule, got, cure in broken:
-        raise InputError(rule, got=got, cure=cure)
+    name, overridden = type(ranking).__name__, ", ".join(_overridden_methods(type(ranking)))
+    rule = 'directions must be "query_to_doc", or it and "doc_to_query" with partition_mode="per_direction"'
+    given = f"{directions}, {getattr(ranking, 'partition_mode', None)}"
+    cosine = similarity in ("cos_sim", "pytorch_cos_sim", "dot_score")   # equal for unit vectors
+    per_step, weighted = loss.n_dims_per_step, hardness is not None and ranking.hardness_strength > 0
+    checks = (
+        (not overridden, "a subclass must not override methods", f"{name} with its own {overridden}", "keep it"),
+        (per_step <= 0, "every step computes all dims", f"n_dims_per_step={per_step}", "set n_dims_per_step=-1"),
+        (both or set(directions) == {"query_to_doc"}, rule, given, "use one of these"),
+        (cosine, "the similarity must be the cosine", similarity, "use cos_sim"),
+        (not weighted, "negatives cannot be weighted", f"hardness_mode={hardness!r}", "use hardness_mode=None"),
+        (tokens is None, "mini_batch_size must be in texts", f"mini_batch_num_tokens={tokens}", "use mini_batch_size"),
+    )
+    for supported, rule, got, cure in checks:
+        if not supported:
+            raise InputError(rule, got=got, cure=cure)
 
 
-def _own_methods(kind: type) -> list[str]:
-    """What a subclass of sentence-transformers' ranking losses has written again, settings aside."""
-    kinds = list(takewhile(lambda one: one.__name__ not in _RANKING, kind.__mro__))
-    return [name for one in kinds for name, value in vars(one).items() if name[:2] != "__" and callable(value)]
+def _overridden_methods(kind: type) -> list[str]:
+    """The methods that a subclass of sentence-transformers' ranking losses defines."""
+    subclasses = takewhile(lambda base: base.__name__ not in _RANKING, kind.__mro__)
+    return [name for base in subclasses for name, value in vars(base).items() if name[:2] != "__" and callable(value)]
 
 
 _MATRYOSHKA = """

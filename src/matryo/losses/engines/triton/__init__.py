@@ -1,1 +1,1 @@
-"""The Triton engine: nested losses on a GPU without keeping the scores."""
+"""The Triton engine: nested losses on a GPU without storing the scores."""

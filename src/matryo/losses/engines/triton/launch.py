@@ -1,7 +1,7 @@
-"""Launches of Triton kernels without the compiler's look at every argument.
+"""A cache of compiled Triton kernels that makes launches cheaper on the host.
 
-Triton asks of each argument, at every launch, what a kernel could be compiled for; on a slow host that takes longer
-than many a kernel runs. Here the few answers that tell our launches apart are looked up instead.
+At every launch Triton inspects each argument to choose a specialisation. On a slow host that takes longer than many
+kernels run. ``launch`` computes a smaller key, sufficient for the kernels of this package.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ _COMPILED: dict[tuple[Any, ...], tuple[Any, tuple[Any, ...]]] = {}
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
-    """``kernel[grid](*arguments, **constants)``, where the kernel's constants come after its arguments.
+    """Run ``kernel[grid](*arguments, **constants)``; the kernel must declare its constants after its arguments.
 
-    A block of a descriptor must be among the constants.
+    The block shape of every descriptor must be among the constants, because it is not part of the key otherwise.
     """
     if not isinstance(kernel, JITFunction):   # interpreted, on a CPU
         kernel[grid](*arguments, **constants)
         return
-    key = (id(kernel), torch.cuda.current_device(), *constants.values(), *map(_kind, arguments))
-    found = _COMPILED.get(key)
-    if found is None:
-        names = [one.name for one in kernel.params if one.is_constexpr]
+    key = (id(kernel), torch.cuda.current_device(), *constants.values(), *map(_specialization, arguments))
+    cached = _COMPILED.get(key)
+    if cached is None:
+        names = [parameter.name for parameter in kernel.params if parameter.is_constexpr]
         _COMPILED[key] = kernel[grid](*arguments, **constants), tuple(constants[name] for name in names)
     else:
-        compiled, last = found
-        compiled[(*grid, 1, 1)[:3]](*arguments, *last)
+        compiled, constant_values = cached
+        compiled[(*grid, 1, 1)[:3]](*arguments, *constant_values)
 
 
-def _kind(argument: Any) -> Any:
-    """All that Triton compiles a kernel for, of one argument."""
+def _specialization(argument: Any) -> Any:
+    """The properties of an argument that select a Triton specialisation."""
     if argument is None:
         return None
     if isinstance(argument, Tensor):
         return argument.dtype, argument.data_ptr() % 16 == 0
     if isinstance(argument, int):
         return argument == 1, argument % 16 == 0, argument >> 31
-    return argument.base.dtype   # of a descriptor
+    return argument.base.dtype   # a TensorDescriptor

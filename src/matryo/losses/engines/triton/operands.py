@@ -1,6 +1,6 @@
-"""What the fused kernels are called with: tiles, and vectors as the hardware copies them.
+"""Arguments of the fused kernels: tile shapes, and x and y in the memory layout that TMA copies require.
 
-Everything here is computed once for a loss, however often its kernels run.
+They are computed once per pass, however often the kernels run.
 """
 
 from __future__ import annotations
@@ -19,172 +19,180 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from matryo.losses.engines.contract import Scores, spans
 from matryo.losses.engines.triton.launch import launch
 
-__all__ = ["Sweep", "Tile", "as_given", "descriptor", "flags", "lying", "numbers", "pieces", "readable", "width_of"]
+__all__ = [
+    "PrefixOperands", "Tile", "aligned", "aligned_rows", "ceil_div", "descriptor", "device_ints", "flags",
+    "padded_width", "unaligned",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Tile:
-    """The shape of a program's work."""
+    """The tile shape of a program, with its launch parameters."""
 
     rows: int
     columns: int
     ragged: int
-    """Columns of a step in the ragged part,"""
+    """Columns per step in the ragged part."""
     step: int
-    """and in the even part."""
+    """Columns per step in the even part."""
     warps: int
     stages: int
     group: int = 16
     registers: int | None = None
-    """At most so many a thread, where fewer than the compiler would take let more programs run at a time."""
+    """Maximum registers per thread. Fewer than the compiler would use let more programs run at once."""
 
     @property
     def constants(self) -> dict[str, int | None]:
-        """As the kernels call them."""
+        """The fields under the kernels' names."""
         shape = {"BM": self.rows, "BN": self.columns, "BR": self.ragged, "BK": self.step, "GROUP": self.group}
         return shape | {"num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers}
 
 
-class Sweep:
-    """The operands of a sweep over the columns, as the kernels read them, for some of the dims."""
+class PrefixOperands:
+    """The operands of the product loop over the columns of x and y, for a slice of the dims."""
 
     def __init__(self, scores: Scores, tile: Tile, levels: slice = slice(None)) -> None:
         dims, starts, x, y = scores.nesting.dims[levels], scores.starts[levels], scores.x, scores.y
-        plan = _plan(dims, starts if not scores.tied else None, tile.ragged, tile.step, x.element_size())
-        ragged = [_padded(one, ranges, tile.ragged) if ranges else None for one, ranges in ((x, plan.x), (y, plan.y))]
+        schedule = _schedule(dims, starts if not scores.tied else None, tile.ragged, tile.step, x.element_size())
+        ragged = [
+            _padded(side, ranges, tile.ragged) if ranges else None
+            for side, ranges in ((x, schedule.x), (y, schedule.y))
+        ]
         sides = list(zip(ragged, (x, y), (tile.rows, tile.columns), strict=True))
+        ragged_steps = sum(schedule.steps[: len(schedule.x)])
         self.arguments: tuple[Any, ...] = (
-            *(None if one is None else descriptor(one, count, tile.ragged) for one, _, count in sides),
-            *(descriptor(one, count, tile.step) for _, one, count in sides),
-            numbers(plan.ends, x.device), sum(plan.steps[: len(plan.x)]), sum(plan.steps[len(plan.x) :]), plan.start,
+            *(None if part is None else descriptor(part, count, tile.ragged) for part, _, count in sides),
+            *(descriptor(side, count, tile.step) for _, side, count in sides),
+            device_ints(schedule.ends, x.device), ragged_steps, sum(schedule.steps) - ragged_steps, schedule.start,
             scores.rows, scores.columns,
         )  # fmt: skip
-        """What both sweeping kernels begin with."""
+        """The first arguments of ``lse_kernel`` and ``gradient_kernel``."""
 
 
 @dataclass(frozen=True)
-class _Plan:
-    """How a sweep goes through the columns."""
+class _Schedule:
+    """The order in which the product loop reads the columns."""
 
     x: tuple[tuple[int, int], ...]
-    """What the ragged part takes of x: a range of columns a dim,"""
+    """The ragged part of x: one range of columns per dim."""
     y: tuple[tuple[int, int], ...]
-    """and of y."""
+    """The ragged part of y: one range of columns per dim."""
     steps: tuple[int, ...]
-    """How many steps each dim takes, in the ragged part first."""
+    """Steps per dim, those of the ragged part first."""
     start: int
-    """Where the even part begins."""
+    """The first column of the even part."""
 
     @cached_property
     def ends(self) -> tuple[int, ...]:
-        """After how many steps each dim ends; −1 for never."""
+        """The number of steps after which each dim is complete; then −1, which no step count equals."""
         return *accumulate(self.steps), -1
 
 
 @lru_cache(maxsize=256)
-def _plan(dims: tuple[int, ...], starts: tuple[int, ...] | None, ragged: int, step: int, size: int) -> _Plan:
-    """Of these dims, which have columns of their own in y where there are ``starts``; numbers take ``size`` bytes."""
-    blocks, even = list(pairwise((0, *dims))), len(dims)
+def _schedule(dims: tuple[int, ...], starts: tuple[int, ...] | None, ragged: int, step: int, size: int) -> _Schedule:
+    """The schedule for these dims. ``starts`` is None for tied dims; ``size`` is the bytes per element."""
+    blocks, whole = list(pairwise((0, *dims))), len(dims)
     if starts is None:
-        while even and (blocks[even - 1][1] - blocks[even - 1][0]) % step == 0:
-            even -= 1
-        if even and dims[even - 1] * size % 16:   # the hardware's copies would not begin there
-            even = len(dims)
-        x = y = tuple(blocks[:even])
+        while whole and (blocks[whole - 1][1] - blocks[whole - 1][0]) % step == 0:
+            whole -= 1
+        if whole and dims[whole - 1] * size % 16:   # TMA copies must start at a multiple of 16 bytes
+            whole = len(dims)
+        x = y = tuple(blocks[:whole])
     else:
         x = tuple((0, dim) for dim in dims)
         y = tuple((start, start + dim) for dim, start in zip(dims, starts, strict=True))
-    steps = [pieces(high - low, ragged) for low, high in x] + [(high - low) // step for low, high in blocks[even:]]
-    return _Plan(x, y, tuple(steps), dims[even - 1] if even else 0)
+    steps = [ceil_div(high - low, ragged) for low, high in x] + [(high - low) // step for low, high in blocks[whole:]]
+    return _Schedule(x, y, tuple(steps), dims[whole - 1] if whole else 0)
 
 
-@cache   # a recorded CUDA graph must find them on the device, whatever came after it
-def numbers(given: tuple[int, ...], device: torch.device) -> Tensor:
-    """A few numbers, where kernels read them."""
-    return torch.tensor(given, dtype=torch.int32, device=device)
+@cache   # never evicted: a recorded CUDA graph keeps reading the tensor
+def device_ints(values: tuple[int, ...], device: torch.device) -> Tensor:
+    """A small int32 tensor on the device, created once per value."""
+    return torch.tensor(values, dtype=torch.int32, device=device)
 
 
 def _padded(tensor: Tensor, ranges: tuple[tuple[int, int], ...], step: int) -> Tensor:
-    """Ranges of columns side by side, each padded with zeros to whole steps."""
+    """The given ranges of columns side by side, each padded with zeros to a multiple of ``step``."""
     sources = _sources(ranges, step, tensor.device)
-    found = tensor.new_empty(len(tensor), len(sources))
-    grid = pieces(len(tensor), 32), pieces(len(sources), 64)
+    out = tensor.new_empty(len(tensor), len(sources))
+    grid = ceil_div(len(tensor), 32), ceil_div(len(sources), 64)
     launch(
-        padded_kernel, grid, tensor, tensor.stride(0), sources, found, len(tensor), len(sources),
+        padded_kernel, grid, tensor, tensor.stride(0), sources, out, len(tensor), len(sources),
         ROWS=32, COLUMNS=64, num_warps=4,
     )  # fmt: skip
-    return found
+    return out
 
 
 @lru_cache(maxsize=256)
 def _sources(ranges: tuple[tuple[int, int], ...], step: int, device: torch.device) -> Tensor:
-    """Which column each one of a padded matrix comes from; −1 for none."""
-    found: list[int] = []
+    """The source column of each column of the padded matrix; −1 for padding."""
+    out: list[int] = []
     for low, high in ranges:
-        found += [*range(low, high), *[-1] * (-(high - low) % step)]
-    return numbers(tuple(found), device)
+        out += [*range(low, high), *[-1] * (-(high - low) % step)]
+    return device_ints(tuple(out), device)
 
 
 @triton.jit(do_not_specialize=["rows", "columns"])
-def padded_kernel(tensor, stride, sources, found, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Copy columns from where they come from."""
+def padded_kernel(tensor, stride, sources, out, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Copy each column from its source column; 0 for padding."""
     m, n = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     source, row = tl.load(sources + n, n < columns, -1)[None, :], m.to(tl.int64)[:, None]
     part = tl.load(tensor + row * stride + source, (m < rows)[:, None] & (source >= 0), 0.0)
-    tl.store(found + row * columns + n[None, :], part, (m < rows)[:, None] & (n < columns)[None, :])
+    tl.store(out + row * columns + n[None, :], part, (m < rows)[:, None] & (n < columns)[None, :])
 
 
-def readable(scores: Scores) -> Scores:
-    """The same with x and y lying as the hardware's copies of tiles want them: rows begin at multiples of 16 bytes.
+def aligned(scores: Scores) -> Scores:
+    """Return ``scores`` with x and y laid out for TMA copies: rows start at multiples of 16 bytes.
 
-    So do separate dims, as every product with one that does not takes much longer than this copy.
+    The columns of separate dims start at such multiples, too: a product with unaligned ones takes much longer than
+    this copy.
     """
-    whole = 16 // scores.y.element_size()
-    if any(start % whole for start in scores.starts):
-        scores = replace(scores, y=_padded(scores.y, _ranges(scores), whole), apart=whole)
-    return replace(scores, x=lying(scores.x), y=lying(scores.y))
+    multiple = 16 // scores.y.element_size()
+    if any(start % multiple for start in scores.starts):
+        scores = replace(scores, y=_padded(scores.y, _ranges(scores), multiple), alignment=multiple)
+    return replace(scores, x=aligned_rows(scores.x), y=aligned_rows(scores.y))
 
 
-def as_given(scores: Scores, y: Tensor) -> Tensor:
-    """A matrix that lies as y does in readable ``scores``, with nothing between the dims again."""
-    return y if scores.apart == 1 else _padded(y, _ranges(scores), 1)
+def unaligned(scores: Scores, y: Tensor) -> Tensor:
+    """Remove the padding between separate dims from ``y``, which has the layout of the aligned ``scores.y``."""
+    return y if scores.alignment == 1 else _padded(y, _ranges(scores), 1)
 
 
 def _ranges(scores: Scores) -> tuple[tuple[int, int], ...]:
     return tuple((of_y.start, of_y.stop) for _, of_y in spans(scores))
 
 
-def lying(tensor: Tensor) -> Tensor:
-    """A matrix, copied if it does not lie so."""
-    whole = 16 // tensor.element_size()
-    own = tensor.stride(1) == 1 and tensor.stride(0) >= tensor.shape[1]   # rows that share no memory
-    if own and tensor.stride(0) % whole == 0 and tensor.data_ptr() % 16 == 0:
+def aligned_rows(tensor: Tensor) -> Tensor:
+    """A matrix whose rows start at multiples of 16 bytes; a copy if needed."""
+    multiple = 16 // tensor.element_size()
+    disjoint_rows = tensor.stride(1) == 1 and tensor.stride(0) >= tensor.shape[1]   # contiguous, not overlapping
+    if disjoint_rows and tensor.stride(0) % multiple == 0 and tensor.data_ptr() % 16 == 0:
         return tensor
-    room = tensor.new_empty(tensor.shape[0], pieces(tensor.shape[1], whole) * whole)
-    return room[:, : tensor.shape[1]].copy_(tensor)
+    buffer = tensor.new_empty(tensor.shape[0], ceil_div(tensor.shape[1], multiple) * multiple)
+    return buffer[:, : tensor.shape[1]].copy_(tensor)
 
 
 def descriptor(tensor: Tensor, rows: int, columns: int) -> TensorDescriptor:
-    """For copies of tiles of so many rows and columns."""
+    """A TMA descriptor for copies of [rows, columns] tiles."""
     return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [rows, columns])
 
 
 def flags(scores: Scores) -> dict[str, Any]:
-    """What all kernels are compiled for."""
+    """The compile-time flags common to all kernels."""
     precision = "ieee"
-    if scores.x.dtype == torch.float32:   # by tensor cores as torch would, or three times over for full precision
+    if scores.x.dtype == torch.float32:   # TF32 if torch is set to it, else three TF32 products for full precision
         precision = "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "tf32x3"
     return {
-        "SCALED": scores.left is not None, "BIAS": scores.bias is not None, "RESTART": not scores.tied,
+        "SCALED": scores.left is not None, "BIAS": scores.bias is not None, "SEPARATE": not scores.tied,
         "PRECISION": precision,
     }  # fmt: skip
 
 
-def width_of(dim: int) -> int:
-    """How many columns a kernel reads at once that reads all of so many: a power of two, as much as a product takes."""
+def padded_width(dim: int) -> int:
+    """The columns a kernel loads to cover ``dim``: a power of two, at least the 16 that tl.dot needs."""
     return max(16, 1 << (dim - 1).bit_length())
 
 
-def pieces(length: int, size: int) -> int:
-    """How many pieces of a size a length takes. (Triton's own takes longer to call than to compute.)"""
+def ceil_div(length: int, size: int) -> int:
+    """⌈length / size⌉. (triton.cdiv has a high call overhead.)"""
     return -(-length // size)

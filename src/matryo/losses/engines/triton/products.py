@@ -1,4 +1,4 @@
-"""The gradients that pulls come to: matrix products, a block at a time, or a batch of blocks of one width."""
+"""The gradients of x and y from stored score gradients: one matrix product per block, batched over equal widths."""
 
 from __future__ import annotations
 
@@ -13,89 +13,89 @@ if TYPE_CHECKING:
 
     from matryo.losses.engines.contract import Scores
 
-__all__ = ["Into", "Products"]
+__all__ = ["Buffers", "Products"]
 
 
 @dataclass(frozen=True, eq=False)
-class Into:
-    """Where gradients are added up."""
+class Buffers:
+    """The tensors in which the gradients accumulate."""
 
     x: Tensor | None
-    """In float32."""
+    """[rows, width of x], float32."""
     y: Tensor | None
-    """In the dtype of y: each of its numbers is written once, with what all large dims give."""
+    """In the shape and dtype of y. Each element is written once, with the sum over all large dims."""
     y_small: Tensor | None
-    """What small dims give its first columns, in float32."""
+    """The part of the small dims, [columns, largest small dim], float32."""
     bias: Tensor | None
     left: Tensor | None
     right: Tensor | None
 
 
 class Products:
-    """The products of pulls with x and y, added to the gradients of both, for some columns at a time.
+    """Multiplies score gradients with x and y and adds the products to the gradients, one piece of columns at a time.
 
-    Everything is cut into pieces beforehand: on a slow host, cutting takes as long as asking for a product.
+    All views are made in advance: on a slow host, making a view takes as long as launching a product.
     """
 
-    def __init__(self, scores: Scores, into: Into, pulls: Tensor, lowest: int) -> None:
+    def __init__(self, scores: Scores, buffers: Buffers, grads: Tensor, lowest: int) -> None:
         runs = _runs(scores.nesting.dims[lowest:], scores.starts[lowest:], scores.tied)
-        self.parts = [_Part.of(run, scores, into, pulls) for run in runs]
+        self.parts = [_Part.of(run, scores, buffers, grads) for run in runs]
 
     def add(self, number: int) -> None:
-        """Add what the pulls give, now that they are those of this piece of the columns."""
+        """Add the products of the ``number``-th piece of columns, whose score gradients are in place."""
         for part in self.parts:
             part.add(number)
 
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """The operands of one run of blocks; those that have columns of the scores, in pieces."""
+    """The operands of one run of blocks; y and its gradient are split into pieces of columns."""
 
     x: Tensor
     into_x: Tensor | None
     y: tuple[Tensor, ...]
     into_y: tuple[Tensor, ...] | None
-    pulls: tuple[Tensor, Tensor]
-    """All, and those of the last piece, which may be narrower."""
+    grads: tuple[Tensor, Tensor]
+    """The score gradients of a full piece, and of the last one, which may be narrower."""
 
     @classmethod
-    def of(cls, run: _Run, scores: Scores, into: Into, pulls: Tensor) -> _Part:
-        width, pull = pulls.shape[2], pulls[run.first : run.first + run.count]
+    def of(cls, run: _Run, scores: Scores, buffers: Buffers, grads: Tensor) -> _Part:
+        width, grad = grads.shape[2], grads[run.first : run.first + run.count]
         if run.count == 1:
-            pull = pull[0]
+            grad = grad[0]
         return cls(
-            _columns(scores.x, run.x, run),
-            None if into.x is None else _columns(into.x, run.x, run),
-            _columns(scores.y, run.y, run).split(width, -2),
-            None if into.y is None else _columns(into.y, run.y, run).split(width, -2),
-            (pull, pull[..., : scores.columns % width or width]),
+            _run_columns(scores.x, run.x, run),
+            None if buffers.x is None else _run_columns(buffers.x, run.x, run),
+            _run_columns(scores.y, run.y, run).split(width, -2),
+            None if buffers.y is None else _run_columns(buffers.y, run.y, run).split(width, -2),
+            (grad, grad[..., : scores.columns % width or width]),
         )
 
     def add(self, number: int) -> None:
-        pull = self.pulls[number == len(self.y) - 1]
+        grad = self.grads[number == len(self.y) - 1]
         if self.into_x is not None:
-            _add_product(self.into_x, pull, self.y[number])
+            _add_product(self.into_x, grad, self.y[number])
         if self.into_y is not None:
-            (torch.mm if pull.dim() == 2 else torch.bmm)(pull.mT, self.x, out=self.into_y[number])
+            (torch.mm if grad.dim() == 2 else torch.bmm)(grad.mT, self.x, out=self.into_y[number])
 
 
 @dataclass(frozen=True)
 class _Run:
-    """Blocks of one width, side by side."""
+    """Adjacent blocks of equal width."""
 
     first: int
-    """The dim that adds the first of them."""
+    """The index of the dim that adds the first block."""
     count: int
     x: int
-    """Where they begin in x,"""
+    """The first column in x."""
     y: int
-    """and in y."""
+    """The first column in y."""
     width: int
 
 
 @lru_cache(maxsize=256)
 def _runs(dims: tuple[int, ...], starts: tuple[int, ...], tied: bool) -> tuple[_Run, ...]:
-    """All blocks, in runs."""
+    """Group the blocks of all dims into runs."""
     runs: list[_Run] = []
     for level, (dim, start) in enumerate(zip(dims, starts, strict=True)):
         begin = dims[level - 1] if tied and level else 0
@@ -107,16 +107,16 @@ def _runs(dims: tuple[int, ...], starts: tuple[int, ...], tied: bool) -> tuple[_
     return tuple(runs)
 
 
-def _columns(matrix: Tensor, start: int, run: _Run) -> Tensor:
-    """Those of a run: a matrix, or a batch of them."""
+def _run_columns(matrix: Tensor, start: int, run: _Run) -> Tensor:
+    """The columns of a run: [rows, width] for a single block, else [blocks, rows, width]."""
     part = matrix[:, start : start + run.count * run.width]
     return part if run.count == 1 else part.unflatten(1, (run.count, run.width)).transpose(0, 1)
 
 
-def _add_product(into: Tensor, a: Tensor, b: Tensor) -> None:
-    """into += a @ b, of matrices or batches, summed in float32 whatever a and b are."""
+def _add_product(buffers: Tensor, a: Tensor, b: Tensor) -> None:
+    """into += a @ b for matrices or batches, accumulated in float32 whatever the dtype of a and b."""
     add: Any = torch.ops.aten.addmm if a.dim() == 2 else torch.ops.aten.baddbmm
     if a.dtype == torch.float32 or not a.is_cuda:
-        add.out(into, a.float(), b.float(), out=into)
+        add.out(buffers, a.float(), b.float(), out=buffers)
     else:
-        add.dtype_out(into, a, b, torch.float32, out=into)
+        add.dtype_out(buffers, a, b, torch.float32, out=buffers)
