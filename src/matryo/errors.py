@@ -9,7 +9,8 @@
     │   ├── DataError               a dataset that is missing, empty or damaged
     │   │   └── ImageError          an image that cannot be decoded
     │   ├── EmbeddingsError         an embeddings folder that is missing, unfinished or damaged
-    │   └── IndexFolderError        an index folder that is missing, unfinished or damaged
+    │   ├── IndexFolderError        an index folder that is missing, unfinished or damaged
+    │   └── UnknownId (KeyError)    an id that the index does not have
     ├── RunError                    a run folder that cannot be continued or loaded
     ├── TrainingError               training went wrong (the loss is not finite, …)
     ├── StorageError (OSError)      the disk refused a write; nothing that was there is lost
@@ -44,6 +45,7 @@ __all__ = [
     "RunError",
     "StorageError",
     "TrainingError",
+    "UnknownId",
 ]
 
 _NOTHING = object()
@@ -83,6 +85,12 @@ class EmbeddingsError(InputError):
 
 class IndexFolderError(InputError):
     """An index folder is missing, unfinished or damaged."""
+
+
+class UnknownId(InputError, KeyError):
+    """An id that the index does not have."""
+
+    __str__ = Exception.__str__   # KeyError would print the message in quotes
 
 
 class RunError(MatryoError):

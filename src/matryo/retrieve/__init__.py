@@ -1,8 +1,9 @@
-"""Retrieval: few dims first, more for those that are left."""
+"""Retrieval: search few dims first, then re-rank the shortlist with more."""
 
 from matryo.retrieve.engines.execute import NUMPY, Engine, Hits, execute
 from matryo.retrieve.engines.numpy.scan import first_stage
 from matryo.retrieve.engines.numpy.shortlist import Shortlist, rerank
+from matryo.retrieve.engines.request import Request
 from matryo.retrieve.index import Index
 from matryo.retrieve.plan.plan import Plan, Precision, Stage
 from matryo.retrieve.vectors.blocks import Blocks, Int8Block
@@ -19,6 +20,7 @@ __all__ = [
     "Metric",
     "Plan",
     "Precision",
+    "Request",
     "Shortlist",
     "Stage",
     "execute",

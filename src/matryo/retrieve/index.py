@@ -1,51 +1,64 @@
-"""Index: vectors in a folder that are searched with few dims first, and more for those that are left.
+"""Index: a folder of vectors, searched with few dims first and with more dims for the shortlist.
 
 >>> import tempfile
->>> from matryo.nesting import Nesting
->>> index = Index.create(f"{tempfile.mkdtemp()}/mine", nesting=Nesting([2, 4]))
+>>> index = Index.create(f"{tempfile.mkdtemp()}/mine", nesting=[2, 4])
 >>> index.add([[3, 4, 0, 0], [0, 1, 1, 0], [4, 3, 0, 1]], ids=["a", "b", "c"])
 ['a', 'b', 'c']
 >>> index.search([3, 4, 0, 0], k=2).ids.tolist()
 [['a', 'c']]
 >>> index.search([3, 4, 0, 0], k=2, plan=Plan.adaptive(2, 4, keep=2, k=2)).scores.round(2)
 array([[1.  , 0.94]], dtype=float32)
+>>> "a" in index, index["a"].vector.tolist()
+(True, [3.0, 4.0, 0.0, 0.0])
 """
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from matryo.arrays import as_array
 from matryo.errors import EmbeddingsError, InputError
+from matryo.nesting import as_nesting
+from matryo.retrieve.description import Description, describe, outline_guides
 from matryo.retrieve.engines.execute import Hits
-from matryo.retrieve.guides.guided import KINDS, Guided, build_guide
-from matryo.retrieve.guides.partition import tile_dim
-from matryo.retrieve.plan.plan import Plan, Stage
+from matryo.retrieve.guides import GUIDES
+from matryo.retrieve.guides.guided import Guided
+from matryo.retrieve.plan.choice import as_plan
+from matryo.retrieve.plan.plan import Plan
 from matryo.retrieve.store import Store
+from matryo.retrieve.store.opening import index_exists
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
     from typing import Self
 
     from matryo.nesting import Nesting
+    from matryo.retrieve.guides import Guide
     from matryo.retrieve.plan.choice import Choice, Cost
     from matryo.retrieve.store import Snapshot
+    from matryo.retrieve.vectors.blocks import Blocks
     from matryo.retrieve.vectors.metric import Metric
 
     Array = np.ndarray[Any, np.dtype[Any]]
     Floats = np.ndarray[Any, np.dtype[np.float32]]
 
-__all__ = ["Index"]
+__all__ = ["Entry", "Index"]
 
-_PROBES = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15)   # shares of the rows that a planner tries to visit
-_EFS = (16, 32, 64, 128, 256, 512)   # candidates that it tries to hold
+
+class Entry(NamedTuple):
+    """A stored vector [d] and its payload."""
+
+    vector: Floats
+    payload: dict[str, Any]
+
 
 class Index:
-    """A store of vectors that can be searched; make one with :meth:`create` or :meth:`open`."""
+    """A searchable store of vectors; make one with :meth:`create` or :meth:`open`."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -55,127 +68,158 @@ class Index:
     def create(
         cls,
         folder: str | Path,
-        nesting: Nesting,
+        nesting: Nesting | Iterable[int],
         *,
         metric: Metric = "cosine",
         dtype: str = "float32",
         int8_up_to: int = 0,
     ) -> Index:
-        """Make an empty index in a new folder, open for writing.
+        """Create an empty index in a new folder, open for writing.
 
-        Vectors lie in the blocks of ``nesting``, so its dims are those that a plan may read. Blocks up to
-        ``int8_up_to`` are kept in 8 bits too, for first stages that read a quarter of the bytes.
+        ``nesting`` is a nesting or a list of dims: the dims that a plan can read, the last one that of the vectors.
+        Blocks up to ``int8_up_to`` also get 8-bit copies, for first stages that read a quarter of the bytes.
         """
-        return cls(Store.create(folder, nesting, dtype=dtype, int8_up_to=int8_up_to, metric=metric))
+        store = Store.create(folder, as_nesting(nesting), dtype=dtype, int8_up_to=int8_up_to, metric=metric)
+        return cls(store)
 
     @classmethod
     def open(cls, folder: str | Path, *, writable: bool = False) -> Index:
-        """Open an index: for reading, beside a writer and other readers, or as its only writer."""
+        """Open an index for reading (any number of processes), or with ``writable`` as its only writer."""
         return cls(Store.open(folder, writable=writable))
+
+    @staticmethod
+    def exists(folder: str | Path) -> bool:
+        """Whether ``folder`` holds an index."""
+        return index_exists(Path(folder))
+
+    def describe(self) -> Description:
+        """The size, settings, guides and payload fields of the index."""
+        return describe(self.store)
 
     @property
     def nesting(self) -> Nesting:
-        """The dims that a plan may read."""
+        """The dims that a plan can read."""
         return self.store.about.nesting
 
     @property
     def metric(self) -> Metric:
-        """How vectors are compared: "cosine", "ip" or "l2"; a larger score is nearer."""
+        """The metric: "cosine", "ip" or "l2". A larger score is always nearer."""
         return self.store.about.metric
 
     @property
     def count(self) -> int:
-        """How many vectors there are."""
+        """The number of vectors."""
         return len(self.store)
 
     @property
     def dtype(self) -> str:
-        """What vectors are stored as in full precision."""
+        """The dtype of the stored vectors."""
         return self.store.about.dtype
+
+    @property
+    def ids(self) -> Array:
+        """All ids, in the order of insertion."""
+        return self.store.snapshot().ids()
 
     def __len__(self) -> int:
         return self.count
 
     def __repr__(self) -> str:
-        return f"Index({str(self.store.path)!r}, {len(self):,} × {self.nesting.dim}, {self.metric})"
+        name = f"Index({str(self.store.path)!r})"
+        if self.store.closed:
+            return f"{name}: closed"
+        guides = outline_guides({kind: options.get("dim") for kind, options in self.store.wanted().items()})
+        return (f"{name}: {len(self):,} × {self.nesting.dim}, {self.metric}, {self.dtype}\n"
+                f"  dims {', '.join(map(str, self.nesting.dims))}; guides: {guides or 'none'}")  # fmt: skip
+
+    def __contains__(self, id: object) -> bool:
+        return id in self.store
+
+    def __getitem__(self, id: int | str) -> Entry:
+        (vector,), (payload,) = self.store.get([id])
+        return Entry(vector, payload)
 
     def add(self, vectors: Any, ids: Any = None, payload: Any = None) -> list[int] | list[str]:
-        """Add vectors, durably; ids are by default 0, 1, 2, …, a payload is a dict of JSON values a vector."""
+        """Add vectors durably and return their ids.
+
+        ``vectors`` is an array, lists, a table of numbers or a column of lists. Ids are 0, 1, 2, … by default.
+        ``payload`` is a list of dicts, one per vector, or a table; numpy scalars and dates are converted.
+        """
         return self.store.add(vectors, ids, payload)
 
     def add_batches(self, batches: Iterable[Any]) -> int:
-        """Add one batch after the other, each durably; returns how many vectors there were."""
+        """Add batches one by one, each durably, and return the number of vectors."""
         return self.store.add_batches(batches)
 
     def upsert(self, vectors: Any, ids: Any, payload: Any = None) -> None:
-        """Add vectors, or replace those whose ids are there."""
+        """Add vectors; vectors with existing ids are replaced."""
         self.store.upsert(vectors, ids, payload)
 
     def delete(self, ids: Any) -> None:
-        """Remove vectors; every id must be there."""
+        """Remove vectors by id; all ids must exist."""
         self.store.delete(ids)
 
     def get(self, ids: Any) -> tuple[Floats, list[dict[str, Any]]]:
-        """Vectors [n, d] and payloads, by id."""
+        """Vectors [n, d] and payloads by id; all ids must exist."""
         return self.store.get(ids)
 
     def search(
         self,
         queries: Any,
         k: int = 10,
-        plan: Plan | None = None,
+        plan: Plan | Choice | Mapping[str, Any] | str | Path | None = None,
         exact: bool = False,
         where: Mapping[str, Any] | None = None,
         threads: int = 1,
     ) -> Hits:
-        """The ``k`` nearest of each query, [queries, k], nearest first; of equal scores the one added first.
+        """Return the ``k`` nearest vectors of each query, [queries, k], nearest first; ties in order of insertion.
 
-        Without a ``plan``, and with ``exact``, it is the ``k`` nearest at full dim that are found; a sketch (see
-        :meth:`build`) spares reading most vectors. ``where`` restricts the search to payloads that match
-        (``{"year": {"$gte": 2020}}``). Where there are fewer than ``k``, scores are −∞ and ids −1 or "". A single
-        query may be one-dimensional; many are shared by ``threads``.
+        Without a ``plan``, or with ``exact``, the search is exact at full dim; with a sketch (see :meth:`build`) it
+        reads few of the vectors. ``plan`` is a plan, a choice of :meth:`plan`, or the path of a saved plan. ``where``
+        restricts the search to matching payloads (``{"year": {"$gte": 2020}}``). If fewer than ``k`` match, the
+        remaining scores are −∞ and the ids −1 or "". A single query may be one-dimensional. ``threads`` share the
+        queries.
         """
         if threads < 1:
-            raise InputError("threads must be at least 1", got=threads, cure="use as many as there are cores")
+            raise InputError("threads must be at least 1", got=threads, cure="pass threads=1 or more")
         if exact and plan is not None:
-            raise InputError("an exact search has no plan", got=plan, cure="give a plan, or exact=True")
-        asked = np.asarray(queries)
-        asked = asked[None] if asked.ndim == 1 else asked
+            raise InputError("an exact search takes no plan", got="plan and exact=True", cure="drop one of them")
+        stages = None if plan is None else as_plan(plan)
+        vectors = _as_vectors(queries)
+        if where is not None:
+            self.store.check_fields(where)
         while True:
             now = self.store.snapshot()
             snapshot = now if where is None else self.store.where(where)
             try:
-                return self._shared(snapshot, asked, k, plan, min(threads, max(1, len(asked))))
+                return self._shared(snapshot, vectors, k, stages, min(threads, max(1, len(vectors))))
             except (EmbeddingsError, OSError):
-                # A guide may have been replaced since; what is damaged stays so.
+                # Another process may have replaced a guide. If the index is unchanged, the error is real.
                 if self.store.snapshot() is now:
                     raise
 
-    def build(
-        self, *, sketch: bool | None = None, partition: int | bool | None = None, graph: int | None = None
-    ) -> None:
-        """Make the guides that speed searches up, for what has none yet; they are part of the index from then on.
+    def build(self, **guides: int | bool | None) -> None:
+        """Build the guides that speed up searches, for every segment that has none yet.
 
-        ``sketch`` is for exact search, ``partition`` for plans with ``probe`` and for first stages in int8 (a dim of
-        the nesting, or True for one chosen), ``graph`` for plans with ``ef`` (a dim; needs faiss). Without any, those
-        that were asked for before, or else a sketch and partitions. What is added later has none until the next call,
-        and is scanned until then.
+        ``sketch=True`` is for exact search, ``partition=dim`` (IVF) for plans with ``probe`` and first stages in int8
+        (True selects a dim), ``graph=dim`` (HNSW, needs faiss) for plans with ``ef``. Without arguments, the guides
+        built before are completed; a new index gets a sketch and partitions. Vectors added later are scanned until
+        the next call.
         """
-        if sketch is partition is graph is None:
-            wanted = self.store.wanted()
-            sketch, partition, graph = (wanted.get(kind, {}).get("dim", kind in wanted) for kind in KINDS)
-            if not wanted:
-                sketch = partition = True
-        dims = {"partition": tile_dim(self.nesting) if partition is True else partition, "graph": graph}
-        for asked in filter(None, dims.values()):
-            Plan.single(asked).check_fits(self.nesting)
-        for kind, dim in {"sketch": sketch, **dims}.items():
-            if dim:
-                fields = {} if kind == "sketch" else {"dim": dim}
-                self.store.build(kind, fields, partial(build_guide, kind, self.metric, fields))
+        for kind in guides:
+            if kind not in GUIDES:
+                raise InputError(f"guides are {', '.join(GUIDES)}", got=kind, cure="index.build(sketch=True)")
+        given = {kind: value for kind, value in guides.items() if value is not None}
+        wanted = {} if given else self.store.wanted()
+        if not wanted:
+            given = given or {kind: True for kind, guide in GUIDES.items() if guide.default}
+            wanted = {kind: GUIDES[kind].options(self.nesting, value) for kind, value in given.items() if value}
+        for kind, guide in GUIDES.items():
+            if kind in wanted:
+                self.store.build(kind, wanted[kind], partial(_write_guide, guide, self.metric, wanted[kind]))
 
     def to(self, device: str | None) -> Index:
-        """Search on a ``device`` of torch, such as "cuda", from now on; None searches with the processor again."""
+        """Run later searches on a torch ``device`` such as "cuda"; None returns to the CPU."""
         engine = None
         if device is not None:
             from matryo.retrieve.engines.torch.engine import torch_engine
@@ -197,7 +241,7 @@ class Index:
         seed: int = 0,
         progress: bool = True,
     ) -> Choice:
-        """The cheapest plan that finds ``recall`` of the ``k`` nearest, on queries like these, with ``confidence``.
+        """Choose the cheapest plan that finds ``recall`` of the ``k`` nearest, for queries like these.
 
         See :func:`matryo.retrieve.plan.planner.choose`.
         """
@@ -210,74 +254,72 @@ class Index:
 
     @property
     def openings(self) -> Sequence[Plan]:
-        """The first stages that plans of this index may have, for the planner."""
+        """The first stages that this index supports, for the planner."""
         from matryo.retrieve.plan.planner import openings
 
         wanted, nesting = self.store.wanted(), self.nesting
-        found = [*openings(nesting, int8=[dim for dim in nesting.dims if dim <= self.store.about.int8_up_to])]
-        if "partition" in wanted:
-            tiles = Stage(wanted["partition"]["dim"], 1, "int8")
-            found += [Plan((tiles,), probe=probe) for probe in (None, *_PROBES)]
-        if "graph" in wanted:
-            found += [Plan((Stage(wanted["graph"]["dim"], 1),), ef=ef) for ef in _EFS]
-        return tuple(dict.fromkeys(found))
+        stages = [*openings(nesting, int8=[dim for dim in nesting.dims if dim <= self.store.about.int8_up_to])]
+        for kind, guide in GUIDES.items():
+            if kind in wanted:
+                stages += guide.openings(wanted[kind])
+        return tuple(dict.fromkeys(stages))
 
     def sample(self, count: int, seed: int) -> tuple[Array, Array]:
-        """So many vectors drawn at random: ids and vectors."""
-        ids = self.store.snapshot().ids()
+        """Ids and vectors of ``count`` random rows."""
+        ids = self.ids
         chosen = np.sort(np.random.default_rng(seed).choice(len(ids), count, replace=False))
         return ids[chosen], self.get(ids[chosen].tolist())[0]
 
     def compact(self) -> None:
-        """Write what is alive into as few files as possible, give back the space of the rest, and guide all of it."""
+        """Rewrite the index into as few files as possible, free deleted space, and complete the guides."""
         self.store.compact()
         if self.store.wanted():
             self.build()
 
     def _shared(self, snapshot: Snapshot, queries: Array, k: int, plan: Plan | None, threads: int) -> Hits:
-        """A part of the queries for each thread; kernels and products let the others run."""
+        """Split the queries between threads; kernels and matrix products release the GIL."""
         if threads == 1:
             return self._search(snapshot, queries, k, plan)
         with ThreadPoolExecutor(threads) as pool:
-            found = list(pool.map(lambda part: self._search(snapshot, part, k, plan), np.array_split(queries, threads)))
-        return Hits(np.concatenate([one.ids for one in found]), np.concatenate([one.scores for one in found]))
+            parts = list(pool.map(lambda part: self._search(snapshot, part, k, plan), np.array_split(queries, threads)))
+        return Hits(np.concatenate([hits.ids for hits in parts]), np.concatenate([hits.scores for hits in parts]))
 
     def _search(self, snapshot: Snapshot, queries: Array, k: int, plan: Plan | None) -> Hits:
-        """Every segment by itself, and the best of all."""
+        """Search each segment, and merge the best hits."""
         self._check_guide(snapshot, plan)
         ids: list[Array] = []
         scores: list[Floats] = []
         for segment in snapshot.segments:
-            rows, found = self._guided.search(segment, queries, plan, k)
-            ids.append(np.where(rows < 0, _nothing(segment.ids.take([0])), segment.ids.take(np.maximum(rows, 0))))
-            scores.append(found)
+            rows, row_scores = self._guided.search(segment, queries, plan, k)
+            ids.append(np.where(rows < 0, _no_id(segment.ids.take([0])), segment.ids.take(np.maximum(rows, 0))))
+            scores.append(row_scores)
         if not ids:
             (plan or Plan.single(self.nesting.dim)).for_k(k).check_fits(self.nesting)
             return Hits(np.full((len(queries), k), -1), np.full((len(queries), k), -np.inf, np.float32))
         if len(ids) == 1:
             return Hits(ids[0], scores[0])
-        every, worth = np.concatenate(ids, axis=1), np.concatenate(scores, axis=1)
-        # Stable: segments follow each other in the order of insertion, which decides between equal scores.
-        best = np.argsort(-worth, axis=1, kind="stable")[:, :k]
-        return Hits(np.take_along_axis(every, best, axis=1), np.take_along_axis(worth, best, axis=1))
+        all_ids, all_scores = np.concatenate(ids, axis=1), np.concatenate(scores, axis=1)
+        # The sort is stable and segments are in the order of insertion, which decides ties.
+        best = np.argsort(-all_scores, axis=1, kind="stable")[:, :k]
+        return Hits(np.take_along_axis(all_ids, best, axis=1), np.take_along_axis(all_scores, best, axis=1))
 
     def _check_guide(self, snapshot: Snapshot, plan: Plan | None) -> None:
-        for name, kind in (("probe", "partition"), ("ef", "graph")):
-            asked = getattr(plan, name, None)
+        for kind, guide in GUIDES.items():
+            value = None if plan is None or guide.plan_field is None else getattr(plan, guide.plan_field)
             built = any(kind in segment.guides for segment in snapshot.segments)
-            if plan is not None and asked is not None and not built and kind not in self.store.wanted():
+            if plan is not None and value is not None and not built and kind not in self.store.wanted():
                 raise InputError(
-                    f"a plan with {name} needs an index with a {kind}",
-                    got=f"{name}={asked}",
+                    f"a plan with {guide.plan_field} needs an index with a {kind}",
+                    got=f"{guide.plan_field}={value}",
                     cure=f"index.build({kind}={plan.stages[0].dim})",
                 )
 
     def verify(self) -> None:
-        """Read every byte and raise, naming the file, where a checksum differs."""
+        """Read every byte; raise an error that names the file if a checksum differs."""
         self.store.verify()
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self.store.close()
 
     def __enter__(self) -> Self:
@@ -287,6 +329,23 @@ class Index:
         self.close()
 
 
-def _nothing(like: Array) -> Array:
-    """The id of no vector at all."""
+def _write_guide(guide: type[Guide], metric: Metric, options: Mapping[str, Any], blocks: Blocks, folder: Path) -> None:
+    guide.of(blocks, metric, **options).write(folder)
+
+
+def _as_vectors(queries: Any) -> Array:
+    """Queries as an array [n, d]; a single query may be one-dimensional."""
+    first = queries[0] if isinstance(queries, list | tuple) and queries else queries
+    if isinstance(first, str | bytes):
+        raise InputError(
+            "an index holds vectors, not texts",
+            got=f"{first!r:.60}",
+            cure='encode the queries with the model of the index: matryo.load("runs/mine").encode(["a cat"])',
+        )
+    array = as_array(queries, "queries", EmbeddingsError)
+    return array[None] if array.ndim == 1 else array
+
+
+def _no_id(like: Array) -> Array:
+    """The id that stands for "no vector", in the type of ``like``."""
     return np.array("" if like.dtype.kind == "U" else -1, like.dtype)

@@ -178,27 +178,27 @@ def test_what_is_given_is_data(store: Store, text: str) -> None:
     [
         ([], "where must be a dict"),
         ({"$and": [1]}, "where must be a dict"),
-        ({"a": {}}, "a key must be given a value or operators"),
-        ({"a": {"b": 1}}, r"an operator must be one of .* reach into a nested object with dots"),
+        ({"a": {}}, "a field needs a value or an operator"),
+        ({"a": {"b": 1}}, r"an operator must be one of .* write nested fields with dots"),
         ({"a": {"$like": "x"}}, "an operator must be one of"),
-        ({"$nor": []}, "a key must be names joined by dots"),
-        ({"": 1}, "a key must be names"),
-        ({"a..b": 1}, "a key must be names"),
-        ({'a"b': 1}, "a key must be names"),
-        ({"a\\b": 1}, "a key must be names"),
-        ({"a\n": 1}, "a key must be names"),
-        ({"\ud800": 1}, "a key must be names"),
-        ({1: 1}, "a key must be names"),
-        ({"a": [1]}, "values must be strings"),
-        ({"a": float("nan")}, "values must be strings"),
-        ({"a": {"$in": "abc"}}, r"\$in must be given a list"),
-        ({"$or": {}}, r"\$or must be given a list"),
-        ({"a": {"$in": [{}]}}, "values must be strings"),
-        ({"a": {"$gt": None}}, r"\$gt must be given a number or a string"),
-        ({"a": {"$lt": True}}, r"\$lt must be given a number or a string"),
+        ({"$nor": []}, "a field must be names joined by dots"),
+        ({"": 1}, "a field must be names"),
+        ({"a..b": 1}, "a field must be names"),
+        ({'a"b': 1}, "a field must be names"),
+        ({"a\\b": 1}, "a field must be names"),
+        ({"a\n": 1}, "a field must be names"),
+        ({"\ud800": 1}, "a field must be names"),
+        ({1: 1}, "a field must be names"),
+        ({"a": [1]}, "values must be valid text"),
+        ({"a": float("nan")}, "values must be valid text"),
+        ({"a": {"$in": "abc"}}, r"\$in needs a list"),
+        ({"$or": {}}, r"\$or needs a list"),
+        ({"a": {"$in": [{}]}}, "values must be valid text"),
+        ({"a": {"$gt": None}}, r"\$gt needs a number, a string or a date"),
+        ({"a": {"$lt": True}}, r"\$lt needs a number, a string or a date"),
         ({"a": {"$exists": 1}}, r"\$exists must be True or False"),
         ({"a": 2**63}, "integers must fit in 64"),
-        ({"a": "\ud800"}, "strings must be valid Unicode"),
+        ({"a": "\ud800"}, "values must be valid text"),
         ({"$or": [{"a": n} for n in range(201)]}, r"at most 200 conditions.*use \$in"),
     ],
 )
@@ -215,5 +215,5 @@ def test_the_most_conditions_that_are_taken(store: Store) -> None:
     for _ in range(11):
         deep = {"b": {"$ne": 1}, "$or": [{"$and": []}, deep]} if _ % 2 else {"$not": {"b": 1}, "$and": [deep]}
     assert store.where(deep).ids().tolist() == [0, 1]
-    with pytest.raises(InputError, match="at most 12 deep"):
+    with pytest.raises(InputError, match="at most 12 levels deep"):
         store.where({"$not": deep})

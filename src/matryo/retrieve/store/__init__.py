@@ -1,4 +1,4 @@
-"""The index as a store: ids, payloads and a commit record in SQLite, vectors in segments that never change."""
+"""The storage of an index: ids, payloads and the commit record in SQLite, vectors in immutable segments."""
 
 from matryo.retrieve.store.batch import Batch
 from matryo.retrieve.store.segments.segment import Ids, Limits, Segment

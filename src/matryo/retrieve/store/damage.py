@@ -1,4 +1,4 @@
-"""The one error for a file of an index that does not hold what was written."""
+"""The error for a damaged file of an index."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ __all__ = ["damaged"]
 
 
 def damaged(path: Path, found: object) -> IndexFolderError:
-    """The error for a file that does not hold what was written."""
-    return IndexFolderError(f"{path} is damaged", got=found, cure="restore the index from a copy, or build it again")
+    """The error for a file whose content differs from what was written."""
+    return IndexFolderError(f"{path} is damaged", got=found, cure="restore the index from a backup, or create it again")

@@ -1,6 +1,6 @@
-"""Guides of segments: folders beside the vectors that lead a search. All of them can be made again from these.
+"""Guides of segments on disk: folders beside the vectors, from which they can always be built again.
 
-A guide counts once its record is committed, as a segment does, and goes when its segment goes.
+Like a segment, a guide exists once its record is committed. It is removed together with its segment.
 """
 
 from __future__ import annotations
@@ -20,42 +20,42 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-__all__ = ["place_of", "sweep_guides", "verify_guide", "write_guide"]
+__all__ = ["guide_folder", "sweep_guides", "verify_guide", "write_guide"]
 
 _GUIDES = "guides"
 
 
-def place_of(root: Path, name: str) -> Path:
-    """The folder of a guide."""
+def guide_folder(root: Path, name: str) -> Path:
+    """Return the folder of a guide."""
     return root / _GUIDES / name
 
 
 def write_guide(
     root: Path, segment: str, kind: str, fields: Mapping[str, Any], write: Callable[[Path], None]
 ) -> GuideRecord:
-    """Have a guide written to a new folder; it counts when the record is committed."""
-    name = f"{kind}-{secrets.token_hex(8)}"   # never used again, so no reader can take one for another
-    place = place_of(root, name)
-    with storage(place):
-        place.parent.mkdir(exist_ok=True)
-        write(place)
-    return GuideRecord(name, segment, kind, dict(fields), sha256(place / f"{kind}.json"))
+    """Let ``write`` fill a new folder, and return the record to commit."""
+    name = f"{kind}-{secrets.token_hex(8)}"   # never reused: a reader cannot take a new guide for an old one
+    folder = guide_folder(root, name)
+    with storage(folder):
+        folder.parent.mkdir(exist_ok=True)
+        write(folder)
+    return GuideRecord(name, segment, kind, dict(fields), sha256(folder / f"{kind}.json"))
 
 
 def verify_guide(root: Path, record: GuideRecord) -> None:
-    """Read every byte of a guide and raise, naming the file, where a checksum differs."""
-    place, header = place_of(root, record.name), f"{record.kind}.json"
-    if not (place / header).is_file() or sha256(place / header) != record.header:
-        raise damaged(place / header, "other bytes than were written")
+    """Read every byte of a guide; raise an error that names the file if a checksum differs."""
+    folder, header = guide_folder(root, record.name), f"{record.kind}.json"
+    if not (folder / header).is_file() or sha256(folder / header) != record.header:
+        raise damaged(folder / header, "other bytes than were written")
     try:
-        verify_arrays(place, header)
+        verify_arrays(folder, header)
     except EmbeddingsError as error:
         raise IndexFolderError(str(error)) from error
 
 
 def sweep_guides(root: Path, records: Sequence[GuideRecord]) -> None:
-    """Remove the folders that no record names: left by a kill, or replaced."""
-    known = {record.name for record in records}
+    """Remove the folders without a record: guides that were replaced, or whose writer was killed."""
+    names = {record.name for record in records}
     for entry in (root / _GUIDES).glob("*"):
-        if entry.is_dir() and entry.name not in known:
+        if entry.is_dir() and entry.name not in names:
             shutil.rmtree(entry, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Opening an index folder: any number of readers, and a writer that no other can join."""
+"""Open an index folder: any number of readers, at most one writer."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from matryo.retrieve.store.sql.database import DATABASE, Database
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Opened", "open_reader", "open_writer"]
+__all__ = ["Opened", "index_exists", "open_reader", "open_writer"]
 
 
 @dataclass(frozen=True)
 class Opened:
-    """What a store works with; ``lock`` is the handle that keeps other writers out, None for a reader."""
+    """An open folder; ``lock`` is the handle that excludes other writers, None for a reader."""
 
     path: Path
     about: About
@@ -29,8 +29,20 @@ class Opened:
     lock: int | None
 
 
+def index_exists(path: Path) -> bool:
+    """Whether ``path`` holds an index, and not only the files of a creation that was killed."""
+    if not (path / DATABASE).is_file():
+        return False
+    database = Database(path / DATABASE, "ro")
+    try:
+        with database.reading():
+            return records.exists(database)
+    finally:
+        database.close()
+
+
 def open_reader(path: Path) -> Opened:
-    """Open the index at ``path`` for reading, which needs no lock."""
+    """Open the index at ``path`` for reading; this takes no lock."""
     _check_there(path)
     database = Database(path / DATABASE, "ro")
     try:
@@ -41,7 +53,7 @@ def open_reader(path: Path) -> Opened:
 
 
 def open_writer(path: Path, new: About | None = None) -> Opened:
-    """Open the index at ``path`` as its only writer, or create it there as ``new``."""
+    """Open the index at ``path`` as its only writer, or create it with the settings ``new``."""
     if new is None:
         _check_there(path)
     else:
@@ -74,7 +86,7 @@ def _lay_out(database: Database, about: About) -> None:
     with database.writing():
         if records.exists(database):
             raise IndexFolderError(
-                f"{database.path.parent} holds an index, which is kept", cure="open it, or choose another folder"
+                f"{database.path.parent} already holds an index", cure="use Index.open, or choose another folder"
             )
         records.create(database, about)
     sync_folder(database.path.parent)
@@ -83,15 +95,16 @@ def _lay_out(database: Database, about: About) -> None:
 
 def _check_there(path: Path) -> None:
     if not (path / DATABASE).is_file():
-        raise IndexFolderError(f"an index must have a file {DATABASE}", got=path, cure="check the path, or create it")
+        cure = "check the path, or create one: matryo index FOLDER SOURCE"
+        raise IndexFolderError("there is no index in this folder", got=path, cure=cure)
 
 
 def _check_free(path: Path) -> None:
-    ours = {DATABASE + end for end in ("", "-wal", "-shm")}   # a creation that was killed leaves these
-    strange = sorted(entry.name for entry in path.iterdir() if entry.name not in ours)
-    if strange and not (path / DATABASE).exists():
-        found = ", ".join(strange[:4])
-        raise IndexFolderError(f"{path} must be free for an index", got=found, cure="choose another folder")
+    ours = {DATABASE + end for end in ("", "-wal", "-shm")}   # left by a creation that was killed
+    foreign = sorted(entry.name for entry in path.iterdir() if entry.name not in ours)
+    if foreign and not (path / DATABASE).exists():
+        listed = ", ".join(foreign[:4])
+        raise IndexFolderError(f"{path} must be empty for a new index", got=listed, cure="choose another folder")
 
 
 def _lock(path: Path) -> int:

@@ -1,4 +1,4 @@
-"""What a reader sees: the rows of one commit, in segments that never change, whatever the writer does next."""
+"""A snapshot: the rows of one commit, in immutable segments. Later writes do not change it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from matryo.retrieve.store.guides import place_of
+from matryo.retrieve.store.guides import guide_folder
 from matryo.retrieve.store.segments.pieces import Piece
 from matryo.retrieve.store.segments.segment import Ids, Segment, open_segment
 from matryo.retrieve.store.sql import records
@@ -32,28 +32,28 @@ _STEP_BYTES = 64 << 20
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """The rows of one commit. Segments follow each other in the order of insertion."""
+    """The rows of one commit. Segments are in the order of insertion."""
 
     about: About
     segments: tuple[Segment, ...]
 
     @property
     def count(self) -> int:
-        """How many rows count."""
+        """The number of live rows."""
         return sum(len(segment) if segment.alive is None else int(segment.alive.sum()) for segment in self.segments)
 
     @property
     def text_ids(self) -> bool:
-        """Whether ids are strings; False where there are none."""
+        """Whether ids are strings; False in an empty snapshot."""
         return any(segment.ids.text is not None for segment in self.segments)
 
     def ids(self) -> Array:
-        """The id of every row that counts, in the order of insertion."""
+        """The ids of all live rows, in the order of insertion."""
         parts = [segment.ids.take(segment.positions) for segment in self.segments]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def vectors(self, rows: Rows) -> Floats:
-        """The vectors of rows by their numbers, which must be there, as float32 [rows, d]."""
+        """The vectors of existing row numbers, as float32 [rows, d]."""
         out = np.empty((len(rows), self.about.nesting.dim), np.float32)
         for segment in self.segments:
             at = np.minimum(np.searchsorted(segment.rows, rows), len(segment) - 1)
@@ -62,7 +62,7 @@ class Snapshot:
         return out
 
     def among(self, rows: Rows) -> Snapshot:
-        """The same commit, in which of the rows that count only those numbered in ``rows`` do."""
+        """This snapshot restricted to ``rows``."""
         kept = []
         for segment in self.segments:
             mask = _lies_in(segment.rows, rows)
@@ -70,7 +70,7 @@ class Snapshot:
         return replace(self, segments=tuple(kept))
 
     def pieces(self) -> Iterator[Piece]:
-        """Every row that counts, in order, 64 MB at a time."""
+        """All live rows in order, 64 MB at a time."""
         dim = self.about.nesting.dim
         step = max(1, _STEP_BYTES // (4 * dim))
         for segment in self.segments:
@@ -81,20 +81,20 @@ class Snapshot:
 
 
 class Loader:
-    """Make the snapshot of the commit that a transaction sees; segments that are open already stay so."""
+    """Load snapshots; segments that are already open are reused."""
 
     def __init__(self, root: Path, about: About) -> None:
         self._root, self._about = root, about
         self._open: dict[str, Segment] = {}
 
     def load(self, database: Database) -> Snapshot:
-        """The snapshot, inside a transaction."""
+        """The snapshot of the current commit; call this inside a transaction."""
         listed = records.read_segments(database)
-        self._open = {one.name: self._open.get(one.name) or open_segment(self._root, one) for one in listed}
+        self._open = {record.name: self._open.get(record.name) or open_segment(self._root, record) for record in listed}
         dead = records.read_dead(database)
-        guides: dict[str, dict[str, Path]] = {one.name: {} for one in listed}
+        guides: dict[str, dict[str, Path]] = {record.name: {} for record in listed}
         for guide in records.read_guides(database):
-            guides[guide.segment][guide.kind] = place_of(self._root, guide.name)
+            guides[guide.segment][guide.kind] = guide_folder(self._root, guide.name)
         segments = [_without(replace(self._open[name], guides=guides[name]), dead) for name in self._open]
         pending = records.read_pending(database, self._about)
         if len(pending.rows):
@@ -114,7 +114,7 @@ def _without(segment: Segment, dead: Rows) -> Segment:
 
 
 def _lies_in(rows: Rows, chosen: Rows) -> Bools:
-    """Which of ``rows`` are ``chosen``; both rise."""
+    """Which of ``rows`` are in ``chosen``; both are sorted."""
     mask = np.zeros(len(rows), np.bool_)
     low, high = np.searchsorted(chosen, (rows[0], rows[-1] + 1))
     near = chosen[low:high]

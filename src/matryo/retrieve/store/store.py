@@ -1,4 +1,4 @@
-"""A store of vectors with ids and payloads: one writer, many readers, and what was acknowledged survives a kill.
+"""A store of vectors with ids and payloads: one writer, many readers, and durable commits.
 
 >>> import tempfile
 >>> from matryo.nesting import Nesting
@@ -13,14 +13,14 @@
 ...     store.get(["b"])
 (array([[0., 1., 1., 0.]], dtype=float32), [{'year': 2024}])
 
-SQLite has the ids, the payloads, a few recent vectors and the list of segments. A larger batch, or recent
-vectors that have become many, is written as a segment first, and counts when the list names it. So each call
-happens or does not, in one commit.
+SQLite holds the ids, the payloads, a few recent vectors and the list of segments. A large batch, or many recent
+vectors, is first written as a segment and then added to the list. So each call is atomic: one commit, or nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import json
 import os
@@ -35,16 +35,17 @@ import numpy as np
 from matryo.embeddings.rows import as_vectors
 from matryo.errors import InputError, MatryoError, StorageError
 from matryo.retrieve.store.about import About
-from matryo.retrieve.store.batch import Batch, as_known_ids, as_new_ids, as_payload
+from matryo.retrieve.store.batch import Batch, as_existing_ids, as_new_ids
 from matryo.retrieve.store.guides import sweep_guides, write_guide
 from matryo.retrieve.store.opening import Opened, open_reader, open_writer
+from matryo.retrieve.store.payload import as_payload
 from matryo.retrieve.store.segments.merging import to_merge
 from matryo.retrieve.store.segments.pieces import Piece, regroup
 from matryo.retrieve.store.segments.segment import Limits, open_segment, sweep, write_segment
 from matryo.retrieve.store.snapshot import Loader, Snapshot
 from matryo.retrieve.store.sql import records
 from matryo.retrieve.store.sql.records import Item, State
-from matryo.retrieve.store.sql.where import as_sql
+from matryo.retrieve.store.sql.where import as_path, as_sql
 from matryo.retrieve.store.verify import verify
 from matryo.retrieve.vectors.blocks import checked_norms
 
@@ -63,13 +64,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Store"]
 
-_LARGE = 2.0**40   # blocks refuse norms above 2⁶²; smaller numbers never have one
+_LARGE = 2.0**40   # blocks refuse norms above 2⁶², which smaller components cannot reach
 
 
 class Store:
     """Vectors on disk with ids and payloads; make one with :meth:`create` or :meth:`open`.
 
-    Threads may share a store; each call is one step for all of them.
+    Threads may share a store; each call is atomic.
     """
 
     def __init__(self, opened: Opened, limits: Limits) -> None:
@@ -77,8 +78,9 @@ class Store:
         self._database, self._lock, self._limits = opened.database, opened.lock, limits
         self._loader = Loader(opened.path, opened.about)
         self._latest: tuple[tuple[int, int], Snapshot] | None = None
+        self._fields: tuple[tuple[int, int] | None, set[str]] = (None, set())
         self._guard = threading.RLock()
-        # Also when a store is dropped unclosed: nobody else could write until the process ends.
+        # Also closes a store that is garbage-collected: its lock would exclude writers until the process ends.
         self._closing = weakref.finalize(self, _close, opened)
 
     @classmethod
@@ -86,18 +88,18 @@ class Store:
         cls, folder: str | Path, nesting: Nesting, *, dtype: str = "float32", int8_up_to: int = 0,
         metric: Metric = "cosine", limits: Limits | None = None,
     ) -> Store:  # fmt: skip
-        """Make an empty store in a new or empty ``folder``, open for writing."""
+        """Create an empty store in a new or empty ``folder``, open for writing."""
         about = About(nesting, dtype, int8_up_to, metric)
         return cls(open_writer(Path(folder), about), limits or Limits())
 
     @classmethod
     def open(cls, folder: str | Path, *, writable: bool = False, limits: Limits | None = None) -> Store:
-        """Open a store: for reading beside its writer, or as its only writer."""
+        """Open a store for reading, or as its only writer."""
         return cls((open_writer if writable else open_reader)(Path(folder)), limits or Limits())
 
     @property
     def count(self) -> int:
-        """How many vectors there are."""
+        """The number of vectors."""
         with self._guard:
             self._check_open()
             with self._database.reading():
@@ -111,100 +113,142 @@ class Store:
         return f"Store({str(self.path)!r}, {about.nesting.dim} {about.dtype}, {about.metric})"
 
     def add(self, vectors: Any, ids: Any = None, payload: Any = None) -> Ids:
-        """Add rows, durably; returns their ids, by default the integers after the largest so far.
+        """Add rows durably and return their ids, by default the integers after the largest id so far.
 
-        ``payload`` is a list of dicts of plain JSON values, one a vector.
+        ``payload`` is a list of dicts, one per vector, or a table; see :mod:`matryo.retrieve.store.payload`.
         """
         with self._changing() as state:
             new = self._checked(vectors, ids, state)
             texts = as_payload(payload, len(new.rows))
-            found = records.find(self._database, new.ids)
-            if found:
+            existing = records.find(self._database, new.ids)
+            if existing:
                 raise InputError(
-                    "ids must be new", got=f"{found[0].id!r:.60}, which is there", cure="upsert replaces what is there"
+                    "ids must be new", got=f"{existing[0].id!r:.60}, which exists", cure="use upsert to replace rows"
                 )
             self._append(state, new, texts, [])
             return new.ids
 
     def add_batches(self, batches: Iterable[Any]) -> int:
-        """Add one batch after the other: arrays of vectors, or :class:`Batch`; returns how many rows there were.
+        """Add batches (arrays of vectors, or :class:`Batch`) one by one, and return the number of rows.
 
-        A batch is durable before the next is asked for, so an iterator knows how far it got.
+        Each batch is durable before the iterator is advanced, so the iterator can track progress.
         """
         count = 0
-        for one in batches:
-            count += len(self.add(*one) if isinstance(one, Batch) else self.add(one))
+        for batch in batches:
+            count += len(self.add(*batch) if isinstance(batch, Batch) else self.add(batch))
         return count
 
     def upsert(self, vectors: Any, ids: Any, payload: Any = None) -> None:
-        """Add rows, durably; those whose ids are there replace the old ones, payload included, in the same step."""
+        """Add rows durably; rows with existing ids replace the old rows and payloads in the same commit."""
         with self._changing() as state:
             if ids is None:
-                raise InputError("upsert needs ids", got=None, cure="use add for new rows")
+                raise InputError("upsert needs ids", got=None, cure="pass ids, or use add for new rows")
             new = self._checked(vectors, ids, state)
             texts = as_payload(payload, len(new.rows))
             self._append(state, new, texts, records.find(self._database, new.ids))
 
     def delete(self, ids: Any) -> None:
-        """Remove rows, durably; every id must be there."""
+        """Remove rows durably; all ids must exist."""
         with self._changing() as state:
-            found = records.find_all(self._database, as_known_ids(ids))
+            found = records.find_all(self._database, as_existing_ids(ids))
             total = state.total - sum(item.crc for item in found)
             with self._database.writing():
                 records.remove(self._database, [item.row for item in found])
                 records.write_state(self._database, replace(state, count=state.count - len(found), total=total))
 
     def get(self, ids: Any) -> tuple[Floats, list[dict[str, Any]]]:
-        """The vectors, as float32 [ids, d], and the payloads of ``ids``, every one of which must be there."""
-        known = as_known_ids(ids)
+        """The vectors (float32 [ids, d]) and the payloads of ``ids``, all of which must exist."""
+        wanted = as_existing_ids(ids)
 
         def look(snapshot: Snapshot) -> tuple[Floats, list[dict[str, Any]]]:
-            found = {item.id: item for item in records.find_all(self._database, known)}
-            asked = [found[one] for one in known]
-            vectors = snapshot.vectors(np.array([item.row for item in asked], np.int64))
-            return vectors, [json.loads(item.payload or "{}") for item in asked]
+            by_id = {item.id: item for item in records.find_all(self._database, wanted)}
+            items = [by_id[id] for id in wanted]
+            vectors = snapshot.vectors(np.array([item.row for item in items], np.int64))
+            return vectors, [json.loads(item.payload or "{}") for item in items]
 
         return self._read(look)
 
+    def __contains__(self, id: object) -> bool:
+        if not isinstance(id, (int, str, np.integer)) or isinstance(id, bool):
+            return False
+        wanted = as_existing_ids([id])
+        return bool(self._read(lambda _: records.find(self._database, wanted)))
+
     def snapshot(self) -> Snapshot:
-        """What is there now; it stays as it is, whatever is written later."""
+        """The current rows; later writes do not change the snapshot."""
         with self._guard:
             self._check_open()
             if self._latest is not None and self._latest[0] == self._database.version:
-                return self._latest[1]   # a search asks each time, and mostly nothing has changed
+                return self._latest[1]   # every search calls this, and usually nothing has changed
             return self._read(lambda snapshot: snapshot)
 
     def where(self, where: Mapping[str, Any]) -> Snapshot:
-        """A snapshot in which only the rows count whose payload matches ``where``, a dict as in :func:`as_sql`."""
-        condition, bound = as_sql(where)
-        sql = f"SELECT row FROM items WHERE {condition} ORDER BY row"
+        """The current rows whose payload matches ``where``, a dict as in :func:`as_sql`."""
+        filter = as_sql(where)
+        sql = f"SELECT row FROM items WHERE {filter.condition} ORDER BY row"
 
         def match(snapshot: Snapshot) -> Snapshot:
-            return snapshot.among(np.array([row for (row,) in self._database.execute(sql, bound)], np.int64))
+            return snapshot.among(np.array([row for (row,) in self._database.execute(sql, filter.bound)], np.int64))
 
         return self._read(match)
 
+    def fields(self) -> list[str]:
+        """The names of all payload fields, in order of appearance."""
+        return self._read(lambda _: records.field_names(self._database))
+
+    def check_fields(self, where: Mapping[str, Any]) -> None:
+        """Raise if ``where`` compares a field that no payload has, and suggest a similar one.
+
+        The cost is small: a field that exists is found in the first rows, and remembered until the next commit.
+        """
+        fields = as_sql(where).fields
+
+        def check(snapshot: Snapshot) -> None:
+            version = self._database.version
+            if self._fields[0] != version:
+                self._fields = version, set()
+            for field in fields:
+                if field not in self._fields[1] and snapshot.segments:
+                    if not records.has_field(self._database, as_path(field)):
+                        raise self._unknown_field(field)
+                    self._fields[1].add(field)
+
+        self._read(check)
+
+    def _unknown_field(self, field: str) -> InputError:
+        """The error for a field that no payload has, with the most similar existing field."""
+        names, before = field.split("."), ""
+        while len(names) > 1 and records.has_field(self._database, as_path(before + names[0])):
+            before += names.pop(0) + "."
+        existing = records.field_names(self._database, as_path(before[:-1]) if before else "$")
+        near = difflib.get_close_matches(names[0], existing, 1)
+        cure = f"did you mean {before}{near[0]}" if near else f"the fields are {', '.join(existing)}"
+        if not existing:
+            cure = "its vectors have no such payload: pass payload=… to add or upsert"
+        return InputError("where compares a field that no payload has", got=repr(field), cure=cure)
+
     def compact(self) -> None:
-        """Write what is alive into as few segments as possible, and give back the space of the rest."""
+        """Rewrite the live rows into as few segments as possible, and free the space of deleted rows."""
         with self._changing():
             snapshot, most = self.snapshot(), self._rows_per_segment
-            whole = all(one.alive is None for one in snapshot.segments) and not records.count_pending(self._database)
-            if whole and len(snapshot.segments) <= -(-snapshot.count // most):
+            whole = all(segment.alive is None for segment in snapshot.segments)
+            pending = records.count_pending(self._database)
+            if whole and not pending and len(snapshot.segments) <= -(-snapshot.count // most):
                 return
             self._replace(len(snapshot.segments), snapshot.segments)
             self._database.execute("PRAGMA incremental_vacuum").fetchall()
 
     def wanted(self) -> dict[str, Any]:
-        """The guides that each segment is to have: by kind, what they are built with."""
+        """The guides that each segment should have: their arguments by kind."""
         return self._read(lambda _: records.read_wanted(self._database))
 
     def build(self, kind: str, fields: Mapping[str, Any], write: Callable[[Blocks, Path], None]) -> None:
-        """Have a guide written for each segment that has none of this ``kind`` with these ``fields``, and remember it.
+        """Build a guide of this ``kind`` with these ``fields`` for each segment that has none.
 
-        Each is committed by itself: a kill loses the one in the making.
+        Later calls build it for new segments too. Each guide is one commit: a kill loses only the guide that is being built.
         """
         with self._changing():
-            built = {(one.segment, one.kind): one.fields for one in records.read_guides(self._database)}
+            built = {(record.segment, record.kind): record.fields for record in records.read_guides(self._database)}
             with self._database.writing():
                 records.write_wanted(self._database, {**records.read_wanted(self._database), kind: dict(fields)})
             for record in records.read_segments(self._database):
@@ -216,11 +260,11 @@ class Store:
             self._sweep()
 
     def verify(self) -> None:
-        """Read every byte and raise, naming the file, where a checksum differs."""
+        """Read every byte; raise an error that names the file if a checksum differs."""
         self._read(lambda _: verify(self.path, self._database, self.about))
 
     def close(self) -> None:
-        """Let go of the files; a snapshot in use goes on working."""
+        """Close the files; snapshots in use stay valid."""
         with self._guard:
             self._closing()
 
@@ -231,7 +275,7 @@ class Store:
         self.close()
 
     def _read(self, work: Callable[[Snapshot], Result]) -> Result:
-        """Do ``work`` in one transaction, with its snapshot; again where a segment was compacted away meanwhile."""
+        """Run ``work`` on the snapshot of one transaction; retry if a segment was compacted away meanwhile."""
         with self._guard:
             self._check_open()
             while True:
@@ -263,8 +307,13 @@ class Store:
             with self._database.errors():
                 yield records.read_state(self._database)
 
+    @property
+    def closed(self) -> bool:
+        """Whether the store has been closed."""
+        return not self._closing.alive
+
     def _check_open(self) -> None:
-        if not self._closing.alive:
+        if self.closed:
             raise InputError("this index is closed", got=self.path, cure="open it again")
 
     @property
@@ -284,7 +333,7 @@ class Store:
         items = [Item(*fields) for fields in zip(new.rows.tolist(), new.ids, payload, strict=True)]
         moved = State(
             kind=type(new.ids[0]).__name__,
-            next_id=max([state.next_id, *(one + 1 for one in new.ids if isinstance(one, int))]),
+            next_id=max([state.next_id, *(id + 1 for id in new.ids if isinstance(id, int))]),
             next_row=state.next_row + len(items),
             count=state.count + len(items) - len(old),
             total=state.total + sum(item.crc for item in items) - sum(item.crc for item in old),
@@ -302,15 +351,15 @@ class Store:
             records.write_state(self._database, moved)
         if written:
             self._sweep()
-            with contextlib.suppress(StorageError):   # the rows are in; the next addition tries again
+            with contextlib.suppress(StorageError):   # the rows are committed; the next addition merges
                 self._merge()
 
     def _write(self, new: Piece, old: list[Item]) -> list[records.Record]:
-        """Segments of what is pending, but for the rows that are replaced, and what is new."""
+        """Write segments of the pending rows, except those of ``old``, and the new rows."""
         pending = records.read_pending(self._database, self.about)
         stay = np.flatnonzero(~np.isin(pending.rows, [item.row for item in old]))
         kept = Piece(pending.vectors[stay], pending.rows[stay], [pending.ids[i] for i in stay])
-        return [write_segment(self.path, self.about, one) for one in regroup((kept, new), self._rows_per_segment)]
+        return [write_segment(self.path, self.about, part) for part in regroup((kept, new), self._rows_per_segment)]
 
     def _merge(self) -> None:
         listed = records.read_segments(self._database)
@@ -319,7 +368,7 @@ class Store:
             self._replace(count, self.snapshot().segments[len(listed) - count : len(listed)])
 
     def _replace(self, count: int, segments: Sequence[Segment]) -> None:
-        """Write what is alive in the last ``count`` segments, and in what is pending if it is among them, anew."""
+        """Rewrite the live rows of the last ``count`` segments, and of the pending rows if ``segments`` has them."""
         old = records.read_segments(self._database)[-count:]
         pending = len(segments) > len(old)
         pieces = regroup(Snapshot(self.about, tuple(segments)).pieces(), self._rows_per_segment)
@@ -332,7 +381,7 @@ class Store:
         self._sweep()
 
     def _sweep(self) -> None:
-        # Only after a commit: one that failed may yet turn out to be on the disk, and then needs its folders.
+        # Only after a commit: a commit that seemed to fail may still be on disk, and then needs its folders.
         sweep(self.path, records.read_segments(self._database))
         sweep_guides(self.path, records.read_guides(self._database))
 

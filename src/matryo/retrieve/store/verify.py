@@ -1,4 +1,4 @@
-"""Every checksum of a store, and that its parts agree: a byte that is torn, flipped or lost is found and named."""
+"""Verification: every checksum of a store, and the consistency of its parts."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ __all__ = ["verify"]
 
 
 def verify(root: Path, database: Database, about: About) -> None:
-    """Read every byte of the commit that a transaction sees."""
-    found = [line for (line,) in database.execute("PRAGMA integrity_check(1)")]
-    if found != ["ok"]:
-        raise damaged(database.path, found[0])
+    """Read every byte of the current commit; raise an error that names the damaged file."""
+    problems = [line for (line,) in database.execute("PRAGMA integrity_check(1)")]
+    if problems != ["ok"]:
+        raise damaged(database.path, problems[0])
     if records.read_about(database) != about:
         raise damaged(database.path, "the record 'about'")
-    listed = records.read_segments(database)
-    for record in listed:
+    for record in records.read_segments(database):
         verify_segment(root, record)
     for guide in records.read_guides(database):
         verify_guide(root, guide)
@@ -36,18 +35,18 @@ def verify(root: Path, database: Database, about: About) -> None:
 
 
 def _check_items(root: Path, database: Database, about: About) -> None:
-    """Every row that is alive has one vector and one record."""
+    """Check that every live row has exactly one vector and one record."""
     state = records.read_state(database)
     alive, total = [], 0
     for item in records.items(database):
         alive.append(item.row)
         total += item.crc
     if (len(alive), total) != (state.count, state.total):
-        raise damaged(database.path, f"{len(alive)} items where there must be {state.count}, or others than these")
+        raise damaged(database.path, f"{len(alive)} items that differ from the {state.count} committed ones")
     parts = [np.asarray(open_segment(root, record).rows) for record in records.read_segments(database)]
     stored = np.concatenate([*parts, records.read_pending(database, about).rows])
     dead = records.read_dead(database)
     if not np.array_equal(np.setdiff1d(stored, dead), alive) or len(np.unique(stored)) != len(stored):
-        raise damaged(database.path, "rows that are alive and rows that have vectors differ")
+        raise damaged(database.path, "live rows and rows with vectors differ")
     if not np.isin(dead, stored).all():
-        raise damaged(database.path, "tombstones of rows that are not there")
+        raise damaged(database.path, "tombstones of rows that do not exist")

@@ -1,1 +1,1 @@
-"""Segments: rows that never change, how they are written, and when they are merged."""
+"""Segments: immutable folders of rows, how they are written, and when they are merged."""

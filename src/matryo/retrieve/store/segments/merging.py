@@ -1,7 +1,6 @@
-"""When segments become one: each search looks into every segment, so many small additions must not leave many.
+"""The rule for merging segments. A search reads every segment, so many small additions must not leave many segments.
 
-Segments are merged when enough of about one size have come together, so that a row is written anew once for each
-factor of eight by which the store grows after it.
+Segments of similar size are merged, so each row is rewritten once per eightfold growth of the store.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ if TYPE_CHECKING:
 
 __all__ = ["to_merge"]
 
-_TOGETHER = 8   # segments that become one
-_LARGEST = 4   # none of which has more than this part of all their rows
+_TOGETHER = 8   # the fewest segments that are merged into one
+_LARGEST = 4   # none of them may hold more than a quarter of all their rows
 
 
 def to_merge(counts: Sequence[int], most: int) -> int:
-    """How many of the last segments are to become one, given the rows of each; 0 for none, ``most`` rows at most.
+    """The number of last segments to merge, given their row counts; 0 for none. The result has at most ``most`` rows.
 
     >>> to_merge([64, 1, 1, 1, 1, 1, 1, 1, 1], 1000), to_merge([64, 8, 8, 1], 1000)
     (8, 0)

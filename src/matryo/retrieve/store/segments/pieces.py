@@ -1,4 +1,4 @@
-"""Rows on their way to a segment: any pieces in, pieces of one size out."""
+"""Regroup rows into pieces of equal size, which become segments."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ __all__ = ["Piece", "regroup"]
 
 
 class Piece(NamedTuple):
-    """Vectors [n, d], the number of each row, and the ids, all integers or all strings."""
+    """Vectors [n, d], row numbers, and ids (all integers or all strings)."""
 
     vectors: Array
     rows: Rows
     ids: list[Any]
 
     def cut(self, at: int) -> tuple[Piece, Piece]:
-        """The first ``at`` rows, and the others."""
+        """Split into the first ``at`` rows and the rest."""
         vectors, rows, ids = self
         return Piece(vectors[:at], rows[:at], ids[:at]), Piece(vectors[at:], rows[at:], ids[at:])
 
 
 def regroup(pieces: Iterable[Piece], most: int) -> Iterator[Piece]:
-    """The same rows in pieces of ``most`` each, the last one smaller; no more than one is held at a time.
+    """Regroup ``pieces`` into pieces of ``most`` rows, the last one smaller. Only one is in memory at a time.
 
     >>> small = [Piece(np.ones((n, 2)), np.arange(n), list(range(n))) for n in (3, 1, 2)]
     >>> [len(piece.rows) for piece in regroup(small, 4)]
@@ -54,4 +54,4 @@ def _joined(pieces: list[Piece]) -> Piece:
     if len(pieces) == 1:
         return pieces[0]
     vectors, rows, ids = zip(*pieces, strict=True)
-    return Piece(np.concatenate(vectors), np.concatenate(rows), [one for part in ids for one in part])
+    return Piece(np.concatenate(vectors), np.concatenate(rows), [id for part in ids for id in part])

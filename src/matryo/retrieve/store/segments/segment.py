@@ -1,7 +1,7 @@
-"""A segment: rows that never change, in a folder of their own that counts once its record is committed.
+"""A segment: an immutable folder of rows, which is part of the index once its record is committed.
 
-``blocks/`` has the vectors, ``rows.npy`` the number of each row, rising, and ``ids.npy`` the ids; ids that are
-strings lie end to end in ``ids.txt``, and ``ids.npy`` says where each ends.
+``blocks/`` holds the vectors, ``rows.npy`` the row numbers in increasing order, and ``ids.npy`` the ids. String ids are
+concatenated in ``ids.txt``, and ``ids.npy`` holds the end offset of each.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NAME = re.compile(r"[0-9a-f]{16}")
 
 @dataclass(frozen=True)
 class Limits:
-    """When vectors leave SQLite for a segment, and how large a segment may be."""
+    """How many bytes of vectors stay in SQLite before they become a segment, and the maximum size of a segment."""
 
     pending_bytes: int = 4 << 20
     segment_bytes: int = 1 << 30
@@ -49,17 +49,17 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class Ids:
-    """The id of each row, read when asked for: a million strings stay in their file."""
+    """The id of each row, read on demand: string ids stay in their file."""
 
     numbers: Rows
-    """The ids themselves, or where the text of each ends."""
+    """The integer ids, or the end offset of each string id."""
     text: Array | None = None
-    """UTF-8, end to end."""
+    """The string ids as UTF-8, concatenated; None for integer ids."""
 
     @classmethod
     def of(cls, ids: Sequence[int] | Sequence[str]) -> Ids:
-        """The ids of rows in memory."""
-        words = [one.encode() for one in ids if isinstance(one, str)]
+        """``ids`` in this form, in memory."""
+        words = [id.encode() for id in ids if isinstance(id, str)]
         if not words:
             return cls(np.array(ids, np.int64))
         return cls(np.cumsum([len(word) for word in words]), np.frombuffer(b"".join(words), np.uint8))
@@ -68,7 +68,7 @@ class Ids:
         return len(self.numbers)
 
     def take(self, positions: Any) -> Array:
-        """The ids at some positions (an array of integers of any shape): int64, or text."""
+        """The ids at ``positions``, an integer array of any shape, as int64 or text."""
         where = np.asarray(positions, np.int64)
         if self.text is None:
             return np.asarray(self.numbers[where])
@@ -80,20 +80,20 @@ class Ids:
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """Rows that never change: their vectors in blocks, their numbers and their ids; and which of them count."""
+    """Immutable rows: their vectors in blocks, their row numbers and ids, and which of them are alive."""
 
     blocks: Blocks
     rows: Rows
-    """The number of each row: rising, given once, in the order of insertion."""
+    """Row numbers, in the order of insertion: unique and increasing."""
     ids: Ids
     alive: Bools | None = None
-    """Which rows count; None where all do."""
+    """Which rows are alive; None if all are."""
     guides: Mapping[str, Path] = field(default_factory=dict)
-    """The folders of its guides, by kind."""
+    """The folder of each guide, by kind."""
 
     @property
     def positions(self) -> Rows:
-        """Where the rows lie that count."""
+        """The positions of the live rows."""
         return np.arange(len(self)) if self.alive is None else np.flatnonzero(self.alive)
 
     def __len__(self) -> int:
@@ -101,77 +101,77 @@ class Segment:
 
 
 def write_segment(root: Path, about: About, piece: Piece) -> Record:
-    """Write rows to a new folder under ``root``, durably; they count when the record is committed."""
+    """Write rows durably to a new folder under ``root``, and return the record to commit."""
     vectors, rows, ids = piece
-    name = secrets.token_hex(8)   # never used again, so no reader can take one segment for another
-    place = root / _SEGMENTS / name
+    name = secrets.token_hex(8)   # never reused: a reader cannot take a new segment for an old one
+    folder = root / _SEGMENTS / name
     blocks = Blocks.of(vectors, about.nesting, dtype=about.dtype, int8_up_to=about.int8_up_to)
-    known = Ids.of(ids)
+    stored_ids = Ids.of(ids)
     try:
-        with storage(place):
-            place.mkdir(parents=True)
-            blocks.write(place / _BLOCKS)
-            for file, array in ((_ROWS, rows), (_IDS, known.numbers)):
-                with replacing(place / file) as out:
+        with storage(folder):
+            folder.mkdir(parents=True)
+            blocks.write(folder / _BLOCKS)
+            for file, array in ((_ROWS, rows), (_IDS, stored_ids.numbers)):
+                with replacing(folder / file) as out:
                     np.lib.format.write_array(out, array, allow_pickle=False)
-            if known.text is not None:
-                with replacing(place / _TEXT) as out:
-                    out.write(known.text.data)
-            for folder in (place, place.parent, root):
-                sync_folder(folder)
+            if stored_ids.text is not None:
+                with replacing(folder / _TEXT) as out:
+                    out.write(stored_ids.text.data)
+            for changed in (folder, folder.parent, root):
+                sync_folder(changed)
     except BaseException:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         raise
-    # The header of the blocks has the checksums of theirs.
-    files = (f"{_BLOCKS}/{HEADER}", _ROWS, _IDS, *([_TEXT] if known.text is not None else []))
-    records = {file: FileRecord((place / file).stat().st_size, sha256(place / file)) for file in files}
+    # The header of the blocks contains the checksums of the block files.
+    files = (f"{_BLOCKS}/{HEADER}", _ROWS, _IDS, *([_TEXT] if stored_ids.text is not None else []))
+    records = {file: FileRecord((folder / file).stat().st_size, sha256(folder / file)) for file in files}
     return Record(name, int(rows[0]), len(rows), records)
 
 
 def open_segment(root: Path, record: Record) -> Segment:
-    """Map a segment's files; only sizes are checked, :func:`verify_segment` reads every byte."""
-    place = root / _SEGMENTS / record.name
-    for file, known in record.files.items():
-        size = (place / file).stat().st_size if (place / file).is_file() else None
-        if size != known.size:
-            raise damaged(place / file, "no such file" if size is None else f"{size} bytes instead of {known.size}")
-    text = np.memmap(place / _TEXT, np.uint8, mode="r") if _TEXT in record.files else None
-    ids = Ids(_mapped(place / _IDS, record.rows), text)
+    """Memory-map a segment. Only file sizes are checked; :func:`verify_segment` reads every byte."""
+    folder = root / _SEGMENTS / record.name
+    for file, expected in record.files.items():
+        size = (folder / file).stat().st_size if (folder / file).is_file() else None
+        if size != expected.size:
+            raise damaged(folder / file, "no such file" if size is None else f"{size} bytes instead of {expected.size}")
+    text = np.memmap(folder / _TEXT, np.uint8, mode="r") if _TEXT in record.files else None
+    ids = Ids(_mapped(folder / _IDS, record.rows), text)
     try:
-        blocks = Blocks.open(place / _BLOCKS)
+        blocks = Blocks.open(folder / _BLOCKS)
     except EmbeddingsError as error:
         raise IndexFolderError(str(error)) from error
-    segment = Segment(blocks, _mapped(place / _ROWS, record.rows), ids)
+    segment = Segment(blocks, _mapped(folder / _ROWS, record.rows), ids)
     if segment.blocks.count != record.rows:
-        raise damaged(place / _BLOCKS, f"{segment.blocks.count} rows instead of {record.rows}")
+        raise damaged(folder / _BLOCKS, f"{segment.blocks.count} rows instead of {record.rows}")
     return segment
 
 
 def verify_segment(root: Path, record: Record) -> None:
-    """Read every byte of a segment and raise, naming the file, where a checksum differs."""
-    place = root / _SEGMENTS / record.name
-    for file, known in record.files.items():
-        if not (place / file).is_file() or sha256(place / file) != known.sha256:
-            raise damaged(place / file, "other bytes than were written")
+    """Read every byte of a segment; raise an error that names the file if a checksum differs."""
+    folder = root / _SEGMENTS / record.name
+    for file, expected in record.files.items():
+        if not (folder / file).is_file() or sha256(folder / file) != expected.sha256:
+            raise damaged(folder / file, "other bytes than were written")
     try:
-        Blocks.verify(place / _BLOCKS)
+        Blocks.verify(folder / _BLOCKS)
     except EmbeddingsError as error:
         raise IndexFolderError(str(error)) from error
 
 
 def sweep(root: Path, records: Sequence[Record]) -> None:
-    """Remove the folders that no record names: left by a kill, or compacted away."""
-    known = {record.name for record in records}
+    """Remove the folders without a record: segments that were replaced, or whose writer was killed."""
+    names = {record.name for record in records}
     for entry in (root / _SEGMENTS).glob("*"):
-        if entry.is_dir() and _NAME.fullmatch(entry.name) and entry.name not in known:
+        if entry.is_dir() and _NAME.fullmatch(entry.name) and entry.name not in names:
             shutil.rmtree(entry, ignore_errors=True)
 
 
 def _mapped(path: Path, count: int) -> Rows:
     try:
         array = np.lib.format.open_memmap(path, mode="r")
-    except Exception as error:   # a damaged header gets errors of every kind out of numpy's parser
+    except Exception as error:   # numpy raises errors of many types for a damaged header
         raise damaged(path, error) from error
     if array.shape != (count,) or array.dtype != np.int64:
-        raise damaged(path, f"{array.dtype} {array.shape}, which its record contradicts")
+        raise damaged(path, f"{array.dtype} {array.shape} instead of int64 {(count,)}")
     return array

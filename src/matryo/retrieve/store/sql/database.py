@@ -1,8 +1,8 @@
-"""The SQLite file of a store: transactions that happen or do not, and errors that name the file and the cure.
+"""The SQLite file of a store: atomic transactions, and errors that name the file and the cure.
 
-SQLite runs in WAL mode with full syncs. A commit that returned survives a kill and a power cut; readers see
-the last commit and never wait for the writer. What is in the log but not yet in the file has SQLite's own
-checksums: damage there ends the log, as a torn write does, and the commits before it stand.
+SQLite runs in WAL mode with full syncs. A commit that returned survives a kill and a power cut. Readers see the last
+commit and never wait for the writer. The write-ahead log has checksums of SQLite's own: damage ends the log at that
+point, as a torn write does, and the commits before it remain.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["DATABASE", "Database"]
 
 DATABASE = "index.sqlite"
-_PATIENCE = 30.0   # seconds; SQLite's own locks are held for moments only
-_WAL_BYTES = 64 << 20   # a longer log is cut back to this once its pages are in the file
+_PATIENCE = 30.0   # seconds to wait for SQLite's locks, which are normally held for milliseconds
+_WAL_BYTES = 64 << 20   # after a checkpoint, a longer log is truncated to this
 
-_CACHE_KIB = 64 << 10   # ids that are strings come in no order, so their index is written all over
+_CACHE_KIB = 64 << 10   # string ids arrive in no order, so their B-tree is written at random positions
 
 
 class Database:
@@ -36,7 +36,7 @@ class Database:
         self._commits = 0
         options = f"mode={mode}"
         if mode == "ro" and not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists():
-            options = "immutable=1"   # a disk that takes no writes has no writer, and SQLite needs no shared memory
+            options = "immutable=1"   # a read-only folder has no writer, and SQLite needs no shared memory
         with self.errors():
             self._connection = sqlite3.connect(
                 f"{path.resolve().as_uri()}?{options}",
@@ -50,7 +50,7 @@ class Database:
                     raise
 
     def _prepare(self) -> None:
-        self.execute("PRAGMA auto_vacuum = INCREMENTAL")   # only has a say in a new file
+        self.execute("PRAGMA auto_vacuum = INCREMENTAL")   # takes effect only in a new file
         self.execute("PRAGMA journal_mode = WAL")
         self.execute("PRAGMA synchronous = FULL")
         self.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
@@ -61,30 +61,30 @@ class Database:
         return self._connection.execute(sql, parameters)
 
     def executemany(self, sql: str, rows: Any) -> None:
-        """Run one statement for each of ``rows``."""
+        """Run one statement per entry of ``rows``."""
         self._connection.executemany(sql, rows)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """A transaction in which every read sees one and the same commit."""
+        """A transaction in which all reads see one commit."""
         with self.errors(), self._transaction("BEGIN"):
             yield
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """A transaction that is durable when the block ends well, and never was when it does not."""
-        self._commits += 1   # beforehand: nothing must come between a commit and this
+        """A transaction that is durable after the block, and rolled back if the block raises."""
+        self._commits += 1   # before the commit, so that an interrupt cannot separate the two
         with self.errors(), self._transaction("BEGIN IMMEDIATE"):
             yield
 
     @property
     def version(self) -> tuple[int, int]:
-        """Another one after each commit, whoever made it."""
+        """A value that changes with each commit of any process."""
         with self.errors():
             return int(self.execute("PRAGMA data_version").fetchone()[0]), self._commits
 
     def close(self) -> None:
-        """Close the connection; the last one moves what is in the log into the file."""
+        """Close the connection; the last connection moves the log into the file."""
         with self.errors():
             self._connection.close()
 
@@ -101,11 +101,11 @@ class Database:
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
-        """Turn what SQLite says in this block into an error that names the file and the cure."""
+        """Turn an error of SQLite in this block into one that names the file and the cure."""
         try:
             yield
         except sqlite3.ProgrammingError:
-            raise   # a mistake of ours, not of the disk
+            raise   # a bug of ours, not a problem of the disk
         except sqlite3.DatabaseError as error:
             name = getattr(error, "sqlite_errorname", None) or ""
             for start, cure in _CURES.items():
@@ -115,9 +115,9 @@ class Database:
 
 
 _CURES = {
-    "SQLITE_FULL": "free some space and try again; what was acknowledged is intact",
-    "SQLITE_IOERR": "check the disk; what was acknowledged is intact",
-    "SQLITE_BUSY": "another program holds the file for long: end it and try again",
+    "SQLITE_FULL": "free some space and try again; all committed data is intact",
+    "SQLITE_IOERR": "check the disk; all committed data is intact",
+    "SQLITE_BUSY": "another program locks the file: end it and try again",
     "SQLITE_READONLY": "choose a folder you may write to, or open the index for reading",
     "SQLITE_CANTOPEN": "choose a folder you may read and write",
     "SQLITE_PERM": "choose a folder you may read and write",

@@ -1,9 +1,9 @@
-"""Every SQL statement of a store but the filters: ids, payloads, recent vectors, tombstones, the list of segments.
+"""All SQL statements of a store except filters: ids, payloads, recent vectors, tombstones, and the list of segments.
 
-A row number is given once and never again, in the order of insertion. ``items`` has the rows that are alive.
-A row's vector is in ``pending`` while it is recent, later in a segment; ``dead`` lists the rows of segments
-that are alive no more. SQLite has no checksums of its own for what is in the file, so each record has one, and
-``State`` has the count and the sum of those of all items: a record that is gone or back shows too.
+Row numbers are assigned in the order of insertion and never reused. ``items`` holds the live rows. The vector of a row
+is in ``pending`` while it is recent, and later in a segment. ``dead`` lists the deleted rows of segments (tombstones).
+SQLite has no checksums for data in its file, so each record has one. ``State`` has the number of items and the sum of
+their checksums, which also detects items that disappear or come back.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.embeddings.manifest import FileRecord
-from matryo.errors import IndexFolderError, InputError
+from matryo.errors import IndexFolderError, UnknownId
 from matryo.retrieve.store.about import FORMAT, About
 from matryo.retrieve.store.damage import damaged
 from matryo.retrieve.store.segments.pieces import Piece
@@ -42,15 +42,15 @@ _SCHEMA = (
     "CREATE TABLE guides (name TEXT PRIMARY KEY, segment TEXT NOT NULL, kind TEXT NOT NULL, fields TEXT NOT NULL,"
     " header TEXT NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID",
 )
-_AMONG = "IN (SELECT value FROM json_each(?))"   # any number of values as one bound parameter
+_AMONG = "IN (SELECT value FROM json_each(?))"   # any number of values in one bound parameter
 
 
 @dataclass(frozen=True)
 class State:
-    """What each commit moves on."""
+    """The counters that each commit updates."""
 
     kind: str = ""
-    """"int" or "str", what the ids of this store are; "" until the first is added."""
+    """The type of the ids: "int" or "str", or "" until the first row is added."""
     next_id: int = 0
     next_row: int = 0
     count: int = 0
@@ -60,7 +60,7 @@ class State:
 
 @dataclass(frozen=True)
 class Item:
-    """One row that is alive."""
+    """A live row."""
 
     row: int
     id: Id
@@ -69,14 +69,14 @@ class Item:
 
     @cached_property
     def crc(self) -> int:
-        """The checksum of the three."""
+        """The checksum of row number, id and payload."""
         text = self.payload or ""
         return zlib.crc32(f"{self.row}\0{type(self.id).__name__}\0{self.id}\0{text}".encode())
 
 
 @dataclass(frozen=True)
 class Record:
-    """A segment that counts: its folder, the number of its first row, how many it has, and its files."""
+    """A committed segment: its folder, first row number, row count and files."""
 
     name: str
     first: int
@@ -86,18 +86,18 @@ class Record:
 
 @dataclass(frozen=True)
 class GuideRecord:
-    """A guide that counts: its folder, the segment it leads into, what it is, and the checksum of its header."""
+    """A committed guide: its folder, its segment, its kind and the checksum of its header."""
 
     name: str
     segment: str
     kind: str
     fields: Mapping[str, Any]
-    """What it was built with."""
+    """The arguments that it was built with."""
     header: str
 
 
 def create(database: Database, about: About) -> None:
-    """Lay out an empty store, inside a transaction."""
+    """Create the tables of an empty store, inside a transaction."""
     for statement in _SCHEMA:
         database.execute(statement)
     _put(database, "about", about.to_json())
@@ -106,74 +106,89 @@ def create(database: Database, about: About) -> None:
 
 
 def exists(database: Database) -> bool:
-    """Whether the file has been laid out: a creation that was killed leaves an empty one."""
+    """Whether the tables exist; a creation that was killed leaves an empty file."""
     return database.execute("SELECT 1 FROM sqlite_schema WHERE name = 'meta'").fetchone() is not None
 
 
 def read_about(database: Database) -> About:
-    """What was fixed at the creation."""
+    """The settings of the store."""
     if not exists(database):
-        raise IndexFolderError("the index must have been created", got=database.path, cure="create it again")
+        raise IndexFolderError("the creation of this index did not finish", got=database.path, cure="create it again")
     data = _take(database, "about")
     if data["format"] > FORMAT:
         raise IndexFolderError(
-            f"{database.path} has a layout newer than this matryo reads",
-            got=f"format {data['format']}, known up to {FORMAT}",
+            f"{database.path} was written by a newer version of matryo",
+            got=f"format {data['format']}, supported up to {FORMAT}",
             cure="pip install --upgrade matryo",
         )
     return About.from_json(data)
 
 
 def read_state(database: Database) -> State:
-    """Where the last commit left things."""
+    """The counters after the last commit."""
     return State(**_take(database, "state"))
 
 
 def write_state(database: Database, state: State) -> None:
-    """Move things on, with the commit of this transaction."""
+    """Update the counters in this transaction."""
     _put(database, "state", asdict(state))
 
 
 def find(database: Database, ids: Sequence[Id]) -> list[Item]:
-    """Those of ``ids`` that are there, checked."""
+    """The items of those ``ids`` that exist, with their checksums verified."""
     sql = f"SELECT row, id, payload, crc FROM items WHERE id {_AMONG}"
-    return [_checked(database, *found) for found in database.execute(sql, (_as_json(ids),))]
+    return [_checked(database, *row) for row in database.execute(sql, (_as_json(ids),))]
 
 
 def find_all(database: Database, ids: Sequence[Id]) -> list[Item]:
-    """The same, where every one of ``ids`` must be there."""
+    """The items of ``ids``, all of which must exist."""
     found = find(database, ids)
     missing = set(ids) - {item.id for item in found}
     if missing:
-        first = next(one for one in ids if one in missing)
-        raise InputError("every id must be in the index", got=f"{first!r:.60}", cure="check the ids")
+        first = next(id for id in ids if id in missing)
+        words = {"int": "use an integer, as all ids of this index", "str": "use a string, as all ids of this index"}
+        kind = read_state(database).kind
+        cure = "index.ids has all ids" if kind in ("", type(first).__name__) else words[kind]
+        raise UnknownId("the index has no such id", got=f"{first!r:.60}", cure=cure)
     return found
 
 
+def has_field(database: Database, path: str) -> bool:
+    """Whether any payload has the field at a JSON ``path``; stops at the first."""
+    sql = "SELECT 1 FROM items WHERE json_type(payload, ?) IS NOT NULL LIMIT 1"
+    return database.execute(sql, (path,)).fetchone() is not None
+
+
+def field_names(database: Database, path: str = "$") -> list[str]:
+    """The names of all fields of the payloads, or of the objects at ``path``, in order of appearance."""
+    sql = "SELECT DISTINCT key FROM items, json_each(payload, ?) WHERE typeof(key) = 'text'"
+    return [name for (name,) in database.execute(sql, (path,))]
+
+
 def items(database: Database) -> Iterator[Item]:
-    """Every row that is alive, checked, in order."""
-    for found in database.execute("SELECT row, id, payload, crc FROM items ORDER BY row"):
-        yield _checked(database, *found)
+    """All live rows in order, with their checksums verified."""
+    for row in database.execute("SELECT row, id, payload, crc FROM items ORDER BY row"):
+        yield _checked(database, *row)
 
 
 def insert(database: Database, new: Iterable[Item]) -> None:
-    """Add rows that are alive."""
+    """Add live rows."""
     rows = ((item.row, item.id, item.payload, item.crc) for item in new)
     database.executemany("INSERT INTO items VALUES (?, ?, ?, ?)", rows)
 
 
 def remove(database: Database, rows: Sequence[int]) -> None:
-    """Take rows away; those whose vectors lie in segments are listed as dead."""
-    given = (_as_json(rows),)
-    database.execute(f"DELETE FROM items WHERE row {_AMONG}", given)
+    """Remove rows; rows whose vectors are in segments get a tombstone."""
+    numbers = (_as_json(rows),)
+    database.execute(f"DELETE FROM items WHERE row {_AMONG}", numbers)
     database.execute(
-        "INSERT INTO dead SELECT value FROM json_each(?) WHERE value NOT IN (SELECT row FROM pending)", given
+        "INSERT INTO dead SELECT value FROM json_each(?) WHERE value NOT IN (SELECT row FROM pending)", numbers
     )
-    database.execute(f"DELETE FROM pending WHERE row {_AMONG}", given)
+    database.execute(f"DELETE FROM pending WHERE row {_AMONG}", numbers)
 
 
 def read_pending(database: Database, about: About) -> Piece:
-    """The rows that are in no segment yet, checked."""
+    """The rows that are in no segment yet, with their checksums verified."""
     sql = "SELECT row, id, vector, pending.crc FROM pending LEFT JOIN items USING (row) ORDER BY row"
     found = database.execute(sql).fetchall()
     for row, id, vector, crc in found:
@@ -185,47 +200,47 @@ def read_pending(database: Database, about: About) -> Piece:
 
 
 def insert_pending(database: Database, piece: Piece) -> None:
-    """Keep vectors that are too few for a segment."""
-    given = zip(piece.rows.tolist(), map(bytes, piece.vectors), strict=True)
-    database.executemany("INSERT INTO pending VALUES (?, ?, ?)", ((row, data, _crc(row, data)) for row, data in given))
+    """Store vectors that are too few for a segment."""
+    pairs = zip(piece.rows.tolist(), map(bytes, piece.vectors), strict=True)
+    database.executemany("INSERT INTO pending VALUES (?, ?, ?)", ((row, data, _crc(row, data)) for row, data in pairs))
 
 
 def count_pending(database: Database) -> int:
-    """How many rows are in no segment yet."""
+    """The number of rows that are in no segment yet."""
     return int(database.execute("SELECT count(*) FROM pending").fetchone()[0])
 
 
 def clear_pending(database: Database) -> None:
-    """Forget the vectors that a segment now has."""
+    """Remove all pending vectors; a segment holds them now."""
     database.execute("DELETE FROM pending")
 
 
 def read_dead(database: Database) -> Rows:
-    """The rows of segments that are alive no more, in order."""
+    """The deleted rows of segments (tombstones), in order."""
     return np.array([row for (row,) in database.execute("SELECT row FROM dead ORDER BY row")], np.int64)
 
 
 def read_segments(database: Database) -> list[Record]:
-    """The segments that count, in the order of their rows, checked."""
+    """The committed segments in the order of their rows, with their checksums verified."""
     records = []
     for first, name, rows, files, crc in database.execute("SELECT * FROM segments ORDER BY first"):
         if crc != _crc(first, name, rows, files):
             raise damaged(database.path, f"the record of segment {name!r:.40}")
-        found = {path: FileRecord(*record) for path, record in json.loads(files).items()}
-        records.append(Record(name, first, rows, found))
+        by_path = {path: FileRecord(*record) for path, record in json.loads(files).items()}
+        records.append(Record(name, first, rows, by_path))
     return records
 
 
 def insert_segments(database: Database, new: Iterable[Record]) -> None:
-    """Make segments count, with the commit of this transaction."""
+    """Add segments to the list, in this transaction."""
     for record in new:
         files = json.dumps({path: [file.size, file.sha256] for path, file in record.files.items()})
-        known = (record.first, record.name, record.rows, files)
-        database.execute("INSERT INTO segments VALUES (?, ?, ?, ?, ?)", (*known, _crc(*known)))
+        values = (record.first, record.name, record.rows, files)
+        database.execute("INSERT INTO segments VALUES (?, ?, ?, ?, ?)", (*values, _crc(*values)))
 
 
 def remove_segments(database: Database, old: Iterable[Record], last: int) -> None:
-    """Forget segments that follow each other up to the row ``last``, their guides and their tombstones."""
+    """Remove consecutive segments up to row ``last`` from the list, with their guides and tombstones."""
     listed = list(old)
     names = (_as_json([record.name for record in listed]),)
     database.execute(f"DELETE FROM guides WHERE segment {_AMONG}", names)
@@ -235,31 +250,31 @@ def remove_segments(database: Database, old: Iterable[Record], last: int) -> Non
 
 
 def read_guides(database: Database) -> list[GuideRecord]:
-    """The guides that count, checked."""
-    found = []
-    for *known, crc in database.execute("SELECT * FROM guides"):
-        if crc != _crc(*known):
-            raise damaged(database.path, f"the record of guide {known[0]!r:.40}")
-        name, segment, kind, fields, header = known
-        found.append(GuideRecord(name, segment, kind, json.loads(fields), header))
-    return found
+    """The committed guides, with their checksums verified."""
+    guides = []
+    for *values, crc in database.execute("SELECT * FROM guides"):
+        if crc != _crc(*values):
+            raise damaged(database.path, f"the record of guide {values[0]!r:.40}")
+        name, segment, kind, fields, header = values
+        guides.append(GuideRecord(name, segment, kind, json.loads(fields), header))
+    return guides
 
 
 def insert_guide(database: Database, new: GuideRecord) -> None:
-    """Make a guide count, with the commit of this transaction; it takes the place of one of its kind."""
+    """Add a guide in this transaction; it replaces a guide of the same kind and segment."""
     database.execute("DELETE FROM guides WHERE segment = ? AND kind = ?", (new.segment, new.kind))
-    known = (new.name, new.segment, new.kind, json.dumps(new.fields), new.header)
-    database.execute("INSERT INTO guides VALUES (?, ?, ?, ?, ?, ?)", (*known, _crc(*known)))
+    values = (new.name, new.segment, new.kind, json.dumps(new.fields), new.header)
+    database.execute("INSERT INTO guides VALUES (?, ?, ?, ?, ?, ?)", (*values, _crc(*values)))
 
 
 def read_wanted(database: Database) -> dict[str, Any]:
-    """The guides that each segment is to have: by kind, what to build them with."""
-    found: dict[str, Any] = _take(database, "guides")
-    return found
+    """The guides that each segment should have: the arguments to build them with, by kind."""
+    wanted: dict[str, Any] = _take(database, "guides")
+    return wanted
 
 
 def write_wanted(database: Database, wanted: Mapping[str, Any]) -> None:
-    """Change that, with the commit of this transaction."""
+    """Set the guides that each segment should have, in this transaction."""
     _put(database, "guides", wanted)
 
 
@@ -269,10 +284,10 @@ def _put(database: Database, key: str, value: Any) -> None:
 
 
 def _take(database: Database, key: str) -> Any:
-    found = database.execute("SELECT value, crc FROM meta WHERE key = ?", (key,)).fetchone()
-    if found is None or found[1] != _crc(key, found[0]):
+    record = database.execute("SELECT value, crc FROM meta WHERE key = ?", (key,)).fetchone()
+    if record is None or record[1] != _crc(key, record[0]):
         raise damaged(database.path, f"the record {key!r}")
-    return json.loads(found[0])
+    return json.loads(record[0])
 
 
 def _checked(database: Database, row: int, id: Id, payload: str | None, crc: int) -> Item:

@@ -1,73 +1,80 @@
-"""A filter on payloads as one SQL condition: whatever the user gave is bound, never part of the text.
+"""A filter on payloads as one SQL condition. User input is always bound, never part of the SQL text.
 
->>> condition, bound = as_sql({"year": {"$gte": 2020}, "tags.lang": "en"})
->>> bound
+>>> filter = as_sql({"year": {"$gte": 2020}, "tags.lang": "en"})
+>>> filter.bound
 ['$."year"', '$."year"', '2020', '$."tags"."lang"', '$."tags"."lang"', '["en"]']
->>> "year" in condition or "en" in condition
+>>> "year" in filter.condition or "en" in filter.condition
 False
+>>> filter.fields
+['year', 'tags.lang']
 
-A condition on a key holds only for a value of the same type: numbers, strings, true and false, and null are
-four types. A key that is missing equals nothing, so ``$ne`` and ``$nin`` hold for it.
+A condition on a field matches only values of the same type. The types are number, string, boolean and null. A missing
+field equals no value, so ``$ne`` and ``$nin`` match it.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from matryo.errors import InputError
+from matryo.retrieve.store.payload import is_unicode, plain_scalar
 
-__all__ = ["as_sql", "is_unicode"]
+__all__ = ["Filter", "as_path", "as_sql"]
 
 _COMPARE = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 _EQUAL = {"$eq": "", "$ne": "NOT ", "$in": "", "$nin": "NOT "}
 _JOINED = {"$and": ("AND", "1"), "$or": ("OR", "0")}
-_NUMBER, _WORD = "'integer', 'real'", "'text'"   # the types as SQLite calls them
-_MOST, _DEEPEST = 200, 12   # what any build of SQLite parses: a tree 1000 deep, with a stack of 100
+_NUMBER, _TEXT = "'integer', 'real'", "'text'"   # SQLite's names of the types
+_MOST, _DEEPEST = 200, 12   # limits that every build of SQLite parses: expression depth 1000, parser stack 100
 
 
-def as_sql(where: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """The condition on the column ``payload``, always 0 or 1, and what to bind to its question marks."""
+class Filter(NamedTuple):
+    """A filter in SQL."""
+
+    condition: str
+    """A condition on the column ``payload`` that is always 0 or 1."""
+    bound: list[str]
+    """The values of its question marks."""
+    fields: list[str]
+    """The fields whose values it compares; ``$exists`` compares no value."""
+
+
+def as_sql(where: Mapping[str, Any]) -> Filter:
+    """Translate ``where`` to SQL, or raise an error that names the part that is wrong."""
     sql = _Sql()
-    return sql.filter(where, 1), sql.bound
-
-
-def is_unicode(text: str) -> bool:
-    """Whether SQLite can keep ``text``: half of a surrogate pair has no bytes."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return Filter(sql.filter(where, 1), sql.bound, list(sql.fields))
 
 
 class _Sql:
-    """The condition as it grows: what is bound so far, in order, and how many conditions there are."""
+    """A condition under construction."""
 
     def __init__(self) -> None:
         self.bound: list[str] = []
+        self.fields: dict[str, None] = {}
         self._count = 0
 
     def filter(self, where: Any, depth: int) -> str:
         if not isinstance(where, Mapping):
-            raise _refused("where must be a dict of keys and what their values must be", where)
+            raise _refused("where must be a dict of payload fields and conditions", where)
         if depth > _DEEPEST:
-            raise InputError(f"where must nest at most {_DEEPEST} deep", cure="put conditions side by side")
+            raise InputError(f"where must be at most {_DEEPEST} levels deep", cure="use fewer nested $and, $or, $not")
         return _join("$and", [self._entry(key, wanted, depth) for key, wanted in where.items()])
 
     def _entry(self, key: Any, wanted: Any, depth: int) -> str:
         self._take(1)
         if key in _JOINED:
-            return _join(key, [self.filter(one, depth + 1) for one in _listed(key, wanted)])
+            return _join(key, [self.filter(inner, depth + 1) for inner in _listed(key, wanted)])
         if key == "$not":
             return f"NOT {self.filter(wanted, depth + 1)}"
-        path = _path(key)
+        path = as_path(key)
+        if not isinstance(wanted, Mapping) or wanted.keys() - {"$exists"}:
+            self.fields[key] = None
         if not isinstance(wanted, Mapping):
             return self._among(path, [wanted])
         if not wanted:
-            raise _refused("a key must be given a value or operators", {key: wanted})
+            raise _refused("a field needs a value or an operator", {key: wanted})
         self._take(len(wanted))
         return _join("$and", [self._operator(path, name, value) for name, value in wanted.items()])
 
@@ -84,17 +91,17 @@ class _Sql:
         raise InputError(
             f"an operator must be one of {', '.join((*_EQUAL, *_COMPARE, '$exists'))}",
             got=repr(name),
-            cure="reach into a nested object with dots: {'a.b': 1}",
+            cure="write nested fields with dots: {'a.b': 1}",
         )
 
     def _among(self, path: str, values: list[Any]) -> str:
-        # Values go through SQLite's JSON parser as the payload does, so that equal texts give equal numbers.
+        # Values pass through SQLite's JSON parser, as payloads do, so that equal texts give equal numbers.
         plain = [_scalar(value) for value in values]
         numbers = [value for value in plain if isinstance(value, (int, float)) and not isinstance(value, bool)]
         words = [value for value in plain if isinstance(value, str)]
         others = [json.dumps(value) for value in plain if value is None or isinstance(value, bool)]
         parts = []
-        for types, wanted in ((_NUMBER, numbers), (_WORD, words)):
+        for types, wanted in ((_NUMBER, numbers), (_TEXT, words)):
             if wanted:
                 typed = f"json_type(payload, {self._bind(path)}) IN ({types})"
                 value = f"json_extract(payload, {self._bind(path)})"
@@ -105,9 +112,10 @@ class _Sql:
         return f"ifnull({_join('$or', parts)}, 0)"
 
     def _compare(self, path: str, name: str, value: Any) -> str:
-        if isinstance(_scalar(value), bool) or value is None:
-            raise _refused(f"{name} must be given a number or a string", value)
-        typed = f"json_type(payload, {self._bind(path)}) IN ({_WORD if isinstance(value, str) else _NUMBER})"
+        value = _scalar(value)
+        if isinstance(value, bool) or value is None:
+            raise _refused(f"{name} needs a number, a string or a date", value)
+        typed = f"json_type(payload, {self._bind(path)}) IN ({_TEXT if isinstance(value, str) else _NUMBER})"
         found = f"json_extract(payload, {self._bind(path)})"
         return f"ifnull({typed} AND {found} {_COMPARE[name]} json_extract({self._bind_json(value)}, '$'), 0)"
 
@@ -129,33 +137,33 @@ def _join(name: str, parts: list[str]) -> str:
     return f"({f' {word} '.join(parts)})" if parts else of_none
 
 
-def _path(key: Any) -> str:
+def as_path(key: Any) -> str:
+    """The JSON path of a field, in SQLite's syntax."""
     names = key.split(".") if isinstance(key, str) else [""]
-    # SQLite compares a name with the JSON text, in which these are written with an escape.
-    plain = all(name and not any(sign in '"\\' or sign < " " for sign in name) for name in names)
+    # SQLite compares a name with the raw JSON text, where these characters are escaped.
+    plain = all(name and not any(char in '"\\' or char < " " for char in name) for name in names)
     if not plain or key.startswith("$") or not is_unicode(key):
         raise InputError(
-            "a key must be names joined by dots, or $and, $or, $not",
+            "a field must be names joined by dots, or $and, $or, $not",
             got=repr(key),
-            cure="names must not be empty or have quotes, backslashes or control characters",
+            cure="names must not be empty or contain quotes, backslashes or control characters",
         )
     return "$" + "".join(f'."{name}"' for name in names)
 
 
 def _scalar(value: Any) -> Any:
-    plain = value is None or isinstance(value, (bool, int, float, str))
-    if not plain or (isinstance(value, float) and not math.isfinite(value)):
-        raise _refused("values must be strings, finite numbers, True, False or None", value)
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+    try:
+        plain = plain_scalar(value)
+    except TypeError:
+        raise _refused("values must be valid text, finite numbers, dates, True, False or None", value) from None
+    if isinstance(plain, int) and not -(2**63) <= plain < 2**63:
         raise _refused("integers must fit in 64 signed bits", value)
-    if isinstance(value, str) and not is_unicode(value):
-        raise _refused("strings must be valid Unicode", value)
-    return value
+    return plain
 
 
 def _listed(name: str, values: Any) -> list[Any]:
     if not isinstance(values, (list, tuple, set, frozenset)):
-        raise _refused(f"{name} must be given a list", values)
+        raise _refused(f"{name} needs a list", values)
     return list(values)
 
 

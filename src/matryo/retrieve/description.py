@@ -1,0 +1,93 @@
+"""The description of an index: its size, settings, guides and payload fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from matryo.nesting import Nesting
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matryo.retrieve.store import Store
+    from matryo.retrieve.vectors.metric import Metric
+
+__all__ = ["Description", "describe", "outline_guides"]
+
+
+@dataclass(frozen=True)
+class Description:
+    """The facts about an index that a user sees."""
+
+    path: Path
+    count: int
+    nesting: Nesting
+    metric: Metric
+    dtype: str
+    int8_up_to: int
+    """The dim up to which blocks also have int8 copies; 0 for none."""
+    ids: str
+    """The type of the ids: "integers" or "strings"."""
+    segments: int
+    guides: dict[str, int | None]
+    """The dim of each guide, by kind; None for a guide without a dim."""
+    unguided: int
+    """The number of vectors that lack one of the guides, and are scanned instead."""
+    bytes: int
+    """The size of the folder on disk."""
+    fields: tuple[str, ...]
+    """The names of the payload fields."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The description as JSON values."""
+        rest = {name: value for name, value in vars(self).items() if name not in ("path", "nesting", "fields")}
+        return {"folder": str(self.path), "dims": list(self.nesting.dims), **rest, "fields": list(self.fields)}
+
+    def __str__(self) -> str:
+        int8 = f", int8 up to {self.int8_up_to}" if self.int8_up_to else ""
+        guides = outline_guides(self.guides)
+        lines = [
+            f"{self.path}: {self.count:,} vector{'s' * (self.count != 1)}, {_size(self.bytes)} on disk",
+            f"  dims {', '.join(map(str, self.nesting.dims))}; {self.metric}; {self.dtype}{int8}; "
+            f"ids are {self.ids}{f'; {guides}' if guides else ''}",
+        ]
+        lines += [f"  payload fields: {', '.join(self.fields)}"] if self.fields else []
+        return "\n".join(lines)
+
+
+def describe(store: Store) -> Description:
+    """Describe the current state of ``store``; the payload fields take about 0.5 s per million payloads."""
+    about, snapshot, wanted = store.about, store.snapshot(), store.wanted()
+    return Description(
+        path=store.path,
+        count=snapshot.count,
+        nesting=about.nesting,
+        metric=about.metric,
+        dtype=about.dtype,
+        int8_up_to=about.int8_up_to,
+        ids="strings" if snapshot.text_ids else "integers",
+        segments=len(snapshot.segments),
+        guides={kind: options.get("dim") for kind, options in wanted.items()},
+        unguided=sum(len(segment) for segment in snapshot.segments if wanted.keys() - segment.guides.keys()),
+        bytes=sum(path.stat().st_size for path in store.path.rglob("*") if path.is_file()),
+        fields=tuple(store.fields()),
+    )
+
+
+def outline_guides(guides: dict[str, int | None]) -> str:
+    """Guides in one line.
+
+    >>> outline_guides({"sketch": None, "partition": 64, "graph": 16})
+    'sketch, partition (IVF) at 64, graph (HNSW) at 16'
+    """
+    names = {"partition": "partition (IVF)", "graph": "graph (HNSW)"}
+    return ", ".join(names.get(kind, kind) + (f" at {dim}" if dim else "") for kind, dim in guides.items())
+
+
+def _size(size: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"

@@ -1,0 +1,129 @@
+"""Payloads: what may be stored beside a vector, and its form as JSON text.
+
+A payload is a dict of JSON values. numpy scalars become plain numbers, text and booleans. Dates and times become ISO
+8601 text, so they are compared as text. A table is one payload per row.
+
+>>> from datetime import date
+>>> as_payload([{"year": np.int16(2020), "day": date(2020, 5, 1)}, {}], 2)
+['{"year": 2020, "day": "2020-05-01"}', None]
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from datetime import date, time
+from typing import Any
+
+import numpy as np
+
+from matryo.errors import InputError
+
+__all__ = ["as_payload", "is_unicode", "plain_scalar"]
+
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+_DEEPEST = 100   # SQLite's JSON functions read no deeper than 1000
+_NO = object()
+
+
+def as_payload(payload: Any, count: int) -> list[str | None]:
+    """One JSON object per vector as text; None for an empty one."""
+    if payload is None:
+        return [None] * count
+    rows = _as_dicts(payload)
+    if isinstance(rows, (str, Mapping)) or not isinstance(rows, Sequence):
+        raise InputError(
+            "payload must be a list of dicts, one per vector, or a table",
+            got=f"{payload!r:.60}",
+            cure="put a single payload into a list: [payload]",
+        )
+    if len(rows) != count:
+        raise InputError(
+            f"payload must have one entry for each of the {count} vectors", got=len(rows), cure="use {} for no payload"
+        )
+    return [_as_text(entry, row) for row, entry in enumerate(rows)]
+
+
+def is_unicode(text: str) -> bool:
+    """Whether SQLite can store ``text``: an unpaired surrogate has no UTF-8 bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def plain_scalar(value: Any) -> Any:
+    """``value`` as text, a finite number, a boolean or None; numpy scalars and dates are converted, others refused.
+
+    >>> plain_scalar(np.float32(0.5)), plain_scalar(np.datetime64("2020-05-01"))
+    (0.5, '2020-05-01')
+    """
+    plain = _scalar(value)
+    if plain is _NO:
+        raise TypeError(value)
+    return plain
+
+
+def _scalar(value: Any) -> Any:
+    """The plain form of a scalar; ``_NO`` if there is none."""
+    if isinstance(value, np.datetime64):
+        if np.isnat(value):
+            return _NO
+        days = np.datetime_data(value)[0] in ("Y", "M", "W", "D")
+        value = value.astype("M8[D]" if days else "M8[us]").item()
+    elif isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str(value) if value.isascii() or is_unicode(value) else _NO
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else _NO
+    if isinstance(value, (date, time)) and value == value:   # pandas' NaT is a date that does not equal itself
+        return value.isoformat()
+    return _NO
+
+
+def _as_dicts(payload: Any) -> Any:
+    """The rows of a table (pandas, polars, Arrow, datasets) as dicts; anything else unchanged."""
+    if hasattr(payload, "notna") and hasattr(payload, "columns"):   # pandas, where a missing value may be NaN
+        return payload.astype(object).where(payload.notna(), None).to_dict("records")
+    for method in ("to_dicts", "to_pylist", "to_list"):   # polars, Arrow, datasets (and columns of dicts)
+        if hasattr(payload, method):
+            return getattr(payload, method)()
+    return payload
+
+
+def _as_text(entry: Any, row: int) -> str | None:
+    if not isinstance(entry, dict) and entry is not None:
+        raise InputError("a payload must be a dict", got=f"{entry!r:.60} in row {row}", cure='wrap it: {"text": …}')
+    return _JSON.encode(_plain(entry, row, "", 0)) if entry else None
+
+
+def _plain(value: Any, row: int, field: str, depth: int) -> Any:
+    """``value`` as plain JSON values; an error names ``row`` and ``field``."""
+    if depth > _DEEPEST:
+        rule = f"a payload must be at most {_DEEPEST} levels deep"
+        raise InputError(rule, got=f"more in row {row}", cure="store it as text: json.dumps(value)")
+    if isinstance(value, dict):
+        return {_key(key, row): _plain(inner, row, f"{field}.{key}", depth + 1) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner, row, f"{field}[{place}]", depth + 1) for place, inner in enumerate(value)]
+    plain = _scalar(value)
+    if plain is _NO:
+        raise InputError(
+            "payload values must be valid text, finite numbers, booleans, None, dates, or lists and dicts of these",
+            got=f"{value!r:.60} in field {field[1:]!r:.60} of row {row}",
+            cure="convert the value, or drop the field",
+        )
+    return plain
+
+
+def _key(key: Any, row: int) -> str:
+    if not isinstance(key, str) or not is_unicode(key):
+        raise InputError("payload keys must be valid text", got=f"{key!r:.60} in row {row}", cure="use str(key)")
+    return str(key)
