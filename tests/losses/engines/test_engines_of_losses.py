@@ -373,10 +373,10 @@ def test_the_choice():
 def test_an_engine_that_cannot_run_is_named(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     scores = make((2,), 2, 2, 0, "cpu", torch.float32)
-    with pytest.raises(InputError, match=r"one of auto, plain, chunked, triton \(got 'cuda'\): use auto"):
+    with pytest.raises(InputError, match=r"one of auto, plain, chunked, triton \(got 'cuda'\): use engine="):
         choose(scores, "cuda")
     monkeypatch.setattr("matryo.losses.engines.HAS_TRITON", False)
-    with pytest.raises(InputError, match="needs the package triton"):
+    with pytest.raises(InputError, match="needs the triton package .got not installed"):
         choose(scores, "triton")
     monkeypatch.setattr("matryo.losses.engines.HAS_TRITON", True)
     with pytest.raises(InputError, match=r"runs on a GPU only \(got vectors on cpu\): move them to cuda"):
