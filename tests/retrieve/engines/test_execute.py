@@ -205,8 +205,8 @@ def test_a_shortlist_may_have_holes() -> None:
     vectors, asked = normal(8, 30, 2)
     blocks = Blocks.of(vectors, NESTING)
 
-    def first(blocks, queries, dim, keep, metric, precision, allowed):
-        found = NUMPY.first_stage(blocks, queries, dim, keep, metric, precision, allowed)
+    def first(request, stage):
+        found = NUMPY.first_stage(request, stage)
         found.rows[:, 3:], found.sums[:, 3:], found.scores[:, 3:] = -1, 0, -np.inf
         return found
 
@@ -306,19 +306,19 @@ ONES = np.ones((1, 16))
         (lambda: execute(BLOCKS, ONES, Plan.single(16), 0), "k must be an integer of at least 1 (got 0)"),
         (lambda: execute(BLOCKS, ONES, Plan.single(16), 1, "dot"), "metric must be cosine, ip or l2 (got 'dot')"),
         (lambda: execute(BLOCKS, ONES[0], Plan.single(16), 1),
-         "queries must be a two-dimensional array of real numbers with 16 columns, as the rows have (got shape (16,)"),
-        (lambda: execute(BLOCKS, ONES[:, :4], Plan.single(4), 1), "with 16 columns, as the rows have (got shape (1,"),
+         "queries must be a two-dimensional array of real numbers with 16 columns, as the stored vectors have"),
+        (lambda: execute(BLOCKS, ONES[:, :4], Plan.single(4), 1), "stored vectors have (got shape (1,"),
         (lambda: execute(BLOCKS, ONES.astype(str), Plan.single(4), 1), "real numbers"),
         (lambda: execute(BLOCKS, ONES * np.nan, Plan.single(4), 1),
          "queries must be finite in float32, with a norm of at most 2⁶² (got 1 bad rows, the first is row 0)"),
         (lambda: execute(BLOCKS, np.concatenate([ONES, ONES * 1e39]), Plan.single(4), 1), "the first is row 1"),
         (lambda: execute(BLOCKS, np.concatenate([ONES, ONES * 0]), Plan.single(4), 1),
-         "a query must not be zero where the metric is cosine (got row 1): drop it, or encode it again"),
+         "a query must not be all zeros if the metric is cosine (got row 1): drop it, or encode it again"),
         (lambda: execute(BLOCKS, ONES, Plan.single(4), 1, "ip", [0, 1]),
-         "allowed must be a mask of 3 booleans, one a row (got shape (2,), int64)"),
+         "allowed must be a mask of 3 booleans, one per row (got shape (2,), int64)"),
         (lambda: execute(BLOCKS, ONES, Plan.single(4), 1, "ip", np.ones(2, bool)), "a mask of 3 booleans"),
         (lambda: execute(BLOCKS, ONES, Plan.single(16, precision="int8"), 1),
-         "a stage in int8 needs copies in int8 of the blocks up to its dim, 16 (got copies of 2 blocks)"),
+         "an int8 stage at dim 16 needs int8 copies of the blocks up to that dim (got copies of 2 blocks)"),
     ],
 )  # fmt: skip
 def test_rules(call, message: str) -> None:
@@ -327,7 +327,7 @@ def test_rules(call, message: str) -> None:
 
 
 def test_dims_must_be_of_the_nesting() -> None:
-    with pytest.raises(NestingError, match=r"among those of the nesting, 1, 4, 16 \(got 8\)"):
+    with pytest.raises(NestingError, match=r"1, 4, 16 \(got 8\)"):
         execute(BLOCKS, ONES, Plan.adaptive(8, 16, keep=10), 1)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from matryo.errors import EmbeddingsError
 from matryo.nesting import Nesting
-from matryo.retrieve import Blocks, Engine, Plan, execute
+from matryo.retrieve import Blocks, Engine, Plan, Request, execute
 from matryo.retrieve.vectors.metric import METRICS, keys
 
 torch = pytest.importorskip("torch")
@@ -141,11 +141,11 @@ def test_queries_may_be_of_any_kind(kind) -> None:
 def test_queries_that_compare_with_nothing_are_named(engine) -> None:
     blocks = Blocks.of(np.eye(16, dtype="f4"), NESTING)
     assert engine.run is not None
-    for bad, wrong in ((np.nan, "must be finite"), (1e30, "must be finite"), (0, "must not be zero")):
+    for bad, wrong in ((np.nan, "must be finite"), (1e30, "must be finite"), (0, "must not be all zeros")):
         asked = np.ones((3, 16), np.float32)
         asked[1] = bad
         with pytest.raises(EmbeddingsError, match=rf"(?s){wrong}.*row 1"):
-            engine.run(blocks, asked, Plan.single(16), 16, "cosine", None)
+            engine.run(Request(blocks, asked), Plan.single(16))
 
 
 # ── the bound ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -12,6 +12,8 @@ from matryo.nesting import Nesting
 from matryo.retrieve.engines.numpy import scan
 from matryo.retrieve.engines.numpy.scan import first_stage
 from matryo.retrieve.engines.numpy.shortlist import Shortlist
+from matryo.retrieve.engines.request import Request
+from matryo.retrieve.plan.plan import Stage
 from matryo.retrieve.vectors.blocks import Blocks
 from matryo.retrieve.vectors.metric import METRICS
 
@@ -56,7 +58,8 @@ def test_it_finds_the_best_rows(seed, count, queries, keep, metric, dim, share, 
     blocks = Blocks.of(vectors, NESTING, int8_up_to=16)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scan, "_TILE", tile)
-        found = first_stage(blocks, asked, dim, keep, metric, precision, None if share is None else allowed)
+        request = Request(blocks, asked, metric, None if share is None else allowed)
+        found = first_stage(request, Stage(dim, keep, precision))
     scores = naive(vectors, asked, dim, metric)
     want = best(scores, allowed, keep)
     assert found.rows.tolist() == want
@@ -81,7 +84,7 @@ def test_real_numbers(monkeypatch: pytest.MonkeyPatch, metric: str, queries: int
     blocks = Blocks.of(vectors, NESTING)
     for dim in NESTING.dims:
         scores = naive(vectors, asked, dim, metric)
-        found = first_stage(blocks, asked, dim, 40, metric)
+        found = first_stage(Request(blocks, asked, metric), Stage(dim, 40))
         # 16 products and sums and a few operations more, on terms of at most (‖q‖ + ‖x‖)² < 200.
         np.testing.assert_allclose(found.scores, -np.sort(-scores, axis=1)[:, :40], atol=25 * EPS * 200)
         np.testing.assert_allclose(np.take_along_axis(scores, found.rows, 1), found.scores, atol=25 * EPS * 200)
@@ -99,13 +102,13 @@ def test_float16_and_int8_err_within_their_bounds(seed: int, power: int) -> None
     # float32 adds 16 products: at most 17 roundings, each relative to a partial sum ≤ Σ|q||x| (slightly more stored).
     rounding = 18 * EPS * sizes * 1.01
     blocks = Blocks.of(vectors, NESTING, int8_up_to=16)
-    coarse = first_stage(blocks, asked, 16, 30, "ip", "int8")
+    coarse = first_stage(Request(blocks, asked, "ip"), Stage(16, 30, "int8"))
     steps = np.concatenate([np.full(high - low, float(blocks.int8[number].scale))
                             for number, (low, high) in enumerate(NESTING.blocks)])  # fmt: skip
     # Each number is within half a step of its block, so a sum within half a step for each unit of |q|.
     bound = (np.abs(asked).astype(np.float64) @ steps)[:, None] * (0.5 + 127 * EPS) * (1 + 18 * EPS) + rounding
     assert (np.abs(by_row(coarse, coarse.sums) - exact) <= bound).all()
-    half = first_stage(Blocks.of(vectors, NESTING, dtype="float16"), asked, 16, 30, "ip")
+    half = first_stage(Request(Blocks.of(vectors, NESTING, dtype="float16"), asked, "ip"), Stage(16, 30))
     # float16 has 11 bits, so it errs by 2⁻¹¹ of a number; below 2⁻¹⁴ its steps stay 2⁻²⁴, half of which is 2⁻²⁵.
     lost = np.abs(asked).astype(np.float64) @ np.maximum(2.0**-11 * np.abs(vectors), 2.0**-25).astype(np.float64).T
     assert (np.abs(by_row(half, half.sums) - exact) <= lost + rounding).all()
@@ -120,7 +123,7 @@ def by_row(found: Shortlist, values: np.ndarray) -> np.ndarray:
 def test_int8_scores_use_the_norms_of_the_vectors_themselves() -> None:
     vectors = np.float32([[100, 1, 0, 0] * 4, [3, 4, 0, 0] * 4])
     blocks = Blocks.of(vectors, NESTING, int8_up_to=16)
-    found = first_stage(blocks, vectors[1:], 16, 2, "cosine", "int8")
+    found = first_stage(Request(blocks, vectors[1:]), Stage(16, 2, "int8"))
     sums = blocks.rows(slice(None), 16, "int8").astype(np.float64) @ vectors[1]
     cosines = sums / np.linalg.norm(vectors[1]) / np.linalg.norm(vectors, axis=1)
     np.testing.assert_allclose(by_row(found, found.scores)[0], cosines, rtol=1e-6)
@@ -134,14 +137,14 @@ def test_many_kept_of_many_rows(monkeypatch: pytest.MonkeyPatch, tile: tuple[int
     blocks = Blocks.of(vectors, Nesting([1]))
     asked = np.float32([[1], [-1], [0], [2]])
     for keep in (1, 3, 700, 5999, 6000, 6001):
-        found = first_stage(blocks, asked, 1, keep, "ip")
+        found = first_stage(Request(blocks, asked, "ip"), Stage(1, keep))
         order = np.array([np.lexsort((np.arange(6000), -(vectors[:, 0] * q))) for q in asked[:, 0]])[:, :keep]
         np.testing.assert_array_equal(found.rows[:, : min(keep, 6000)], order)
         assert (found.rows[:, 6000:] == -1).all()
 
 
 def test_no_queries() -> None:
-    found = first_stage(Blocks.of(np.ones((5, 16)), NESTING), np.empty((0, 16), np.float32), 4, 3, "l2")
+    found = first_stage(Request(Blocks.of(np.ones((5, 16)), NESTING), np.empty((0, 16), np.float32), "l2"), Stage(4, 3))
     assert found.rows.shape == found.sums.shape == found.scores.shape == (0, 3)
 
 
@@ -150,14 +153,14 @@ def test_the_order_of_the_rows_does_not_matter(monkeypatch: pytest.MonkeyPatch, 
     """The worst case for a running best: every row beats all before it."""
     monkeypatch.setattr(scan, "_TILE", (2, 16))
     line = np.arange(1000, dtype=np.float32)[:, None] * (1 if rising else -1)
-    found = first_stage(Blocks.of(line, Nesting([1])), np.ones((3, 1), np.float32), 1, 20, "ip")
+    found = first_stage(Request(Blocks.of(line, Nesting([1])), np.ones((3, 1), np.float32), "ip"), Stage(1, 20))
     want = np.arange(999, 979, -1) if rising else np.arange(20)
     np.testing.assert_array_equal(found.rows, np.tile(want, (3, 1)))
 
 
 def test_rules() -> None:
     blocks = Blocks.of(np.ones((3, 16)), NESTING, int8_up_to=4)
-    with pytest.raises(NestingError, match=r"one of the nesting's, 1, 4, 16 \(got 5\)"):
-        first_stage(blocks, np.ones((1, 16), np.float32), 5, 1, "ip")
-    with pytest.raises(InputError, match="needs copies in int8 of the blocks up to its dim, 16"):
-        first_stage(blocks, np.ones((1, 16), np.float32), 16, 1, "ip", "int8")
+    with pytest.raises(NestingError, match=r"in the nesting, 1, 4, 16 \(got 5\)"):
+        first_stage(Request(blocks, np.ones((1, 16), np.float32), "ip"), Stage(5, 1))
+    with pytest.raises(InputError, match="an int8 stage at dim 16 needs int8 copies"):
+        first_stage(Request(blocks, np.ones((1, 16), np.float32), "ip"), Stage(16, 1, "int8"))

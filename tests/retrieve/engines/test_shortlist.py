@@ -11,6 +11,8 @@ from matryo.nesting import Nesting
 from matryo.retrieve.engines.numpy import shortlist as module
 from matryo.retrieve.engines.numpy.scan import first_stage
 from matryo.retrieve.engines.numpy.shortlist import Shortlist, query_norms, rerank
+from matryo.retrieve.engines.request import Request
+from matryo.retrieve.plan.plan import Stage
 from matryo.retrieve.vectors.blocks import Blocks
 from matryo.retrieve.vectors.metric import METRICS
 
@@ -34,10 +36,10 @@ def test_it_is_what_loops_make_of_it(seed, queries, width, keep, done, dim, metr
     sums = np.zeros(rows.shape, np.float32)
     for i, j in np.ndindex(rows.shape):
         sums[i, j] = asked[i, :done] @ vectors[rows[i, j], :done] if rows[i, j] >= 0 else 0
-    blocks = Blocks.of(vectors, NESTING, int8_up_to=16)
+    request = Request(Blocks.of(vectors, NESTING, int8_up_to=16), asked, metric)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_GATHER", gather)
-        found = rerank(blocks, asked, Shortlist(rows, sums, sums), done, dim, keep, metric, precision)
+        found = rerank(request, Shortlist(rows, sums, sums), Stage(dim, keep, precision), done)
     assert found.rows.shape == found.sums.shape == found.scores.shape == (queries, keep)
     for i, query in enumerate(asked[:, :dim].astype(np.float64)):
         inner = {int(row): float(query @ vectors[row, :dim]) for row in rows[i] if row >= 0}
@@ -63,11 +65,11 @@ def test_query_norms() -> None:
 def test_a_shortlist_is_not_changed_by_ranking_it_again(metric: str) -> None:
     rng = np.random.default_rng(7)
     vectors, asked = (rng.standard_normal((count, 16)).astype(np.float32) for count in (100, 6))
-    blocks = Blocks.of(vectors, NESTING)
-    given = first_stage(blocks, asked, 1, 40, metric)
+    request = Request(Blocks.of(vectors, NESTING), asked, metric)
+    given = first_stage(request, Stage(1, 40))
     before = [array.tobytes() for array in given]
     for array in given:
         array.flags.writeable = False
-    again = [rerank(blocks, asked, given, 1, 16, 40, metric) for _ in range(2)]
+    again = [rerank(request, given, Stage(16, 40), 1) for _ in range(2)]
     assert [array.tobytes() for array in given] == before
     assert [array.tobytes() for array in again[0]] == [array.tobytes() for array in again[1]]

@@ -188,7 +188,7 @@ def test_nothing_given_is_changed() -> None:
         (np.array([["a"] * 4]), 1, "real numbers with 4 columns"),
         (np.array([[1, 2, 3, np.nan]]), 1, "queries must be finite"),
         (np.full((1, 4), 1e30), 1, "queries must be finite"),
-        (np.array([[1.0] * 4, [0.0] * 4]), 1, r"a query must not be zero where the metric is cosine \(got row 1\)"),
+        (np.array([[1.0] * 4, [0.0] * 4]), 1, r"a query must not be all zeros if the metric is cosine \(got row 1\)"),
     ],
 )
 def test_queries_that_cannot_be_answered_are_refused(queries: np.ndarray, k: int, said: str) -> None:
@@ -202,14 +202,14 @@ def test_a_mask_must_have_one_boolean_a_row(allowed: np.ndarray) -> None:
     blocks = Blocks.of(np.eye(4, dtype=np.float32), Nesting([2, 4]))
     for search in (lambda: scan_exactly(blocks, np.eye(4), 1, "ip", allowed),
                    lambda: Certified(blocks, Sketch.of(blocks)).search(np.eye(4), 1, allowed)):
-        with pytest.raises(InputError, match=r"allowed must be a mask of 4 booleans, one a row \(got shape"):
+        with pytest.raises(InputError, match=r"allowed must be a mask of 4 booleans, one per row \(got shape"):
             search()
 
 
 @pytest.mark.parametrize("dims", [(), (0,), (6,), (516,), (64, 100), (64, 64), (64, 704)])
 def test_dims_that_no_sketch_can_have_are_refused(dims: tuple[int, ...]) -> None:
     blocks = Blocks.of(np.eye(4, dtype=np.float32), Nesting([2, 4]))
-    with pytest.raises(InputError, match="a sketch's first dim must be a multiple of 4"):
+    with pytest.raises(InputError, match="the first dim of a sketch must be a multiple of 4"):
         Sketch.of(blocks, dims=dims)
 
 

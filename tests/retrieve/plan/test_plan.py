@@ -93,13 +93,14 @@ def test_costs_count_what_is_done(data: st.DataObject, seed: int, count: int, k:
     plan = Plan.of(zip(dims, keeps, precisions, strict=True)).for_k(k)
     done = []   # (numbers read, bytes a number) by stage
 
-    def first(blocks, queries, dim, keep, metric, precision, allowed):
-        done.append((blocks.count * dim, 1 if precision == "int8" else np.dtype(dtype).itemsize))
-        return NUMPY.first_stage(blocks, queries, dim, keep, metric, precision, allowed)
+    def first(request, stage):
+        done.append((blocks.count * stage.dim, 1 if stage.precision == "int8" else np.dtype(dtype).itemsize))
+        return NUMPY.first_stage(request, stage)
 
-    def later(blocks, queries, shortlist, before, dim, keep, metric, precision):
-        done.append((shortlist.rows.size * (dim - before), 1 if precision == "int8" else np.dtype(dtype).itemsize))
-        return NUMPY.rerank(blocks, queries, shortlist, before, dim, keep, metric, precision)
+    def later(request, shortlist, stage, before):
+        size = 1 if stage.precision == "int8" else np.dtype(dtype).itemsize
+        done.append((shortlist.rows.size * (stage.dim - before), size))
+        return NUMPY.rerank(request, shortlist, stage, before)
 
     vectors = np.random.default_rng(seed).standard_normal((count, 8))
     blocks = Blocks.of(vectors, nesting, dtype=dtype, int8_up_to=8)

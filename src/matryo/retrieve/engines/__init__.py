@@ -1,1 +1,1 @@
-"""Engines: what runs the stages of a plan, in numpy, compiled, or with torch."""
+"""Engines run the stages of a plan: in numpy, as compiled loops, or with torch."""

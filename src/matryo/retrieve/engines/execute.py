@@ -1,4 +1,4 @@
-"""A plan on blocks: each stage adds what its columns say to the scores so far, and hands its best to the next.
+"""Run a plan on blocks: each stage adds the products of its columns to the scores and passes its best rows on.
 
 >>> vectors = np.array([[1, 0, 0, 9], [1, 0, 0, 1], [0, 1, 0, 0]], "f4")
 >>> blocks = Blocks.of(vectors, Nesting([2, 4]))
@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,44 +18,55 @@ import numpy as np
 from matryo.nesting import Nesting
 from matryo.retrieve.engines.numpy.scan import first_stage
 from matryo.retrieve.engines.numpy.shortlist import Shortlist, rerank
-from matryo.retrieve.plan.plan import Plan, Precision
+from matryo.retrieve.engines.request import Request
+from matryo.retrieve.plan.plan import Plan, Stage
 from matryo.retrieve.vectors.blocks import Blocks, checked_norms
 from matryo.retrieve.vectors.metric import Metric, check_metric, key_rows, key_scores, keys
 from matryo.retrieve.vectors.queries import as_mask, as_queries, check_not_zero
 
 if TYPE_CHECKING:
-    Array = np.ndarray[Any, np.dtype[Any]]
-    Bools = np.ndarray[Any, np.dtype[np.bool_]]
-    Floats = np.ndarray[Any, np.dtype[np.float32]]
-    Indices = np.ndarray[Any, np.dtype[np.int64]]
+    from collections.abc import Iterator
 
-__all__ = ["NUMPY", "Engine", "Hits", "execute"]
+    from matryo.retrieve.vectors.types import Array, Floats, Indices
 
-_BUDGET = 128 << 20   # bytes for a batch of queries with their shortlists
+__all__ = ["NUMPY", "Engine", "Hits", "execute", "within"]
+
+_BUDGET = 128 << 20   # bytes for one batch of queries and their shortlists
 
 
 @dataclass(frozen=True, eq=False)
 class Hits:
-    """What a search found for each query, nearest first; where there is too little: score −∞, id −1 or ""."""
+    """The hits of each query, nearest first. Unused places have score −∞ and id −1 or ""."""
 
     ids: Array
     """[queries, k], integers or text."""
     scores: Floats
     """[queries, k]"""
 
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[tuple[Array, Floats]]:
+        """Iterate over the queries: the ids and scores of each."""
+        return iter(zip(self.ids, self.scores, strict=True))
+
 
 @dataclass(frozen=True)
 class Engine:
-    """What computes the stages of a plan: a first stage like :func:`first_stage`, and then :func:`rerank`.
+    """The functions that run the stages of a plan: a first stage like :func:`first_stage`, later ones like `rerank`.
 
-    One whose arrays lie elsewhere may ``run`` a whole plan instead, so that they stay there between its stages. It is
-    given the queries as they came, of any dtype and number, and raises what :func:`execute` would for bad ones.
+    An engine whose arrays are on another device may ``run`` a whole plan instead, so that they stay there between the
+    stages. Its request has all queries with the caller's dtype, and it raises the errors of :func:`execute` for bad
+    ones.
     """
 
-    first_stage: Callable[[Blocks, Floats, int, int, Metric, Precision, Bools | None], Shortlist]
-    rerank: Callable[[Blocks, Floats, Shortlist, int, int, int, Metric, Precision], Shortlist]
-    run: Callable[[Blocks, Array, Plan, int, Metric, Bools | None], Shortlist] | None = None
-    """The number is how many rows may be found, the mask which ones if not all."""
+    first_stage: Callable[[Request, Stage], Shortlist]
+    rerank: Callable[[Request, Shortlist, Stage, int], Shortlist]
+    run: Callable[[Request, Plan], Shortlist] | None = None
+
+
+NUMPY = Engine(first_stage, rerank)
+"""Plain numpy, the reference for every other engine."""
 
 
 def execute(
@@ -68,83 +79,80 @@ def execute(
     *,
     engine: Engine | None = None,
 ) -> tuple[Indices, Floats]:
-    """The best ``k`` rows of each of the ``queries`` [n, d] that ``plan`` finds, and their scores; both [n, k].
+    """Return the best ``k`` rows that ``plan`` finds for each of the ``queries`` [n, d], and their scores; both [n, k].
 
-    Nearest first; of equal scores the smaller row. ``allowed`` is a mask of the rows that may be found. Where there
-    are fewer than ``k``, the rest has row −1 and score −∞. A plan that keeps every row is exact search at its last
-    dim. The ``engine`` is plain numpy, if no other is given.
+    Hits are sorted nearest first; of equal scores the smaller row comes first. ``allowed`` is a mask of the rows that
+    may be found. If there are fewer than ``k``, the remaining places have row −1 and score −∞. A plan that keeps every
+    row is exact search at its last dim. The default ``engine`` is plain numpy.
     """
     check_metric(metric)
     plan = plan.for_k(k)
     plan.check_fits(blocks.nesting)
     for stage in plan.stages:
         blocks.check_has(stage.dim, stage.precision)
-    mask = as_mask(allowed, blocks.count)
-    given = as_queries(queries, blocks.nesting.dim)
-    count = blocks.count if mask is None else int(np.count_nonzero(mask))
-    # Stages that could keep all they are given prune nothing: among few rows, the scan is at a later dim.
-    plan = plan.among(count)
+    request = Request(blocks, as_queries(queries, blocks.nesting.dim), metric, as_mask(allowed, blocks.count))
+    count, engine = request.count, engine or NUMPY
+    # Stages that would keep all their input are dropped: with few rows, the scan is at a later dim.
+    plan = _limited(plan.among(count), count)
     room = min(k, count)
-    rows = np.full((len(given), k), -1, np.int64)
-    scores = np.full((len(given), k), -np.inf, np.float32)
-    step = max(1, _BUDGET // (24 * blocks.nesting.dim + 96 * min(plan.stages[0].keep, count)))
-    run = None if engine is None else engine.run
-    if run is not None and room and len(given):
-        rows[:, :room], scores[:, :room] = _settled(run(blocks, given, plan, count, metric, mask), metric)
+    rows = np.full((len(request.queries), k), -1, np.int64)
+    scores = np.full(rows.shape, -np.inf, np.float32)
+    if engine.run is not None and room and len(rows):
+        rows[:, :room], scores[:, :room] = _settled(engine.run(request, plan), metric)
         return rows, scores
-    for start in range(0, len(given), step):
-        some = slice(start, start + step)
-        batch = _prepared(given[some], blocks, metric, start)
+    step = max(1, _BUDGET // (24 * blocks.nesting.dim + 96 * min(plan.stages[0].keep, count)))
+    for start in range(0, len(rows), step):
+        part = slice(start, start + step)
+        batch = replace(request, queries=_prepared(request, part))
         if room:
-            found = _run(blocks, batch, plan, count, metric, mask, engine or NUMPY)
-            rows[some, :room], scores[some, :room] = _settled(found, metric)
+            rows[part, :room], scores[part, :room] = _settled(_run(batch, plan, engine), metric)
     return rows, scores
 
 
-NUMPY = Engine(first_stage, rerank)
-"""Plain numpy; what every other engine is compared with."""
+def _limited(plan: Plan, count: int) -> Plan:
+    """Return ``plan`` with no stage that keeps more than ``count`` rows."""
+    if not 0 < count < plan.stages[0].keep:
+        return plan
+    return replace(plan, stages=tuple(replace(stage, keep=min(stage.keep, count)) for stage in plan.stages))
 
 
-def _run(
-    blocks: Blocks, queries: Floats, plan: Plan, count: int, metric: Metric, mask: Bools | None, engine: Engine
-) -> Shortlist:
-    first, *later = plan.stages
-    found = engine.first_stage(blocks, queries, first.dim, min(first.keep, count), metric, first.precision, mask)
-    before = first
+def _run(request: Request, plan: Plan, engine: Engine) -> Shortlist:
+    before, *later = plan.stages
+    shortlist = engine.first_stage(request, before)
     for stage in later:
-        found = within(found, before.margin, plan.stages[-1].keep)
-        # Sums in int8 are no part of sums in full precision: these begin anew.
+        shortlist = within(shortlist, before.margin, plan.stages[-1].keep)
+        # Sums in int8 cannot be continued in full precision: these start again from column 0.
         done = before.dim if stage.precision == before.precision else 0
-        keep = min(stage.keep, found.rows.shape[1])
-        found = engine.rerank(blocks, queries, found, done, stage.dim, keep, metric, stage.precision)
+        shortlist = engine.rerank(request, shortlist, stage, done)
         before = stage
-    return found
+    return shortlist
 
 
-def within(found: Shortlist, margin: float | None, k: int) -> Shortlist:
-    """What scores at most ``margin`` less than the k-th best of its query; the rest is no row any more."""
-    if margin is None or found.rows.shape[1] <= k:
-        return found
-    far = found.scores < found.scores[:, k - 1 : k] - np.float32(margin)
-    return Shortlist(
-        np.where(far, -1, found.rows), np.where(far, np.float32(0), found.sums), np.where(far, -np.inf, found.scores)
-    )
+def within(shortlist: Shortlist, margin: float | None, k: int) -> Shortlist:
+    """Drop the rows that score more than ``margin`` below the k-th best of their query (row −1, score −∞)."""
+    rows, sums, scores = shortlist
+    if margin is None or rows.shape[1] <= k:
+        return shortlist
+    far = scores < scores[:, k - 1 : k] - np.float32(margin)
+    return Shortlist(np.where(far, -1, rows), np.where(far, np.float32(0), sums), np.where(far, -np.inf, scores))
 
 
-def _settled(found: Shortlist, metric: Metric) -> tuple[Indices, Floats]:
+def _settled(shortlist: Shortlist, metric: Metric) -> tuple[Indices, Floats]:
+    """Return rows and scores; negative squared distances, which rounding can produce, become 0."""
     if metric != "l2":
-        return found.rows, found.scores
-    # No distance is below 0, whatever rounding says; rows that thereby come to be equal are in order again.
-    ordered = np.sort(keys(np.minimum(found.scores, 0), found.rows), axis=1)[:, ::-1]
+        return shortlist.rows, shortlist.scores
+    # Rows that become equal are sorted again, by row number.
+    ordered = np.sort(keys(np.minimum(shortlist.scores, 0), shortlist.rows), axis=1)[:, ::-1]
     return key_rows(ordered), key_scores(ordered)
 
 
-def _prepared(queries: Array, blocks: Blocks, metric: Metric, first: int) -> Floats:
-    with np.errstate(over="ignore"):   # told by the norms, with the row
-        batch: Floats = np.ascontiguousarray(queries, dtype=np.float32)
-    norms = checked_norms(batch, Nesting([blocks.nesting.dim]), "queries", first)
-    if metric != "cosine":
+def _prepared(request: Request, part: slice) -> Floats:
+    """Return some of the queries as checked float32 [n, d]."""
+    with np.errstate(over="ignore"):   # checked_norms reports overflows, with the row
+        batch: Floats = np.ascontiguousarray(request.queries[part], dtype=np.float32)
+    norms = checked_norms(batch, Nesting([request.blocks.nesting.dim]), "queries", part.start)
+    if request.metric != "cosine":
         return batch
-    check_not_zero(norms, first)
-    # By a power of two, so that no sum overflows or vanishes and none is rounded.
+    check_not_zero(norms, part.start)
+    # Scaled by a power of two, which rounds nothing, so that no sum overflows or underflows.
     return np.ldexp(batch, -np.frexp(norms)[1])

@@ -1,7 +1,7 @@
-"""A graph over the first dims of the rows (HNSW, by faiss): a walk finds near rows without looking at most of them.
+"""Graph guide (HNSW, by faiss) over the first dims of the rows: a walk finds near rows without scoring most of them.
 
-The graph of a short prefix is built in a fraction of the time, and walked through a fraction of the bytes, of one at
-full dim. What the walk finds is scored anew, as every shortlist is.
+Compared with a graph at full dim, the graph of a short prefix takes a fraction of the time to build and reads a
+fraction of the bytes per walk. Later stages re-rank the rows that the walk finds, as they do every shortlist.
 """
 
 from __future__ import annotations
@@ -12,46 +12,54 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from matryo.errors import MissingExtra
+from matryo.errors import InputError, MissingExtra
+from matryo.retrieve.engines.compiled.engine import best_engine
+from matryo.retrieve.engines.execute import Engine, execute
+from matryo.retrieve.engines.numpy.scan import unscored
+from matryo.retrieve.guides.guide import Guide, unguided
+from matryo.retrieve.plan.plan import Plan, Stage
 from matryo.retrieve.vectors.array_folder import open_arrays, write_arrays
 from matryo.retrieve.vectors.metric import Metric, check_metric
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from matryo.retrieve.engines.numpy.shortlist import Shortlist
+    from matryo.retrieve.engines.request import Request
+    from matryo.retrieve.guides.guide import Search
     from matryo.retrieve.vectors.blocks import Blocks
+    from matryo.retrieve.vectors.types import Array, Bools, Floats, Indices
 
-    Array = np.ndarray[Any, np.dtype[Any]]
-    Bools = np.ndarray[Any, np.dtype[np.bool_]]
-    Floats = np.ndarray[Any, np.dtype[np.float32]]
-    Indices = np.ndarray[Any, np.dtype[np.int64]]
+__all__ = ["Graph"]
 
-__all__ = ["HEADER", "Graph"]
-
-HEADER = "graph.json"
 FORMAT = 1
-"""The version of the folder's layout; it grows when an older matryo could no longer read it."""
+"""The version of the folder layout. It grows when an older matryo can no longer read the layout."""
 
-_TILE = 1 << 22   # numbers added at a time
+_TILE = 1 << 22   # numbers added to the graph at a time
+_EFS = (16, 32, 64, 128, 256, 512)   # candidate counts that the planner tries
 
 
 @dataclass(frozen=True, eq=False)
-class Graph:
-    """The graph of some blocks' rows at one dim, for one metric."""
+class Graph(Guide):
+    """The HNSW graph of the rows of some blocks at one dim, for one metric."""
+
+    kind = "graph"
+    plan_field = "ef"
 
     metric: Metric
     dim: int
     stored: Array
-    """As faiss writes it, bytes."""
+    """The graph as serialised by faiss, bytes."""
 
     @classmethod
     def of(cls, blocks: Blocks, metric: Metric = "cosine", *, dim: int, degree: int = 32, effort: int = 40) -> Graph:
-        """Link each row with ``degree`` near ones, which are looked for among ``effort`` candidates."""
+        """Link each row to ``degree`` near rows, searched among ``effort`` candidates (efConstruction)."""
         faiss = _faiss()
         check_metric(metric)
         blocks.level(dim)
-        kind = faiss.METRIC_L2 if metric == "l2" else faiss.METRIC_INNER_PRODUCT
-        graph = faiss.IndexHNSWFlat(dim, degree, kind)
+        measure = faiss.METRIC_L2 if metric == "l2" else faiss.METRIC_INNER_PRODUCT
+        graph = faiss.IndexHNSWFlat(dim, degree, measure)
         graph.hnsw.efConstruction = effort
         step = max(1, _TILE // dim)
         for start in range(0, blocks.count, step):
@@ -59,17 +67,44 @@ class Graph:
         return cls(metric, dim, faiss.serialize_index(graph))
 
     def write(self, folder: str | Path) -> None:
-        """Write a new ``folder``, which appears whole or not at all."""
-        write_arrays(folder, HEADER, FORMAT, {"metric": self.metric, "dim": self.dim}, {"graph": self.stored})
+        """Write a new ``folder``, which appears complete or not at all."""
+        about = {"metric": self.metric, "dim": self.dim}
+        write_arrays(folder, f"{self.kind}.json", FORMAT, about, {"graph": self.stored})
 
     @classmethod
     def open(cls, folder: str | Path) -> Graph:
-        """Map a folder's files without reading them; the first walk reads all."""
-        about, arrays = open_arrays(folder, HEADER, FORMAT)
+        """Map the files of a folder without reading them; the first walk reads all."""
+        about, arrays = open_arrays(folder, f"{cls.kind}.json", FORMAT)
         return cls(about["metric"], about["dim"], arrays["graph"])
 
+    @classmethod
+    def openings(cls, options: Mapping[str, Any]) -> Sequence[Plan]:
+        """Return walks at the dim of the graph with several numbers of candidates."""
+        return [Plan((Stage(options["dim"], 1),), ef=ef) for ef in _EFS]
+
+    def searcher(self, blocks: Blocks, plan: Plan | None, engine: Engine | None) -> Search:
+        """Return a search whose first stage walks through the graph; the engine runs the other stages."""
+        assert plan is not None and plan.ef is not None   # see serves
+        if plan.stages[0].dim != self.dim:
+            raise InputError(
+                f"the first stage of a plan with ef must be at the dim of the graph, {self.dim}",
+                got=plan.stages[0].dim,
+                cure=f"start the plan with Stage({self.dim}, keep)",
+            )
+        effort, rerank, alone = plan.ef, (engine or best_engine()).rerank, unguided(plan, blocks)
+
+        def first_stage(request: Request, stage: Stage) -> Shortlist:
+            rows = self.walk(request.queries, stage.keep, effort, request.allowed)
+            return rerank(request, unscored(rows), stage, 0)
+
+        def search(request: Request, k: int) -> tuple[Indices, Floats]:
+            given = request.blocks, request.queries, alone, k, request.metric, request.allowed
+            return execute(*given, engine=Engine(first_stage, rerank))
+
+        return search
+
     def walk(self, queries: Floats, keep: int, ef: int, allowed: Bools | None = None) -> Indices:
-        """About the best ``keep`` rows of each of the ``queries`` [n, d], in no certain order; −1 where there are none.
+        """Return about the best ``keep`` rows of each of the ``queries`` [n, d], unsorted; −1 where there are none.
 
         The walk holds ``ef`` candidates.
         """
@@ -78,8 +113,8 @@ class Graph:
         if allowed is not None:
             bits = np.packbits(allowed, bitorder="little")
             options["sel"] = faiss.IDSelectorBitmap(bits)
-        asked = _comparable(np.ascontiguousarray(queries[:, : self.dim], np.float32), self.metric)
-        _, rows = self._graph.search(asked, keep, params=faiss.SearchParametersHNSW(**options))
+        vectors = _comparable(np.ascontiguousarray(queries[:, : self.dim], np.float32), self.metric)
+        _, rows = self._graph.search(vectors, keep, params=faiss.SearchParametersHNSW(**options))
         return np.asarray(rows, np.int64)
 
     @cached_property
@@ -88,7 +123,7 @@ class Graph:
 
 
 def _comparable(rows: Floats, metric: Metric) -> Floats:
-    # The inner product of rows of length 1 is the cosine. A zero row stays zero.
+    # The inner product of unit vectors is the cosine. A zero row stays zero.
     if metric != "cosine":
         return rows
     lengths = np.sqrt(np.square(rows, dtype=np.float64).sum(1, keepdims=True))

@@ -1,1 +1,1 @@
-"""Vectors as searches read them: prefix blocks, metrics, and checked queries."""
+"""Vectors for searching: prefix blocks, metrics, and checked queries."""

@@ -1,19 +1,20 @@
 """Vectors in prefix blocks: a stage reads only the columns it adds, from memory or from a mapped file.
 
-A block holds, row by row, the columns that one dim of the nesting adds. The norms of all prefixes lie beside, so a
-score is right at every dim. The first blocks may have copies in int8, a quarter of the bytes of float32.
+A block holds, row by row, the columns that one dim of the nesting adds. The norms of all prefixes are stored beside the
+blocks, so that cosine and L2 scores are correct at every dim. The first blocks may have copies in int8, a quarter of
+the bytes of float32.
 
 >>> from matryo.nesting import Nesting
 >>> blocks = Blocks.of([[3, 4, 12], [0, 0, 1]], Nesting([2, 3]), int8_up_to=2)
 >>> blocks.norms.tolist(), [block.shape for block in blocks.full]
 ([[5.0, 13.0], [0.0, 1.0]], [(2, 2), (2, 1)])
->>> blocks.int8[0].codes.tolist()           # of 4 / 127 each
+>>> blocks.int8[0].codes.tolist()           # in units of 4 / 127
 [[95, 127], [0, 0]]
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -28,33 +29,29 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from matryo.retrieve.plan.plan import Precision
-
-    Array = np.ndarray[Any, np.dtype[Any]]
-    Floats = np.ndarray[Any, np.dtype[np.float32]]
-    Codes = np.ndarray[Any, np.dtype[np.int8]]
-    Rows = slice | np.ndarray[Any, np.dtype[np.int64]]
+    from matryo.retrieve.vectors.types import Array, Codes, Floats, Rows
 
 __all__ = ["HEADER", "Blocks", "Int8Block", "checked_norms"]
 
 HEADER = "blocks.json"
 FORMAT = 1
-"""The version of the folder's layout; it grows when an older matryo could no longer read it."""
+"""The version of the folder layout. It grows when an older matryo can no longer read the layout."""
 
 _DTYPES = ("float32", "float16")
-_LARGEST = 2.0**62   # the longest vector: two such are (2 · 2⁶²)² = 2¹²⁶ apart, which float32 holds
-_TILE = 1 << 20   # the numbers of a tile of rows while they are put into blocks
+_LARGEST = 2.0**62   # the largest norm: squared distances are then at most (2 · 2⁶²)² = 2¹²⁶, which fits float32
+_TILE = 1 << 20   # numbers per tile of rows that is copied into blocks
 
 
 @dataclass(frozen=True, eq=False)
 class Int8Block:
-    """A block in 8 bits: ``scale · codes`` is within half a ``scale`` of it, everywhere."""
+    """A block in 8 bits: ``scale · codes`` differs from the block by at most half a ``scale``."""
 
     codes: Codes
     scale: np.float32
 
     @classmethod
     def of(cls, block: Array) -> Int8Block:
-        """Symmetric: the largest magnitude of the block becomes 127."""
+        """Quantise a block symmetrically: its largest magnitude becomes 127."""
         largest = max((float(np.abs(part.astype(np.float32)).max()) for part in _parts(block)), default=0.0)
         scale = np.float32(largest / 127)
         if scale == 0:
@@ -67,21 +64,21 @@ class Int8Block:
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """Vectors in the blocks of a nesting. Nothing is ever written through these arrays, which may be mapped files."""
+    """Vectors in the blocks of a nesting. The arrays, which may be mapped files, are read-only."""
 
     nesting: Nesting
     full: tuple[Array, ...]
-    """Each block, [count, width], float32 or float16."""
+    """The blocks, each [count, width], float32 or float16."""
     int8: Mapping[int, Int8Block]
-    """By the block's number, copies of the first blocks."""
+    """Copies of the first blocks in int8, by the number of the block."""
     norms: Floats
-    """Of the prefixes of what is stored, [count, dims]."""
+    """The norms of the prefixes of the stored vectors, [count, dims]."""
 
     @classmethod
     def of(cls, vectors: Any, nesting: Nesting, *, dtype: str = "float32", int8_up_to: int = 0) -> Blocks:
-        """A copy of ``vectors`` in blocks; those up to the dim ``int8_up_to`` in int8 too."""
+        """Copy ``vectors`` into blocks; the blocks up to the dim ``int8_up_to`` also get copies in int8."""
         if dtype not in _DTYPES:
-            raise InputError("dtype must be float32 or float16", got=repr(dtype), cure="float32 is safe")
+            raise InputError("dtype must be float32 or float16", got=repr(dtype), cure="pass dtype='float32'")
         array = _as_rows(vectors, nesting.dim)
         count = len(array)
         full = [np.empty((count, high - low), dtype) for low, high in nesting.blocks]
@@ -89,28 +86,28 @@ class Blocks:
         step = max(1, _TILE // nesting.dim)
         for start in range(0, count, step):
             rows = slice(start, start + step)
-            with np.errstate(over="ignore"):   # told by the norms, with the row
+            with np.errstate(over="ignore"):   # checked_norms reports overflows, with the row
                 tile = np.asarray(array[rows]).astype(dtype)
             norms[rows] = checked_norms(tile, nesting, "vectors", start)
             for block, (low, high) in zip(full, nesting.blocks, strict=True):
                 block[rows] = tile[:, low:high]
-        made = cls(nesting, tuple(map(_frozen, full)), {}, _frozen(norms))
-        small = range(made.level(int8_up_to) + 1 if int8_up_to else 0)
-        return cls(nesting, made.full, {number: Int8Block.of(full[number]) for number in small}, made.norms)
+        blocks = cls(nesting, tuple(map(_frozen, full)), {}, _frozen(norms))
+        coded = range(blocks.level(int8_up_to) + 1 if int8_up_to else 0)
+        return replace(blocks, int8={number: Int8Block.of(full[number]) for number in coded})
 
     @property
     def count(self) -> int:
-        """How many vectors there are."""
+        """The number of vectors."""
         return len(self.norms)
 
     @cached_property
     def picked(self) -> tuple[Array, ...]:
-        """The same as ``full``, for who picks single rows."""
+        """The blocks of ``full``, mapped for reading single rows."""
         return tuple(map(picked, self.full))
 
     @property
     def dtype(self) -> str:
-        """What the blocks are stored as, float32 or float16."""
+        """The dtype of the blocks, float32 or float16."""
         return str(self.full[0].dtype)
 
     def __len__(self) -> int:
@@ -121,43 +118,42 @@ class Blocks:
         return f"Blocks({self.count} × {dims}, {self.dtype}{f', {len(self.int8)} in int8' if self.int8 else ''})"
 
     def level(self, dim: int) -> int:
-        """The number of the block that ends at ``dim``."""
+        """Return the number of the block that ends at ``dim``."""
         if dim not in self.nesting.dims:
-            raise NestingError(
-                f"dim must be one of the nesting's, {', '.join(map(str, self.nesting.dims))}", got=dim, cure="pick one"
-            )
+            dims = ", ".join(map(str, self.nesting.dims))
+            raise NestingError(f"dim must be in the nesting, {dims}", got=dim, cure="use one of its dims")
         return self.nesting.dims.index(dim)
 
     def check_has(self, dim: int, precision: Precision) -> None:
         """Raise unless the columns up to ``dim`` are stored in ``precision``."""
         if precision == "int8" and self.level(dim) not in self.int8:
             raise InputError(
-                f"a stage in int8 needs copies in int8 of the blocks up to its dim, {dim}",
+                f"an int8 stage at dim {dim} needs int8 copies of the blocks up to that dim",
                 got=f"copies of {len(self.int8)} blocks",
-                cure=f"store the vectors with int8_up_to={dim}, or plan in full precision",
+                cure=f"store the vectors with int8_up_to={dim}, or use precision='full'",
             )
 
     def columns(self, number: int, rows: Rows, precision: Precision = "full") -> Floats:
-        """Some ``rows`` of one block as float32, [rows, width]; a view where no bit has to change."""
+        """Return ``rows`` of one block as float32, [rows, width]; a view if the block is float32."""
         self.check_has(self.nesting.dims[number], precision)
         if precision == "full":
             return self.full[number][rows].astype(np.float32, copy=False)
         return self.int8[number].codes[rows] * self.int8[number].scale
 
     def rows(self, indices: Rows, dim: int, precision: Precision = "full") -> Floats:
-        """The first ``dim`` columns of some rows, as float32 [rows, dim]."""
+        """Return the first ``dim`` columns of some rows, as float32 [rows, dim]."""
         parts = [self.columns(number, indices, precision) for number in range(self.level(dim) + 1)]
         return np.concatenate(parts, axis=1)
 
     def write(self, folder: str | Path) -> None:
-        """Write a new ``folder``, which appears whole or not at all: a ``.npy`` a block, and a header of checksums."""
+        """Write a new ``folder``, which appears complete or not at all: one ``.npy`` per block, and their checksums."""
         scales = [float(self.int8[number].scale) for number in sorted(self.int8)]
         about = {"count": self.count, "dtype": self.dtype, "nesting": asdict(self.nesting), "scales": scales}
         write_arrays(folder, HEADER, FORMAT, about, self._arrays())
 
     @classmethod
     def open(cls, folder: str | Path) -> Blocks:
-        """Map a folder's files without reading them; :meth:`verify` reads every byte."""
+        """Map the files of a folder without reading them; :meth:`verify` reads every byte."""
         about, arrays = open_arrays(folder, HEADER, FORMAT)
         nesting = Nesting(about["nesting"]["dims"], about["nesting"]["weights"])
         full = [arrays[_name(number)] for number in range(len(nesting))]
@@ -166,16 +162,16 @@ class Blocks:
 
     @staticmethod
     def verify(folder: str | Path) -> None:
-        """Read every byte of a folder and raise, naming the file, where a checksum differs."""
+        """Read every byte of a folder and raise, naming the file, if a checksum differs."""
         verify_arrays(folder, HEADER)
 
     def _arrays(self) -> dict[str, Array]:
         full = {_name(number): block for number, block in enumerate(self.full)}
-        return {**full, **{_name(i, "int8"): one.codes for i, one in self.int8.items()}, "norms": self.norms}
+        return {**full, **{_name(i, "int8"): block.codes for i, block in self.int8.items()}, "norms": self.norms}
 
 
 def checked_norms(vectors: Array, nesting: Nesting, what: str, first: int = 0) -> Floats:
-    """The norms of every prefix, summed in float64; raises, naming the row, where no score could be made of one."""
+    """Return the norms of every prefix, summed in float64; raise, naming the row, if a row has no valid score."""
     with np.errstate(over="ignore", invalid="ignore"):
         norms = prefix_norms(vectors.astype(np.float64), nesting.dims)
     bad = np.flatnonzero(~(norms[:, -1] <= _LARGEST))
@@ -193,16 +189,16 @@ def _name(number: int, kind: str = "block") -> str:
 
 
 def _as_rows(vectors: Any, dim: int) -> Array:
-    # Not converted here: a mapped file of any size is read tile by tile.
+    # Not converted here: the caller reads a mapped file tile by tile.
     array = vectors if isinstance(vectors, np.ndarray) else np.asarray(vectors)
     if array.ndim != 2 or array.shape[1] != dim or array.dtype.kind not in "fiu":
         raise EmbeddingsError(
-            f"vectors must be a two-dimensional array of real numbers with {dim} columns, as the nesting has",
+            f"vectors must be a two-dimensional array of real numbers with {dim} columns, the last dim of the nesting",
             got=f"shape {array.shape}, {array.dtype}",
-            cure="give one row a vector; a single one is vectors[None]",
+            cure="pass one row per vector; for a single vector, pass vectors[None]",
         )
     if len(array) >= 0xFFFFFFFF:
-        raise EmbeddingsError("blocks must have fewer than 2³² − 1 rows", got=len(array), cure="split them")
+        raise EmbeddingsError("blocks must have fewer than 2³² − 1 rows", got=len(array), cure="split the vectors")
     return array
 
 

@@ -1,14 +1,15 @@
-"""The stages of a plan as compiled loops, where numba is installed: a scan for few queries, and every shortlist.
+"""The stages of a plan as compiled loops, where numba is installed: scans for few queries, and all re-ranking.
 
-One query waits for memory, so the loop of :mod:`matryo.retrieve.engines.compiled.kernels` only streams through it.
-Many queries share what they read, so for them a matrix product chooses the candidates. Every row is then scored by the
-same loop: its score has the same bits for one query and for many.
+For one query, reading memory takes most of the time, so the loop of
+:mod:`matryo.retrieve.engines.compiled.kernels` does little else. Many queries share what is read, so a matrix product
+selects their candidates. The same loop then scores every candidate: its score has the same bits for one query and for
+many.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,21 +19,17 @@ from matryo.retrieve.engines.numpy.shortlist import Shortlist, query_norms, rank
 from matryo.retrieve.vectors.metric import score
 
 if TYPE_CHECKING:
-    from matryo.retrieve.plan.plan import Precision
+    from matryo.retrieve.engines.request import Request
+    from matryo.retrieve.plan.plan import Precision, Stage
     from matryo.retrieve.vectors.blocks import Blocks
-    from matryo.retrieve.vectors.metric import Metric
-
-    Array = np.ndarray[Any, np.dtype[Any]]
-    Bools = np.ndarray[Any, np.dtype[np.bool_]]
-    Floats = np.ndarray[Any, np.dtype[np.float32]]
-    Indices = np.ndarray[Any, np.dtype[np.int64]]
+    from matryo.retrieve.vectors.types import Array, Indices
 
 __all__ = ["best_engine"]
 
 
 @cache
 def best_engine() -> Engine:
-    """Compiled loops where numba is installed, plain numpy where not."""
+    """Return the compiled engine if numba is installed, else plain numpy."""
     try:
         from matryo.retrieve.engines.compiled import kernels  # noqa: F401
     except ImportError:
@@ -40,72 +37,47 @@ def best_engine() -> Engine:
     return Engine(_first_stage, _rerank)
 
 
-def _first_stage(
-    blocks: Blocks,
-    queries: Floats,
-    dim: int,
-    keep: int,
-    metric: Metric,
-    precision: Precision = "full",
-    allowed: Bools | None = None,
-) -> Shortlist:
-    some = blocks, queries, dim, keep, metric, precision, allowed
-    rows = _scan(*some) if len(queries) < FEW else choose(*some)
-    return _rerank(blocks, queries, unscored(rows), 0, dim, keep, metric, precision)
+def _first_stage(request: Request, stage: Stage) -> Shortlist:
+    rows = (_scan if len(request.queries) < FEW else choose)(request, stage)
+    return _rerank(request, unscored(rows), stage)
 
 
-def _scan(
-    blocks: Blocks,
-    queries: Floats,
-    dim: int,
-    keep: int,
-    metric: Metric,
-    precision: Precision,
-    allowed: Bools | None,
-) -> Indices:
+def _scan(request: Request, stage: Stage) -> Indices:
     from matryo.retrieve.engines.compiled import kernels
 
-    level, wanted = blocks.level(dim), min(keep + MORE, blocks.count)
-    lengths = query_norms(queries, dim)
+    blocks, queries = request.blocks, request.queries
+    level, wanted = blocks.level(stage.dim), min(stage.keep + MORE, blocks.count)
+    lengths = query_norms(queries, stage.dim)
     chosen = np.full((len(queries), wanted), -1)
     for i, query in enumerate(queries):
         sums = np.zeros(blocks.count, np.float32)
         for number, (low, high) in enumerate(blocks.nesting.blocks[: level + 1]):
-            rows, factor = _stored(blocks, number, precision)
-            kernels.add_products(rows, query[low:high] * factor, sums)
-        scores = score(metric, sums, blocks.norms[:, level], lengths[i])
-        if allowed is not None:
-            scores[~allowed] = -np.inf
-        found = kernels.best(scores, wanted)
-        chosen[i, : len(found)] = np.where(np.isneginf(scores[found]), -1, found)
+            rows, unit = _stored(blocks, number, stage.precision)
+            kernels.add_products(rows, query[low:high] * unit, sums)
+        scores = score(request.metric, sums, blocks.norms[:, level], lengths[i])
+        if request.allowed is not None:
+            scores[~request.allowed] = -np.inf
+        best = kernels.best(scores, wanted)
+        chosen[i, : len(best)] = np.where(np.isneginf(scores[best]), -1, best)
     return chosen
 
 
-def _rerank(
-    blocks: Blocks,
-    queries: Floats,
-    shortlist: Shortlist,
-    done: int,
-    dim: int,
-    keep: int,
-    metric: Metric,
-    precision: Precision = "full",
-) -> Shortlist:
+def _rerank(request: Request, shortlist: Shortlist, stage: Stage, done: int = 0) -> Shortlist:
     from matryo.retrieve.engines.compiled import kernels
 
     rows = shortlist.rows
-    there = np.maximum(rows, 0)   # a row that is none is read as the first, and its key says so
+    present = np.maximum(rows, 0)   # −1 is read as row 0; its key marks it as no row
     sums = shortlist.sums.copy() if done else np.zeros(rows.shape, np.float32)
-    for number, (low, high) in enumerate(blocks.nesting.blocks):
-        if done <= low < dim:
-            stored, factor = _stored(blocks, number, precision)
-            for i, query in enumerate(queries):
-                kernels.add_products_at(stored, query[low:high] * factor, there[i], sums[i])
-    return ranked(blocks, queries, rows, sums, dim, keep, metric)
+    for number, (low, high) in enumerate(request.blocks.nesting.blocks):
+        if done <= low < stage.dim:
+            stored, unit = _stored(request.blocks, number, stage.precision)
+            for i, query in enumerate(request.queries):
+                kernels.add_products_at(stored, query[low:high] * unit, present[i], sums[i])
+    return ranked(request, rows, sums, stage)
 
 
 def _stored(blocks: Blocks, number: int, precision: Precision) -> tuple[Array, np.float32]:
-    """A block as the loops read it, and what a unit of it is worth."""
+    """Return a block as the loops read it, and the value of one unit of it."""
     if precision == "int8":
         return blocks.int8[number].codes, blocks.int8[number].scale
     block = blocks.full[number]

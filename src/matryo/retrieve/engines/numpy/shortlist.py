@@ -1,33 +1,33 @@
-"""A shortlist: the candidates of each query with what is known of them, ranked again at a longer dim.
+"""Shortlists: the candidates of each query with their sums so far, re-ranked at a longer dim.
 
-A score has the same bits wherever its row lies, whichever rows stand beside it, and however many stages came before:
-each block is summed by itself, in one order. So equal rows score equally, and ties fall to the smaller row.
+The score of a row has the same bits wherever the row lies, whichever rows are beside it, and however many stages came
+before: each block is summed by itself, in one order. So equal rows have equal scores, and the smaller row wins a tie.
 
 >>> from matryo.nesting import Nesting
->>> blocks = Blocks.of([[3, 0], [2, 4], [0, 9]], Nesting([1, 2]))
->>> short = Shortlist(np.array([[0, 1]]), np.float32([[3, 2]]), np.float32([[3, 2]]))
->>> rows, sums, scores = rerank(blocks, np.float32([[1, 1]]), short, done=1, dim=2, keep=1, metric="ip")
+>>> from matryo.retrieve.plan.plan import Stage
+>>> request = Request(Blocks.of([[3, 0], [2, 4], [0, 9]], Nesting([1, 2])), np.float32([[1, 1]]), metric="ip")
+>>> shortlist = Shortlist(np.array([[0, 1]]), np.float32([[3, 2]]), np.float32([[3, 2]]))
+>>> rows, sums, scores = rerank(request, shortlist, Stage(dim=2, keep=1), done=1)
 >>> rows.tolist(), sums.tolist(), scores.tolist()
 ([[1]], [[6.0]], [[6.0]])
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from matryo.nesting import prefix_norms
+from matryo.retrieve.engines.request import Request
 from matryo.retrieve.vectors.blocks import Blocks
-from matryo.retrieve.vectors.metric import Metric, key_rows, key_scores, keys, score
+from matryo.retrieve.vectors.metric import key_rows, key_scores, keys, score
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from matryo.retrieve.plan.plan import Precision
-
-    Floats = np.ndarray[Any, np.dtype[np.float32]]
-    Indices = np.ndarray[Any, np.dtype[np.int64]]
+    from matryo.retrieve.plan.plan import Precision, Stage
+    from matryo.retrieve.vectors.types import Floats, Indices
 
 __all__ = ["Shortlist", "query_norms", "ranked", "rerank"]
 
@@ -35,7 +35,7 @@ _GATHER = 16 << 20   # bytes of rows gathered at a time
 
 
 class Shortlist(NamedTuple):
-    """The candidates of each query after a stage, best first; where there are too few: row −1, sum 0, score −∞."""
+    """The candidates of each query after a stage, best first. Unused places have row −1, sum 0 and score −∞."""
 
     rows: Indices
     """[queries, keep]"""
@@ -44,62 +44,51 @@ class Shortlist(NamedTuple):
     scores: Floats
 
 
-def rerank(
-    blocks: Blocks,
-    queries: Floats,
-    shortlist: Shortlist,
-    done: int,
-    dim: int,
-    keep: int,
-    metric: Metric,
-    precision: Precision = "full",
-) -> Shortlist:
-    """The best ``keep`` of each shortlist at ``dim``; its sums hold the first ``done`` columns already.
+def rerank(request: Request, shortlist: Shortlist, stage: Stage, done: int = 0) -> Shortlist:
+    """Return the best ``stage.keep`` of each shortlist at ``stage.dim``; of equal scores the smaller row comes first.
 
-    Of equal scores the smaller row comes first.
+    The sums of the shortlist already include the first ``done`` columns.
     """
-    rows = shortlist.rows
-    there = np.maximum(rows, 0)   # a row that is none is read as the first, and its key says so
+    blocks, queries, rows = request.blocks, request.queries, shortlist.rows
+    present = np.maximum(rows, 0)   # −1 is read as row 0; its key marks it as no row
     sums = shortlist.sums.copy() if done else np.zeros(rows.shape, np.float32)
     for number, (low, high) in enumerate(blocks.nesting.blocks):
-        if done <= low < dim:
-            _add_products(sums, blocks, number, there, queries[:, low:high], precision)
-    return ranked(blocks, queries, rows, sums, dim, keep, metric)
+        if done <= low < stage.dim:
+            _add_products(sums, blocks, number, present, queries[:, low:high], stage.precision)
+    return ranked(request, rows, sums, stage)
 
 
-def ranked(
-    blocks: Blocks, queries: Floats, rows: Indices, sums: Floats, dim: int, keep: int, metric: Metric
-) -> Shortlist:
-    """The best ``keep`` of the ``rows`` [queries, n] (−1: none), whose inner products up to ``dim`` are ``sums``."""
-    norms = blocks.norms[np.maximum(rows, 0), blocks.level(dim)]
-    found = keys(score(metric, sums, norms, query_norms(queries, dim)), rows)
-    if found.shape[1] > keep:
-        top = np.argpartition(found, -keep, axis=1)[:, -keep:]
-        found, sums = np.take_along_axis(found, top, 1), np.take_along_axis(sums, top, 1)
-    order = np.argsort(found, axis=1)[:, ::-1]
-    found, sums = np.take_along_axis(found, order, 1), np.take_along_axis(sums, order, 1)
-    kept = key_rows(found)
-    return Shortlist(kept, np.where(kept < 0, np.float32(0), sums), key_scores(found))
+def ranked(request: Request, rows: Indices, sums: Floats, stage: Stage) -> Shortlist:
+    """Return the best ``stage.keep`` of the ``rows`` [queries, n] (−1: none), given their inner products ``sums``."""
+    norms = request.blocks.norms[np.maximum(rows, 0), request.blocks.level(stage.dim)]
+    order = keys(score(request.metric, sums, norms, query_norms(request.queries, stage.dim)), rows)
+    if order.shape[1] > stage.keep:
+        top = np.argpartition(order, -stage.keep, axis=1)[:, -stage.keep :]
+        order, sums = np.take_along_axis(order, top, 1), np.take_along_axis(sums, top, 1)
+    best = np.argsort(order, axis=1)[:, ::-1]
+    order, sums = np.take_along_axis(order, best, 1), np.take_along_axis(sums, best, 1)
+    kept = key_rows(order)
+    return Shortlist(kept, np.where(kept < 0, np.float32(0), sums), key_scores(order))
 
 
 def query_norms(queries: Floats, dim: int) -> Floats:
-    """The norm of each query's first ``dim`` columns, [queries, 1]."""
+    """Return the norm of each query's first ``dim`` columns, [queries, 1]."""
     return prefix_norms(queries[:, :dim].astype(np.float64), [dim]).astype(np.float32)
 
 
 def _add_products(
     sums: Floats, blocks: Blocks, number: int, rows: Indices, queries: Floats, precision: Precision
 ) -> None:
-    # To the sums of each query with its own rows, [queries, n], the inner products of one block.
+    # Adds the inner products over one block to the sums of each query with its own rows, [queries, n].
     for tile in _tiles(rows.shape, queries.shape[1]):
-        some = rows[tile]
-        read = blocks.columns(number, some.ravel(), precision).reshape(*some.shape, -1)
-        # Not BLAS: its rounding depends on where in a matrix a row lies.
+        wanted = rows[tile]
+        read = blocks.columns(number, wanted.ravel(), precision).reshape(*wanted.shape, -1)
+        # Not BLAS: its rounding depends on the position of a row in the matrix.
         sums[tile] += np.einsum("qnd,qd->qn", read, queries[tile[0]])
 
 
 def _tiles(shape: tuple[int, ...], columns: int) -> Iterator[tuple[slice, slice]]:
-    # Of bounded size once gathered: some queries with all their rows, or else one with some of them.
+    # Tiles of bounded size once gathered: several queries with all their rows, or one query with some of them.
     most = max(1, _GATHER // (4 * columns))
     across = max(1, min(most, shape[1]))
     down = most // across

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from matryo.retrieve.vectors.blocks import Blocks
     from matryo.retrieve.vectors.metric import Metric
 
-    Floats = np.ndarray[Any, np.dtype[np.float32]]
     Codes = np.ndarray[Any, np.dtype[np.int32]]
 
 __all__ = ["FLOOR", "Copies", "Rough", "factors", "to_unit"]

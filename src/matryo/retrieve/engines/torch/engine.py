@@ -1,10 +1,10 @@
-"""A plan in torch, on a GPU or anywhere: queries go up once, hits come down once, and nothing waits in between.
+"""Run a plan with torch, on a GPU or a CPU: queries are uploaded once and hits are downloaded once.
 
-Vectors are copied to the device once, and stay there while they are in use. A product of matrices in float16 only
-chooses: its error has a bound, and some rows more are chosen than are asked for. These are scored anew, each summed by
-itself in float64, so a score has the same bits wherever its row lies and however many stages came before. Where the
-worst that is kept is better than any row that was not chosen can be, nothing was missed; a query for which this is not
-so, as where many rows are about equal, is asked again with more rows chosen, in the end with all.
+Vectors are copied to the device once, and stay there while they are in use. A matrix product in float16 only selects
+candidates: its error has a bound, and more rows are selected than needed. The candidates are then scored one by one,
+each summed in float64, so a score has the same bits wherever its row lies and however many stages came before. If the
+worst row kept scores above the bound of every row that was not selected, nothing was missed. The other queries (many
+rows about equal, for example) run again with more candidates, in the end with all rows.
 
 >>> import numpy as np
 >>> from matryo.nesting import Nesting
@@ -20,7 +20,7 @@ import importlib.util
 import math
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -39,59 +39,56 @@ from matryo.retrieve.vectors.queries import check_not_zero
 if TYPE_CHECKING:
     import torch
 
-    from matryo.retrieve.plan.plan import Precision
+    from matryo.retrieve.engines.request import Request
     from matryo.retrieve.vectors.blocks import Blocks
     from matryo.retrieve.vectors.metric import Metric
-
-    Array = np.ndarray[Any, np.dtype[Any]]
-    Bools = np.ndarray[Any, np.dtype[np.bool_]]
-    Floats = np.ndarray[Any, np.dtype[np.float32]]
+    from matryo.retrieve.vectors.types import Array, Floats
 
 __all__ = ["torch_engine"]
 
-_SCORES = 1 << 28   # scores at a time: 1 GB
-_FEW = 32   # queries up to which a search is recorded
-_MORE = 16, 8   # rows chosen beyond those asked for: so many, and one for every so many
-_GROWTH = 8   # by which they grow where they were too few
-_ALL = 4   # where this times the rows to be chosen are more than there are, all of them are
-_LONG = 2.0**61   # queries may be somewhat longer; numpy knows exactly
+_SCORES = 1 << 28   # scores computed at a time: 1 GB
+_FEW = 32   # a search of at most this many queries is recorded as a CUDA graph
+_MORE = 16, 8   # candidates beyond keep: the first number, plus keep divided by the second
+_GROWTH = 8   # factor by which they grow if they were too few
+_ALL = 4   # if this times the number of candidates reaches the number of rows, every row is a candidate
+_LONG = 2.0**61   # numpy checks a query with a larger norm again, exactly
 
 
 @cache
 def torch_engine(device: str = "cuda") -> Engine:
-    """An engine for :func:`matryo.retrieve.engines.execute` that keeps what it searches on ``device``."""
+    """Return an engine for :func:`matryo.retrieve.execute` that keeps the vectors it searches on ``device``."""
     with MissingExtra.unless_installed("torch", "train"):
         import torch
     try:
         place = torch.empty(0, device=device).device
     except (RuntimeError, AssertionError) as error:
-        raise InputError("device must be one that torch can use", got=device, cure="'cpu' is always there") from error
+        raise InputError("device must be one that torch can use", got=device, cure="'cpu' always works") from error
     gpu = place.type == "cuda"
     return _Search(place, half=gpu, fused=gpu and importlib.util.find_spec("triton") is not None).engine()
 
 
 @dataclass(frozen=True, eq=False)
 class _Task:
-    """What is asked of some blocks, but for the queries."""
+    """A search of some blocks, without its queries."""
 
     blocks: Blocks
     plan: Plan
     metric: Metric
     count: int
-    """Rows that may be found."""
+    """The number of rows that may be found."""
     mask: torch.Tensor | None = None
     growth: int = 1
 
     @property
     def wanted(self) -> int:
-        """Rows to be chosen for the first stage."""
+        """The number of candidates of the first stage."""
         keep = min(self.plan.stages[0].keep, self.count)
         wanted = keep + self.growth * (_MORE[0] + keep // _MORE[1])
         return wanted if _ALL * wanted < self.blocks.count else self.blocks.count
 
 
 class _Search:
-    """The stages of plans on a device: with products in float16 if ``half``, and by Triton's kernels if ``fused``."""
+    """The stages of plans on a device: products in float16 if ``half``, Triton kernels if ``fused``."""
 
     def __init__(self, device: torch.device, *, half: bool, fused: bool) -> None:
         self.device = device
@@ -100,68 +97,52 @@ class _Search:
         self.fused = fused
 
     def engine(self) -> Engine:
-        """These stages, for :func:`matryo.retrieve.engines.execute`."""
+        """Return these stages as an engine for :func:`matryo.retrieve.execute`."""
         return Engine(self.first_stage, self.rerank, self.run)
 
-    def run(
-        self, blocks: Blocks, queries: Array, plan: Plan, count: int, metric: Metric, allowed: Bools | None
-    ) -> Shortlist:
-        """Every stage of a plan, as :class:`matryo.retrieve.Engine` says."""
+    def run(self, request: Request, plan: Plan) -> Shortlist:
+        """Run every stage of a plan, as :class:`matryo.retrieve.Engine` describes."""
         import torch
 
-        self.copies.whole(blocks, plan.dim, plan.stages[-1].precision)   # all at once, not stage by stage
+        blocks, queries, metric, count = request.blocks, request.queries, request.metric, request.count
+        self.copies.whole(blocks, plan.dim, plan.stages[-1].precision)   # all columns at once, not stage by stage
         given = _movable(queries)
-        mask = None if allowed is None else torch.from_numpy(allowed).to(self.device)
+        mask = None if request.allowed is None else torch.from_numpy(request.allowed).to(self.device)
         task = _Task(blocks, plan, metric, count, mask)
-        found = None
+        packed = None
         if len(given) <= _FEW and mask is None:
-            found = self.copies.replayed(blocks, (plan, metric, count), given, partial(self._found, task))
-        if found is None:
-            found = self._found(task, given.to(self.device)).cpu().numpy()
-        _check(queries, found[:, -1].view(np.float32), metric)
-        again = _doubtful(found)
+            packed = self.copies.replayed(blocks, (plan, metric, count), given, partial(self._found, task))
+        if packed is None:
+            packed = self._found(task, given.to(self.device)).cpu().numpy()
+        _check(queries, packed[:, -1].view(np.float32), metric)
+        again = _doubtful(packed)
         while len(again):
             task = replace(task, growth=_GROWTH * task.growth)
             some = given[torch.from_numpy(again)].to(self.device)
-            found[again] = self._found(task, some).cpu().numpy()
-            again = _doubtful(found)
-        return _shortlist(found[:, :-4])
+            packed[again] = self._found(task, some).cpu().numpy()
+            again = _doubtful(packed)
+        return _shortlist(packed[:, :-4])
 
-    def first_stage(
-        self,
-        blocks: Blocks,
-        queries: Floats,
-        dim: int,
-        keep: int,
-        metric: Metric,
-        precision: Precision = "full",
-        allowed: Bools | None = None,
-    ) -> Shortlist:
-        """As :func:`matryo.retrieve.engines.numpy.scan.first_stage`."""
-        return self.run(blocks, queries, Plan((Stage(dim, keep, precision),)), keep, metric, allowed)
+    def first_stage(self, request: Request, stage: Stage) -> Shortlist:
+        """Run one first stage, as :func:`matryo.retrieve.engines.numpy.scan.first_stage` does."""
+        return self.run(request, Plan((replace(stage, margin=None),)))
 
-    def rerank(
-        self,
-        blocks: Blocks,
-        queries: Floats,
-        shortlist: Shortlist,
-        done: int,
-        dim: int,
-        keep: int,
-        metric: Metric,
-        precision: Precision = "full",
-    ) -> Shortlist:
-        """As :func:`matryo.retrieve.engines.numpy.shortlist.rerank`."""
+    def rerank(self, request: Request, shortlist: Shortlist, stage: Stage, done: int = 0) -> Shortlist:
+        """Re-rank a shortlist, as :func:`matryo.retrieve.engines.numpy.shortlist.rerank` does."""
         import torch
 
-        task = _Task(blocks, Plan((Stage(dim, keep, precision),)), metric, keep)
-        asked = self._asked(task, _movable(queries).to(self.device), rough=False)
+        task = _Task(request.blocks, Plan((stage,)), request.metric, stage.keep)
+        asked = self._asked(task, _movable(request.queries).to(self.device), rough=False)
         rows, sums = (torch.from_numpy(np.array(one)).to(self.device) for one in (shortlist.rows, shortlist.sums))
         keys, sums, _ = self._stages(task, asked, rows, sums.to(self.wide), done)
         return _shortlist(_packed(keys, sums).cpu().numpy())
 
     def _found(self, task: _Task, given: torch.Tensor) -> torch.Tensor:
-        """What the plan finds, as :func:`_shortlist` reads it, and what :func:`_doubtful` and :func:`_check` ask."""
+        """Return the plan's shortlist in the form of :func:`_packed`, then four columns of checks.
+
+        The columns are the worst key kept and the bound of the other rows for :func:`_doubtful`, and the query's norm
+        for :func:`_check`.
+        """
         import torch
 
         parts = []
@@ -183,7 +164,7 @@ class _Search:
         return steps.asked(given, dims, task.metric, chosen, self.wide)
 
     def _choice(self, task: _Task, asked: Asked) -> tuple[torch.Tensor, torch.Tensor]:
-        """Rows that should have the best of the first stage among them, −1 for none, and what no other row exceeds."""
+        """Return candidates of the first stage (−1: none), and a bound on the score of every other row."""
         import torch
 
         first, wanted, count = task.plan.stages[0], task.wanted, task.blocks.count
@@ -200,16 +181,16 @@ class _Search:
     def _stages(
         self, task: _Task, asked: Asked, rows: torch.Tensor, before: torch.Tensor | None = None, done: int = 0
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The keys of what the stages leave of the ``rows``, best first, its sums, and the first stage's worst key.
+        """Return the keys of the rows that the stages keep, best first, their sums, and the first stage's worst key.
 
-        The sums ``before`` hold the first ``done`` columns already.
+        The sums ``before`` already include the first ``done`` columns.
         """
         stages = task.plan.stages
         last, k = len(stages) - 1, stages[-1].keep
         worst = None
         for number, stage in enumerate(stages):
             if number and stage.precision != stages[number - 1].precision:
-                done = 0   # sums in int8 are no part of sums in full precision
+                done = 0   # sums in int8 cannot be continued in full precision
             sums, keys = self._keys_at(task, asked, rows, number, done, before if done else None)
             keep = min(stage.keep, task.count, rows.shape[1])
             keys, at = keys.topk(keep, dim=1, sorted=number == last)
@@ -227,7 +208,7 @@ class _Search:
     def _keys_at(
         self, task: _Task, asked: Asked, rows: torch.Tensor, number: int, done: int, before: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The inner products of the queries with their own rows up to a stage's dim, and the rows' keys there."""
+        """Return the inner products of each query with its own rows up to a stage's dim, and the keys of the rows."""
         stage = task.plan.stages[number]
         columns = self.copies.whole(task.blocks, stage.dim, stage.precision)[:, done : stage.dim]
         norms = self.copies.norms(task.blocks, stage.dim, task.metric)
@@ -241,16 +222,16 @@ class _Search:
 
 
 def _movable(queries: Array) -> torch.Tensor:
-    """The queries for a device; what is in float16 goes there so."""
+    """Return the queries as a tensor to upload: float16 stays float16, other dtypes become float32."""
     import torch
 
-    with np.errstate(over="ignore"):   # told by the norms, with the row
+    with np.errstate(over="ignore"):   # _check reports overflows, with the row
         array = queries if queries.dtype == np.float16 else queries.astype(np.float32, copy=False)
-    return torch.from_numpy(np.require(array, requirements=["C", "W"]))   # torch wants arrays it may write to
+    return torch.from_numpy(np.require(array, requirements=["C", "W"]))   # torch requires writable arrays
 
 
 def _check(queries: Array, norms: Floats, metric: Metric) -> None:
-    """Raise where a query cannot be compared with anything, which is only known once the hits are there."""
+    """Raise if a query has no valid score; the device computes the norms together with the hits."""
     if not np.isfinite(norms).all() or norms.max(initial=0) >= _LONG:
         with np.errstate(over="ignore"):
             checked_norms(queries.astype(np.float32), Nesting([queries.shape[1]]), "queries")
@@ -259,20 +240,20 @@ def _check(queries: Array, norms: Floats, metric: Metric) -> None:
 
 
 def _packed(keys: torch.Tensor, sums: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
-    """All of it as int32, bit by bit, so that it goes down at once: [n, keys and sums and the rest]."""
+    """Return the bits of all arguments as one int32 tensor for a single download: [n, keys, sums, more]."""
     import torch
 
     return torch.cat([one.view(torch.int32) for one in (keys, sums.float(), *more)], 1)
 
 
 def _doubtful(down: Array) -> Array:
-    """The queries for which a row that was not chosen may be better than the worst that the first stage kept."""
+    """Return the queries for which an unselected row may beat the worst that the first stage kept."""
     worst = key_scores(down[:, -4:-2].copy().view(np.int64))[:, 0]
     return np.flatnonzero(~(worst > down[:, -2].view(np.float32)))
 
 
 def _shortlist(down: Array) -> Shortlist:
-    """What :func:`_packed` made of keys and sums."""
+    """Return the shortlist that :func:`_packed` packed."""
     k = down.shape[1] // 3
     keys = down[:, : 2 * k].copy().view(np.int64)
     rows = key_rows(keys)

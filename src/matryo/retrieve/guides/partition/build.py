@@ -1,7 +1,7 @@
-"""Partitions in the making: means, where each row goes, and its columns in codes.
+"""Build partitions: compute the means, assign each row to a partition, and encode its columns.
 
-A column's codes −127 … 127 span its range, so a column of small numbers is held as finely as one of large ones. Rows
-are read in order and their codes written to their places, so vectors may be a mapped file of any size.
+The codes −127 … 127 of a column span its range, so columns of small and of large numbers are equally precise. Rows are
+read in order and their codes are written to their places, so the vectors may be a mapped file of any size.
 """
 
 from __future__ import annotations
@@ -16,24 +16,20 @@ from matryo.retrieve.guides.partition.means import SAMPLE, find_means, nearest_m
 if TYPE_CHECKING:
     from matryo.retrieve.vectors.blocks import Blocks
     from matryo.retrieve.vectors.metric import Metric
-
-    Array = np.ndarray[Any, np.dtype[Any]]
-    Codes = np.ndarray[Any, np.dtype[np.int8]]
-    Floats = np.ndarray[Any, np.dtype[np.float32]]
-    Indices = np.ndarray[Any, np.dtype[np.int64]]
+    from matryo.retrieve.vectors.types import Array, Codes, Floats, Indices
 
 __all__ = ["LANES", "NOBODY", "Build"]
 
-LANES = 16   # rows of a tile
-NOBODY = 0xFFFFFFFF   # the row of a place where there is none
-_LINE = 64   # bytes of a cache line
-_SAMPLE = 65_536   # rows, at least, that the means and the ranges of columns are learned from
-_SHARES, _ASKED = 64, 256   # for how many shares, on how many rows, it is found how far partitions may be
+LANES = 16   # rows per tile
+NOBODY = 0xFFFFFFFF   # the row number of an empty place
+_LINE = 64   # bytes per cache line
+_SAMPLE = 65_536   # the means and the ranges of columns are computed from at least this many rows
+_SHARES, _QUERIES = 64, 256   # the gap is measured for this many shares, with this many rows as queries
 _TINY = np.finfo(np.float32).tiny
 
 
 class Build:
-    """What it takes to divide the rows of some blocks."""
+    """The construction of the partitions of some blocks."""
 
     def __init__(
         self, blocks: Blocks, metric: Metric, dim: int, long: int, lists: int, rng: np.random.Generator
@@ -43,7 +39,7 @@ class Build:
         self.sample = np.sort(rng.permutation(blocks.count)[: max(_SAMPLE, SAMPLE * lists)])
 
     def arrays(self, progress: bool) -> dict[str, Array]:
-        """Those that a partition has."""
+        """Return the arrays of a partition by name."""
         blocks, dim, long = self.blocks, self.dim, self.long
         with tqdm(desc="partition", total=2 * blocks.count, unit="row", unit_scale=True, delay=2,
                   disable=not progress) as bar:   # fmt: skip
@@ -67,8 +63,8 @@ class Build:
                     codes[at, : long - dim] = coded[:, dim:]
                 adjust[at, 0] = self._adjust(coded[:, :dim], columns, blocks.norms[part, self.level])
                 bar.update(part.stop - part.start)
-        means_tiles, means_adjust = self._beacons(means, columns)
-        made = {
+        means_tiles, means_adjust = self._coded_means(means, columns)
+        arrays = {
             "lists": lists,
             "rows": rows.reshape(-1, LANES),
             "tiles": _tiled(flat),
@@ -80,12 +76,12 @@ class Build:
             "columns": columns,
             "gaps": self._gaps(means, lists[:, 1]),
         }
-        for array in made.values():
+        for array in arrays.values():
             array.flags.writeable = False
-        return made
+        return arrays
 
     def _places(self, means: Floats, bar: Any) -> tuple[Indices, Indices]:
-        # The partitions' first tiles and sizes, and where each row goes; inside a partition rows are in order.
+        # Returns the first tile and the size of each partition, and the place of each row; the order of rows is kept.
         count = self.blocks.count
         near = np.empty(count, np.int64)
         for part in parts(count, max(self.lists, self.dim)):
@@ -100,70 +96,70 @@ class Build:
         return np.stack([firsts, sizes], axis=1).astype(np.int64), places
 
     def _columns(self) -> Floats:
-        # The range of each column becomes the codes −127 … 127; what lies outside that of a sample is cut off.
+        # Maps the range of each column to the codes −127 … 127. Values outside the range of the sample are clipped.
         low, high = np.full(self.long, np.inf, np.float32), np.full(self.long, -np.inf, np.float32)
-        some = self.sample[:: -(-len(self.sample) // _SAMPLE) or 1]
-        for part in parts(len(some), self.long):
-            rows = self._scaled(some[part], self.long)
+        rows_used = self.sample[:: -(-len(self.sample) // _SAMPLE) or 1]
+        for part in parts(len(rows_used), self.long):
+            rows = self._scaled(rows_used[part], self.long)
             low, high = np.minimum(low, rows.min(0)), np.maximum(high, rows.max(0))
-        if not len(some):
+        if not len(rows_used):
             return np.ones((2, self.long), np.float32)
         steps = high / 254 - low / 254
         return np.stack([np.where(steps > 0, steps, 1), low / 2 + high / 2]).astype(np.float32)
 
-    def _beacons(self, means: Floats, columns: Floats) -> tuple[Array, Floats]:
-        # The means as if they were rows, in codes.
-        if self.metric == "cosine":   # as long as rows are, so that they fill the codes' range
+    def _coded_means(self, means: Floats, columns: Floats) -> tuple[Array, Floats]:
+        # Encodes the means like rows.
+        if self.metric == "cosine":   # as long as the rows on average, so that they use the range of the codes
             norms = self.blocks.norms[self.sample]
             means = means * (norms[:, self.level] / np.maximum(norms[:, -1], _TINY)).mean(dtype=np.float32)
-        made = _encoded(means, columns[:, : self.dim])
+        codes = _encoded(means, columns[:, : self.dim])
         height = (-(-self.lists // LANES) + 1) * LANES
         flat = _aligned((height, -(-self.dim // 4) * 4), np.uint8, 0)
-        flat[: self.lists, : self.dim] = made.view(np.uint8) ^ 128
+        flat[: self.lists, : self.dim] = codes.view(np.uint8) ^ 128
         adjust = _aligned((height, 1), np.float32, np.nan)
-        adjust[: self.lists, 0] = self._adjust(made, columns, np.sqrt(np.square(means).sum(1)))
+        adjust[: self.lists, 0] = self._adjust(codes, columns, np.sqrt(np.square(means).sum(1)))
         return _tiled(flat), adjust.reshape(-1, LANES)
 
     def _gaps(self, means: Floats, sizes: Indices) -> Floats:
-        # How far below the best mean others may be, for the partitions visited to hold some share of the rows in the
-        # mean over queries; these are taken to be like rows.
+        # For each share: how far below the best mean others may score, such that the partitions visited hold that share
+        # of the rows on average over queries. Queries are assumed to be distributed like rows.
         shares = np.geomspace(1e-5, 1, _SHARES)
         if not self.blocks.count:
             return np.stack([shares, np.zeros(_SHARES)]).astype(np.float32)
-        asked = self._prefixes(self.rng.permutation(self.blocks.count)[:_ASKED])
-        if self.metric == "ip":   # for a query of length 1
-            asked /= np.maximum(np.linalg.norm(asked, axis=1, keepdims=True), _TINY)
-        looks = asked @ means.T
+        queries = self._prefixes(self.rng.permutation(self.blocks.count)[:_QUERIES])
+        if self.metric == "ip":   # for queries of norm 1
+            queries /= np.maximum(np.linalg.norm(queries, axis=1, keepdims=True), _TINY)
+        scores = queries @ means.T
         if self.metric == "l2":
-            looks = 2 * looks - np.square(means).sum(1)
-        gaps = (looks.max(1, keepdims=True) - looks).ravel()
+            scores = 2 * scores - np.square(means).sum(1)
+        gaps = (scores.max(1, keepdims=True) - scores).ravel()
         order = np.argsort(gaps, kind="stable")
-        held = np.cumsum(np.tile(sizes, len(asked))[order]) / (len(asked) * self.blocks.count)
-        found = gaps[order][np.minimum(np.searchsorted(held, shares), len(order) - 1)]
-        return np.stack([shares, found]).astype(np.float32)
+        share = np.cumsum(np.tile(sizes, len(queries))[order]) / (len(queries) * self.blocks.count)
+        gap = gaps[order][np.minimum(np.searchsorted(share, shares), len(order) - 1)]
+        return np.stack([shares, gap]).astype(np.float32)
 
     def _adjust(self, codes: Codes, columns: Floats, norms: Floats) -> Floats:
         if self.metric == "ip":
             return np.zeros(len(codes), np.float32)
         if self.metric == "l2":
             return -np.square(norms)
-        # Of the codes rather than of the row: so no score is above 1, however short the row is.
+        # The norm of the codes, not of the row: so no score exceeds 1, however short the row is.
         lengths = np.sqrt(np.square(codes * columns[0, : self.dim] + columns[1, : self.dim]).sum(1))
         return np.where((norms > 0) & (lengths > 0), 1 / np.maximum(lengths, _TINY), 0).astype(np.float32)
 
     def _scaled(self, rows: Any, dim: int) -> Floats:
-        # What is put into codes: columns of rows of length 1 where the metric is the cosine.
-        found = self.blocks.rows(rows, dim)
+        # Returns the columns to encode, of normalised rows if the metric is cosine.
+        vectors = self.blocks.rows(rows, dim)
         if self.metric == "cosine":
-            found /= np.maximum(self.blocks.norms[rows, -1:], _TINY)
-        return found
+            vectors /= np.maximum(self.blocks.norms[rows, -1:], _TINY)
+        return vectors
 
     def _prefixes(self, rows: Any) -> Floats:
-        # What k-means divides: prefixes, of length 1 where the metric is the cosine.
-        found = self.blocks.rows(rows, self.dim)
+        # Returns the prefixes for k-means, normalised if the metric is cosine.
+        vectors = self.blocks.rows(rows, self.dim)
         if self.metric == "cosine":
-            found /= np.maximum(self.blocks.norms[rows, self.level, None], _TINY)
-        return found
+            vectors /= np.maximum(self.blocks.norms[rows, self.level, None], _TINY)
+        return vectors
 
 
 def _encoded(rows: Floats, columns: Floats) -> Codes:
@@ -174,10 +170,10 @@ def _encoded(rows: Floats, columns: Floats) -> Codes:
 
 
 def _errors(rows: Floats, codes: Codes, columns: Floats) -> Floats:
-    # How far codes are from their rows, rounded up. What float32 took here is a part of all that was added.
-    held = codes * columns[0] + columns[1]
-    lengths = (np.sqrt(np.square(one, dtype=np.float64).sum(-1)) for one in (rows - held, rows, held, columns[1]))
-    apart, *added = lengths
+    # Distances of the rows from their codes, rounded up by more than the float32 errors of the sums below.
+    decoded = codes * columns[0] + columns[1]
+    arrays = rows - decoded, rows, decoded, columns[1]
+    apart, *added = (np.sqrt(np.square(array, dtype=np.float64).sum(-1)) for array in arrays)
     return np.asarray((apart + 2.0**-21 * sum(added)) * (1 + 1e-6), np.float32)
 
 
@@ -189,7 +185,7 @@ def _tiled(flat: Array) -> Array:
 
 
 def _aligned(shape: tuple[int, int], dtype: Any, value: Any) -> Array:
-    # At the start of a cache line, so that a tile's lines are as few as they can be.
+    # Aligned to a cache line, so that a tile spans as few lines as possible.
     size = shape[0] * shape[1] * np.dtype(dtype).itemsize
     raw = np.empty(size + _LINE, np.uint8)
     start = -raw.ctypes.data % _LINE

@@ -1,54 +1,53 @@
-"""k-means: vectors that lie near each other get one number, found through BLAS on a sample of them.
+"""k-means with BLAS: assign each vector to the nearest of a number of means.
 
-Directions where the metric is the cosine (the vectors are of length 1, and so are the means), points elsewhere.
+For cosine, vectors and means have norm 1 (spherical k-means).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    Floats = np.ndarray[Any, np.dtype[np.float32]]
-    Indices = np.ndarray[Any, np.dtype[np.int64]]
+    from matryo.retrieve.vectors.types import Floats, Indices
 
 __all__ = ["SAMPLE", "find_means", "nearest_mean", "parts"]
 
-SAMPLE = 64   # vectors a mean is learned from; more do not help a search
+SAMPLE = 64   # training vectors per mean; more do not improve searches
 _ROUNDS = 8
-_TILE = 4 << 20   # numbers at a time
-_APART = 1e-3   # how far, of its length, the halves of a mean that is divided begin from each other
+_TILE = 4 << 20   # numbers processed at a time
+_APART = 1e-3   # relative distance between the two halves of a mean that is split
 
 
 def find_means(vectors: Floats, count: int, *, round_: bool, rng: np.random.Generator) -> Floats:
-    """``count`` means of the ``vectors``; on the unit sphere if ``round_``.
+    """Return ``count`` means of the ``vectors``; on the unit sphere if ``round_``.
 
-    A mean that nobody is near to becomes the neighbour of the one that has most.
+    A mean without vectors is moved next to one of the means with the most vectors.
     """
     width = vectors.shape[1]
     means = np.zeros((count, width), np.float32)
-    begin = vectors[rng.permutation(len(vectors))[:count]]
-    means[: len(begin)] = begin
+    first = vectors[rng.permutation(len(vectors))[:count]]
+    means[: len(first)] = first
     for _ in range(_ROUNDS if len(vectors) > count else 0):
         near = nearest_mean(vectors, means, round_=round_)
         sizes = np.bincount(near, minlength=count)
-        some = np.flatnonzero(sizes)
-        firsts = (np.cumsum(sizes) - sizes)[some]
-        means[some] = np.add.reduceat(vectors[np.argsort(near, kind="stable")], firsts) / sizes[some, None]
-        none = np.flatnonzero(sizes == 0)
-        crowded = means[np.argsort(-sizes, kind="stable")[: len(none)]]
+        used = np.flatnonzero(sizes)
+        firsts = (np.cumsum(sizes) - sizes)[used]
+        means[used] = np.add.reduceat(vectors[np.argsort(near, kind="stable")], firsts) / sizes[used, None]
+        unused = np.flatnonzero(sizes == 0)
+        crowded = means[np.argsort(-sizes, kind="stable")[: len(unused)]]
         lengths = np.linalg.norm(crowded, axis=1, keepdims=True) * np.float32(_APART / width**0.5)
-        means[none] = crowded + lengths * rng.standard_normal(crowded.shape, np.float32)
+        means[unused] = crowded + lengths * rng.standard_normal(crowded.shape, np.float32)
         if round_:
             means /= np.maximum(np.linalg.norm(means, axis=1, keepdims=True), np.finfo(np.float32).tiny)
     return means
 
 
 def nearest_mean(vectors: Floats, means: Floats, *, round_: bool) -> Indices:
-    """The number of the mean that each vector is nearest to."""
+    """Return the number of the nearest mean of each vector."""
     halves = np.square(means).sum(1) / 2
     near = np.empty(len(vectors), np.int64)
     for part in parts(len(vectors), len(means)):
@@ -60,6 +59,6 @@ def nearest_mean(vectors: Floats, means: Floats, *, round_: bool) -> Indices:
 
 
 def parts(count: int, width: int) -> Iterator[slice]:
-    """Slices that cover ``count`` rows of ``width`` numbers, of bounded size."""
+    """Return slices of bounded size that cover ``count`` rows of ``width`` numbers."""
     step = max(1, _TILE // width)
     return (slice(start, min(start + step, count)) for start in range(0, count, step))

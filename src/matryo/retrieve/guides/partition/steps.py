@@ -1,4 +1,4 @@
-"""A plan as the compiled search follows it: numbers of each stage, and how it is done."""
+"""Translate a plan into the integers that the compiled search of partitions follows."""
 
 from __future__ import annotations
 
@@ -10,58 +10,58 @@ from matryo.errors import InputError
 from matryo.retrieve.plan.plan import Plan, Stage
 
 if TYPE_CHECKING:
-    from matryo.retrieve.guides.partition import Partition
+    from matryo.retrieve.guides.partition.partition import Partition
     from matryo.retrieve.vectors.blocks import Blocks
+    from matryo.retrieve.vectors.types import Floats
 
-    Floats = np.ndarray[Any, np.dtype[np.float32]]
     Steps = np.ndarray[Any, np.dtype[np.int64]]
 
 __all__ = ["BOUNDED", "FULL", "INT8", "check_plan", "steps_of"]
 
 INT8, FULL, BOUNDED = range(3)
-"""In codes; in full precision; in full precision too, but only of rows about which codes leave doubt."""
+"""How a stage scores: int8 codes; full precision; full precision only for rows that the bounds of codes leave open."""
 
 
 def check_plan(plan: Plan, partition: Partition) -> None:
-    """Raise unless ``plan`` can be followed through the partitions."""
+    """Raise unless the partitions can serve ``plan``."""
     first = plan.stages[0]
     if plan.ef is not None:
-        raise InputError("a plan with ef walks through a graph", got=f"ef={plan.ef}", cure="partitions have a probe")
+        raise InputError("a plan for partitions must not have ef", got=f"ef={plan.ef}", cure="pass probe=0.05 instead")
     if first.precision != "int8" or first.dim != partition.dim:
         raise InputError(
             f"the first stage must be in int8 at the dim of the partitions' tiles, {partition.dim}",
             got=f"{first.precision} at {first.dim}",
-            cure=f'begin with Stage({partition.dim}, keep, "int8"); scores are of full precision in the end',
+            cure=f'start the plan with Stage({partition.dim}, keep, "int8")',
         )
     longest = max(stage.dim for stage in plan.stages if stage.precision == "int8")
     if longest > partition.long:
         raise InputError(
-            f"a stage in int8 needs its columns in int8, of which the partitions have {partition.long}",
+            f"int8 stages must not exceed the {partition.long} columns that the partitions have in int8",
             got=longest,
-            cure=f"build them with long={longest}, or plan that stage in full precision",
+            cure=f"build the partitions with long={longest}, or run that stage in full precision",
         )
 
 
 def steps_of(plan: Plan, blocks: Blocks, partition: Partition) -> tuple[Steps, Floats]:
-    """How each stage is done, its dim, its keep, the columns that are known, the number of its dim; and the margins.
+    """Return a row per stage (how, dim, keep, columns summed before, level of the dim), and the margins.
 
-    The gap of partitions to visit comes after the margins.
+    The gap of the partitions to visit follows the margins.
     """
     stages = list(plan.stages)
-    if stages[-1].precision == "int8":   # scores are of full precision in any case
+    if stages[-1].precision == "int8":   # final scores are always in full precision
         stages.append(Stage(plan.dim, stages[-1].keep))
     made: list[tuple[int, ...]] = []
-    known, coded = stages[0].dim, True   # columns that are summed, and whether in int8
+    summed, coded = stages[0].dim, True   # columns summed so far, and whether in int8
     for number, stage in enumerate(stages):
         how = INT8 if stage.precision == "int8" else FULL
-        # A margin is taken from the scores of all; the last one takes nothing.
+        # A margin needs the scores of all rows; that of the last stage has no effect.
         unbound = stage.dim > partition.long or (stage.margin is not None and number < len(stages) - 1)
         if how == FULL and coded and not unbound:
             how = BOUNDED
         if how == FULL:
-            # Sums in int8 are no part of sums in full precision: these begin anew.
-            known, coded = 0 if coded else known, False
-        made.append((how, stage.dim, max(1, min(stage.keep, blocks.count)), known, blocks.level(stage.dim)))
-        known = stage.dim
+            # Sums in int8 cannot be continued in full precision: these start from column 0.
+            summed, coded = 0 if coded else summed, False
+        made.append((how, stage.dim, max(1, min(stage.keep, blocks.count)), summed, blocks.level(stage.dim)))
+        summed = stage.dim
     margins = [*(stage.margin for stage in stages), partition.gap(plan.probe)]
     return np.array(made, np.int64), np.array([np.inf if margin is None else margin for margin in margins], np.float32)

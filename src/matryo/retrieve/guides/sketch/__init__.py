@@ -1,1 +1,1 @@
-"""The sketch guide: exact search that proves which rows need not be read."""
+"""The sketch guide: certified exact search, which proves that most rows need not be read."""

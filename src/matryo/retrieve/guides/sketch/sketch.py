@@ -1,16 +1,17 @@
-"""A sketch: a few bytes of each row, and how far the row lies from them, so that most rows need not be read.
+"""Sketch guide: a few bytes per row, with bounds on their error, so that exact search skips most rows.
 
-The rows are turned so that the first axes hold most of their energy (principal axes, which change no inner product),
-and the first few coordinates are kept in int8. What the sketch leaves out of a row x is bounded: the coordinates
-after the first m have the norm ``tail``, and rounding to codes moved the first m by at most ``error``. So
+The rows are rotated to their principal axes, which changes no inner product and puts most of the variance into the
+first coordinates. The first few coordinates are stored in int8. The error of a row x is bounded: the coordinates after
+the first m have the norm ``tail``, and rounding to codes moved the first m by at most ``error``. By the Cauchy–Schwarz
+inequality, for every x, from about 64 bytes:
 
-    q·x ≤ (q's first m)·(codes of x) + ‖q's first m‖ · error + ‖q's other coordinates‖ · tail,
+    q·x ≤ (q's first m)·(codes of x) + ‖q's first m‖ · error + ‖q's other coordinates‖ · tail
 
-by Cauchy and Schwarz, for every x, from some 64 bytes. A sketch has levels: all rows are scanned at its first dim,
-those left are looked at with the columns of the next, and so on. The first level lies in tiles of 16 rows, four
-columns of a row side by side, as the processor multiplies bytes; the others lie row by row, to be picked from.
+A sketch has levels: all rows are scanned at its first dim, the remaining ones are checked with the columns of the next
+level, and so on. The first level is stored in tiles of 16 rows, with four columns of a row side by side, the layout in
+which processors multiply bytes. The other levels are stored row by row.
 
-Its arrays are a function of the rows alone, in float64 until they are stored, and rounded upwards where they bound.
+The arrays depend on the rows alone. They are computed in float64 and rounded upwards where they bound.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.errors import InputError
+from matryo.retrieve.guides.guide import Guide
 from matryo.retrieve.vectors.array_folder import open_arrays, write_arrays
 from matryo.retrieve.vectors.metric import Metric, check_metric
 
@@ -28,42 +30,43 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from matryo.nesting import Nesting
+    from matryo.retrieve.engines.execute import Engine
+    from matryo.retrieve.guides.guide import Search
+    from matryo.retrieve.plan.plan import Plan
     from matryo.retrieve.vectors.blocks import Blocks
+    from matryo.retrieve.vectors.types import Codes, Doubles, Floats, Indices
 
     Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-    Codes = np.ndarray[Any, np.dtype[np.int8]]
-    Floats = np.ndarray[Any, np.dtype[np.float32]]
-    Doubles = np.ndarray[Any, np.dtype[np.float64]]
-    Indices = np.ndarray[Any, np.dtype[np.int64]]
 
 __all__ = ["FEW", "HEADER", "Level", "Sketch", "scaled", "unit"]
 
 HEADER = "sketch.json"
 FORMAT = 1
-"""The version of the folder's layout; it grows when an older matryo could no longer read it."""
+"""The version of the folder layout. It grows when an older matryo can no longer read the layout."""
 
-LANES = 16   # rows of a tile
-FEW = 64   # rows that are read in full rather than looked at once more
-_LARGEST = 512   # columns a level may add: 255 · 16,319 · 512 still fits 32 bits
-_STEP = 64   # columns of a level after the first are a multiple of this
-_TILE = 4 << 20   # numbers turned at a time
-_SAMPLE = 16_384   # rows the axes are found on
-_ASKED = 48   # rows that the choice of dims is tried with
-_FIRST = (16, 32, 64, 128, 192, 256)   # first dims to choose from
-_NEAR = 10   # neighbours that the choice is made for
-_FAR = 1500   # bytes read in order in the time that a row picked from afar takes
+LANES = 16   # rows per tile
+FEW = 64   # at most this many remaining rows are read in full at once, without another level
+_LARGEST = 512   # the most columns that a level may add: 255 · 16,319 · 512 still fits 32 bits
+_STEP = 64   # a level after the first adds a multiple of this many columns
+_TILE = 4 << 20   # numbers rotated at a time
+_SAMPLE = 16_384   # rows from which the axes are computed
+_QUERIES = 48   # rows that serve as queries when the dims are chosen
+_FIRST = (16, 32, 64, 128, 192, 256)   # candidates for the first dim
+_NEAR = 10   # the k for which the dims are chosen
+_FAR = 1500   # bytes of a sequential scan that take as long as reading one row elsewhere
 
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """What one level knows of each row, and what bounds the rest."""
+    """The codes of one level, and the bounds of what they omit."""
 
     dim: int
-    """How many coordinates are known at this level and those before."""
+    """The number of coordinates known at this level, including the levels before."""
     codes: Bytes | Codes
     """The coordinates added, [row, column]; at the first level plus 128, in tiles [tile, four columns, row, column]."""
     tails: Floats
-    """The norm of each row's coordinates that are not known yet; the tiles' lanes beyond the last row have 0."""
+    """The norm of each row's coordinates that are not known yet; 0 for the lanes beyond the last row."""
     error: float
     """The largest distance of a row's known coordinates from their codes."""
     length: float
@@ -71,26 +74,29 @@ class Level:
 
 
 @dataclass(frozen=True, eq=False)
-class Sketch:
+class Sketch(Guide):
     """The sketches of all rows of some blocks, for one metric."""
+
+    kind = "sketch"
+    default = True
 
     metric: Metric
     axes: Doubles
-    """[columns of a vector, coordinates]; axes beyond the vectors' dim are zero."""
+    """The rotation, [columns of a vector, coordinates]; axes beyond the dim of the vectors are zero."""
     steps: Doubles
-    """What one unit of a code is worth, a coordinate."""
+    """The value of one unit of a code, per coordinate."""
     levels: tuple[Level, ...]
     offsets: Floats | None
-    """−‖x‖² of each row where the metric is L2."""
+    """−‖x‖² of each row if the metric is L2."""
     exponent: int
-    """Rows are sketched as 2⁻ᵉˣᵖᵒⁿᵉⁿᵗ of themselves, none longer than 1, so that float32 holds every product."""
+    """Rows are scaled by 2⁻ᵉˣᵖᵒⁿᵉⁿᵗ to norms of at most 1, so that no product overflows float32."""
     count: int
 
     @classmethod
     def of(
         cls, blocks: Blocks, metric: Metric = "cosine", *, dims: Sequence[int] | None = None, seed: int = 0
     ) -> Sketch:
-        """Sketch every row. ``dims`` are the coordinates known at each level, chosen on a sample of rows by default.
+        """Sketch every row. ``dims`` are the coordinates known at each level, by default chosen on a sample of rows.
 
         The first must be a multiple of 4, up to 512; each later one adds a multiple of 64, up to 512.
         """
@@ -113,13 +119,13 @@ class Sketch:
 
     @property
     def nbytes(self) -> int:
-        """Of the arrays that have a row a vector."""
-        held = sum(level.codes.nbytes + level.tails.nbytes for level in self.levels)
-        return held + (0 if self.offsets is None else self.offsets.nbytes)
+        """The size of the arrays that have a row per vector."""
+        size = sum(level.codes.nbytes + level.tails.nbytes for level in self.levels)
+        return size + (0 if self.offsets is None else self.offsets.nbytes)
 
     def write(self, folder: str | Path) -> None:
-        """Write a new ``folder``, which appears whole or not at all."""
-        levels = [{"dim": one.dim, "error": one.error, "length": one.length} for one in self.levels]
+        """Write a new ``folder``, which appears complete or not at all."""
+        levels = [{"dim": level.dim, "error": level.error, "length": level.length} for level in self.levels]
         about = {"metric": self.metric, "levels": levels, "exponent": self.exponent, "count": self.count}
         arrays: dict[str, Any] = {"axes": self.axes, "steps": self.steps}
         for number, level in enumerate(self.levels):
@@ -130,20 +136,37 @@ class Sketch:
 
     @classmethod
     def open(cls, folder: str | Path) -> Sketch:
-        """Map a folder's files without reading them."""
+        """Map the files of a folder without reading them."""
         about, arrays = open_arrays(folder, HEADER, FORMAT)
         levels = tuple(
-            Level(one["dim"], arrays[f"codes-{i}"], arrays[f"tails-{i}"], one["error"], one["length"])
-            for i, one in enumerate(about["levels"])
+            Level(level["dim"], arrays[f"codes-{i}"], arrays[f"tails-{i}"], level["error"], level["length"])
+            for i, level in enumerate(about["levels"])
         )
         fixed = arrays["axes"], arrays["steps"], levels, arrays.get("offsets")
         return cls(about["metric"], *fixed, about["exponent"], about["count"])
 
+    @classmethod
+    def options(cls, nesting: Nesting, value: Any) -> dict[str, Any]:  # noqa: ARG003
+        """A sketch has no options: the dims of its levels are chosen."""
+        return {}
+
+    @classmethod
+    def serves(cls, plan: Plan | None, engine: Engine | None) -> bool:
+        """Whether the search is exact, without a plan and on the default engine."""
+        return plan is None and engine is None
+
+    def searcher(self, blocks: Blocks, plan: Plan | None, engine: Engine | None) -> Search:  # noqa: ARG002
+        """Return the certified exact search of ``blocks``."""
+        from matryo.retrieve.guides.sketch.certified import Certified
+
+        certified = Certified(blocks, self)
+        return lambda request, k: certified.search(request.queries, k, request.allowed)
+
 
 def scaled(queries: Doubles, metric: Metric, exponent: int) -> tuple[Doubles, Indices]:
-    """Queries [n, d] as they are sketched, and the power of two that each was divided by.
+    """Return queries [n, d] scaled for a sketch, and the exponent of the power of two that divided each.
 
-    That is one of its own, or for L2 the ``exponent`` of the rows. For the cosine they are of length 1.
+    Each query has its own exponent; for L2 all have the ``exponent`` of the rows. For cosine, queries are normalised.
     """
     norms = np.sqrt(np.square(queries).sum(1))
     exponents = np.full(len(queries), exponent) if metric == "l2" else np.frexp(norms)[1].astype(np.int64)
@@ -154,15 +177,15 @@ def scaled(queries: Doubles, metric: Metric, exponent: int) -> tuple[Doubles, In
 
 
 def unit(blocks: Blocks, metric: Metric) -> int:
-    """The power of two that rows are divided by, so that none is longer than 1; the cosine divides by norms instead."""
+    """Return the exponent e for which 2⁻ᵉ scales all rows to norms of at most 1; 0 for cosine, which normalises."""
     return 0 if metric == "cosine" else int(np.frexp(blocks.norms[:, -1].max(initial=0))[1]) + 1
 
 
 def _rows(blocks: Blocks, rows: Any, metric: Metric, exponent: int) -> Doubles:
-    found = np.ldexp(blocks.rows(rows, blocks.nesting.dim).astype(np.float64), -exponent)
+    vectors = np.ldexp(blocks.rows(rows, blocks.nesting.dim).astype(np.float64), -exponent)
     if metric == "cosine":
-        found /= np.maximum(np.sqrt(np.square(found).sum(1, keepdims=True)), np.finfo(np.float64).tiny)
-    return found
+        vectors /= np.maximum(np.sqrt(np.square(vectors).sum(1, keepdims=True)), np.finfo(np.float64).tiny)
+    return vectors
 
 
 def _tiles(count: int, dim: int) -> Iterator[slice]:
@@ -187,39 +210,39 @@ def _fill(blocks: Blocks, metric: Metric, axes: Doubles, dims: tuple[int, ...], 
         turned = _rows(blocks, part, metric, exponent) @ axes
         rounded = np.rint(turned / steps)
         missed = np.cumsum(np.square(turned - rounded * steps), axis=1)
-        held = np.cumsum(np.square(turned), axis=1)
+        energy = np.cumsum(np.square(turned), axis=1)
         for i, high in enumerate(dims):
             added = rounded[:, high - widths[i] : high]
             codes[i][part] = added
-            # The sums above are right to some 2⁻⁵⁰ of ‖x‖²: its root and float32 are rounded up by more.
-            rest = np.sqrt(np.maximum(squares[part] - held[:, high - 1], 0)) * (1 + 1e-6)
+            # The sums above are exact to about 2⁻⁵⁰ of ‖x‖²: the margins below round up by more.
+            rest = np.sqrt(np.maximum(squares[part] - energy[:, high - 1], 0)) * (1 + 1e-6)
             tails[i, part] = rest + 1e-6 * np.sqrt(squares[part])
             errors[i] = max(errors[i], np.sqrt(missed[:, high - 1].max(initial=0)) * (1 + 1e-6))
             lengths[i] = max(lengths[i], np.sqrt(np.square(added).sum(1).max(initial=0)))
     first = (codes[0].view(np.uint8) ^ 128).reshape(-1, LANES, dims[0] // 4, 4).transpose(0, 2, 1, 3)
     laid = (np.ascontiguousarray(first), *codes[1:])
-    made = [Level(*level) for level in zip(dims, laid, tails, errors.tolist(), lengths.tolist(), strict=True)]
+    levels = [Level(*level) for level in zip(dims, laid, tails, errors.tolist(), lengths.tolist(), strict=True)]
     offsets = None
     if metric == "l2":
         offsets = np.zeros(padded, np.float32)
         offsets[:count] = -squares
-    return Sketch(metric, axes, steps, tuple(made), offsets, exponent, count)
+    return Sketch(metric, axes, steps, tuple(levels), offsets, exponent, count)
 
 
 def _choose(turned: Doubles, count: int) -> tuple[int, ...]:
-    """The dims that leave least to do: bytes scanned at the first level, and what its bounds leave of the sample."""
-    if len(turned) < _ASKED:
+    """Return the cheapest dims: bytes scanned at the first level, and the share of the sample that its bounds leave."""
+    if len(turned) < _QUERIES:
         return (_FIRST[0],)
-    sample, asked = turned.astype(np.float32), turned[:_ASKED].astype(np.float32)
-    full = asked @ sample.T
+    sample, queries = turned.astype(np.float32), turned[:_QUERIES].astype(np.float32)
+    full = queries @ sample.T
 
     def left(dim: int) -> float:
-        # As a search does it: what looks best sets the bar.
-        looks = asked[:, :dim] @ sample[:, :dim].T
-        seeds = np.argpartition(looks, -_ASKED // 2, axis=1)[:, -_ASKED // 2 :]
+        # As in a search: the exact scores of the rows that look best set the bar.
+        looks = queries[:, :dim] @ sample[:, :dim].T
+        seeds = np.argpartition(looks, -_QUERIES // 2, axis=1)[:, -_QUERIES // 2 :]
         bars = np.partition(np.take_along_axis(full, seeds, 1), -_NEAR, axis=1)[:, -_NEAR, None]
         rest = np.sqrt(np.square(sample[:, dim:]).sum(1))
-        return float((looks + rest[:_ASKED, None] * rest >= bars).mean())
+        return float((looks + rest[:_QUERIES, None] * rest >= bars).mean())
 
     most = turned.shape[1]
     shares = {dim: left(dim) for dim in _FIRST if dim < most or dim == _FIRST[0]}
@@ -236,7 +259,7 @@ def _check_dims(dims: Sequence[int]) -> None:
     good = len(widths) > 0 and 0 < widths[0] <= _LARGEST and widths[0] % 4 == 0
     if not good or any(not 0 < width <= _LARGEST or width % _STEP for width in widths[1:]):
         raise InputError(
-            "a sketch's first dim must be a multiple of 4, and each later one add a multiple of 64, none more than 512",
+            "the first dim of a sketch must be a multiple of 4, each later one must add a multiple of 64, up to 512",
             got=tuple(dims),
             cure="(64, 128, 256) suits most vectors",
         )

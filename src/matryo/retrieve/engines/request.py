@@ -1,0 +1,36 @@
+"""A search request: the queries of one batch, the vectors to search, and the rows that may be found.
+
+The stages of a plan share one request. A stage itself (:class:`matryo.retrieve.Stage`) says at which dim and in which
+precision it scores, and how many rows it keeps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matryo.retrieve.vectors.blocks import Blocks
+    from matryo.retrieve.vectors.metric import Metric
+    from matryo.retrieve.vectors.types import Array, Bools
+
+__all__ = ["Request"]
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """Find the rows of ``blocks`` nearest to each of the ``queries``, [queries, d]."""
+
+    blocks: Blocks
+    queries: Array
+    metric: Metric = "cosine"
+    allowed: Bools | None = None
+    """Mask of the rows that may be found, [rows]; None allows all."""
+
+    @cached_property
+    def count(self) -> int:
+        """The number of rows that may be found."""
+        return self.blocks.count if self.allowed is None else int(np.count_nonzero(self.allowed))

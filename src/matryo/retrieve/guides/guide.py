@@ -1,0 +1,90 @@
+"""The interface of a guide: a structure beside the vectors of a segment that speeds up its searches.
+
+To add a guide, write a subclass of :class:`Guide`, list it in ``guides/__init__.py`` and test it. The index then
+builds, stores, verifies and opens the guide, offers its plans to the planner, and follows it in searches.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from matryo.retrieve.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from matryo.nesting import Nesting
+    from matryo.retrieve.engines.execute import Engine
+    from matryo.retrieve.engines.request import Request
+    from matryo.retrieve.vectors.blocks import Blocks
+    from matryo.retrieve.vectors.metric import Metric
+    from matryo.retrieve.vectors.types import Floats, Indices
+
+    Search = Callable[[Request, int], tuple[Indices, Floats]]
+
+__all__ = ["Guide", "unguided"]
+
+
+class Guide(ABC):
+    """A guide of the vectors of one segment."""
+
+    kind: ClassVar[str]
+    """The name of the guide, also in ``index.build(kind=…)``. Its folder has a header ``kind.json``."""
+    plan_field: ClassVar[str | None] = None
+    """The field of a plan that asks for this guide (``probe``, ``ef``); None for a guide of exact search."""
+    default: ClassVar[bool] = False
+    """Whether ``index.build()`` builds the guide without being told to."""
+
+    @classmethod
+    def options(cls, nesting: Nesting, value: Any) -> dict[str, Any]:
+        """Return the options of :meth:`of` for ``index.build(kind=value)``, as JSON values."""
+        Plan.single(value).check_fits(nesting)
+        return {"dim": value}
+
+    @classmethod
+    @abstractmethod
+    def of(cls, blocks: Blocks, metric: Metric, **options: Any) -> Self:
+        """Build the guide of ``blocks``."""
+
+    @abstractmethod
+    def write(self, folder: str | Path) -> None:
+        """Write the guide to a new folder, with :func:`matryo.retrieve.vectors.array_folder.write_arrays`."""
+
+    @classmethod
+    @abstractmethod
+    def open(cls, folder: str | Path) -> Self:
+        """Open the guide that :meth:`write` wrote."""
+
+    @classmethod
+    def openings(cls, options: Mapping[str, Any]) -> Sequence[Plan]:  # noqa: ARG003
+        """Return the first stages that the guide offers the planner, given its ``options``."""
+        return ()
+
+    @classmethod
+    def serves(cls, plan: Plan | None, engine: Engine | None) -> bool:  # noqa: ARG003
+        """Whether to open the guide for a search along ``plan`` (None: exact) on ``engine`` (None: the default)."""
+        return plan is None if cls.plan_field is None else getattr(plan, cls.plan_field, None) is not None
+
+    @abstractmethod
+    def searcher(self, blocks: Blocks, plan: Plan | None, engine: Engine | None) -> Search | None:
+        """Return a function that searches along ``plan``, given a request and k; None if a scan should do it.
+
+        The function is prepared once per plan and called from any number of threads.
+        """
+
+
+def unguided(plan: Plan, blocks: Blocks) -> Plan:
+    """Return ``plan`` without a guide, and in full precision where the blocks have no copies in int8.
+
+    Partitions have int8 codes of their own, so a plan for them may ask for int8 at any dim.
+    """
+    stages = (
+        stage if stage.precision == "full" or blocks.level(stage.dim) in blocks.int8
+        else replace(stage, precision="full")
+        for stage in plan.stages
+    )  # fmt: skip
+    return replace(plan, stages=tuple(stages), probe=None, ef=None)
