@@ -40,8 +40,8 @@ def test_a_folder_of_pairs_is_told_as_such(tmp_path, capsys):
     folder, out = write(tmp_path / "mine"), tmp_path / "rows.jsonl"
     assert evaluate(folder, "--json", out) == 0
     printed = capsys.readouterr().out
-    assert "queries → candidates, 20 ask, 40 are searched" in printed
-    assert "candidates → queries, 40 ask, 20 are searched" in printed
+    assert "queries → candidates, 20 in 40, 40 relevant pairs" in printed
+    assert "candidates → queries, 40 in 20, 40 relevant pairs" in printed
     mine, pca = read_rows(out)
     assert (mine.kind, mine.seed, mine.figures["model"], pca.figures["model"]) == ("pairs", 0, "mine", "mine + PCA")
     found = expected(folder)
@@ -132,7 +132,7 @@ def test_zero_shot_has_a_table_of_its_own(tmp_path, capsys):
     texts = EmbeddingSet.write(tmp_path / "texts", np.eye(4, 16), labels=range(4), classes=list("abcd"))
     assert evaluate(folder, "--protocols", "zero-shot", "--texts", tmp_path / "texts") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "mine, toy / test: zero-shot by 4 texts"
+    assert lines[0] == "mine, toy / test: zero-shot with 4 texts"
     found = zero_shot(texts, EmbeddingSet.open(folder / "queries"))
     wanted = [[str(dim), *(f"{100 * value:.1f}" for value in values)]
               for dim, *values in zip(found.dims, found.top1, found.top5, strict=True)]  # fmt: skip
@@ -151,7 +151,7 @@ def test_other_protocols_measure_what_pairs_allow(tmp_path, capsys):
     folder, out = write(tmp_path / "mine"), tmp_path / "rows.jsonl"
     assert evaluate(folder, "--protocols", "all", "--baselines", "none", "--json", out) == 0
     assert {row.kind for row in read_rows(out)} == {"pairs", "similarity"}
-    assert "left out few-shot of mine" in capsys.readouterr().err
+    assert "skipped few-shot of mine" in capsys.readouterr().err
 
 
 def test_a_report_draws_them(tmp_path, capsys):

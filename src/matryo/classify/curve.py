@@ -20,6 +20,7 @@ from matryo.embeddings import EmbeddingSet
 from matryo.errors import InputError
 from matryo.nesting import Nesting
 from matryo.results import Result
+from matryo.tables import Block, Metric, number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,7 +35,7 @@ _LOSSES = (0.005, 0.01, 0.02, 0.05)
 
 @dataclass(frozen=True)
 class CascadeCurve(Result):
-    """Mean ± standard deviation over the hold-outs, one point for each last dim."""
+    """Mean and standard deviation over the hold-outs, per point of the curve."""
 
     kind: ClassVar[str] = "cascade"
     model: str
@@ -62,6 +63,21 @@ class CascadeCurve(Result):
     cumulative_dim: tuple[float, ...]
     """[points]: mean of the sum of all dims computed, as separate heads pay."""
     cumulative_dim_sd: tuple[float, ...]
+
+    def blocks(self) -> list[Block]:
+        """Return one table with a row per point of the curve."""
+        rows = {"greedy": "last dim", "budget": "budget", "risk": "max loss"}[self.strategy]
+        metrics = [
+            Metric(f"{title}{spread}", dict(zip(self.stop, getattr(self, f"{name}{end}"), strict=True)), text)
+            for name, title, text in (("accuracy", "accuracy", percent), ("expected_dim", "expected dim", number),
+                                      ("cumulative_dim", "cumulative dim", number))
+            for end, spread in (("", ""), ("_sd", " ±"))
+        ]  # fmt: skip
+        about = (
+            f"{self.strategy} cascade, mean ± standard deviation over {self.holdouts} hold-outs, fitted on "
+            f"{self.fitted_on:,} rows, tested on {self.tested_on:,}"
+        )
+        return [Block(self.model, self.where, about, metrics, rows=rows)]
 
 
 def cascade_curve(

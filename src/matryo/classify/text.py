@@ -13,12 +13,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from matryo.classify.cascade import Cascade
-    from matryo.classify.curve import CascadeCurve
     from matryo.classify.outcomes import CascadeResult
     from matryo.classify.walk import Answers
     from matryo.embeddings import EmbeddingSet
 
-__all__ = ["cascade_table", "curve_table", "is_answers", "write_answers"]
+__all__ = ["answer_rows", "cascade_table", "is_answers", "write_answers"]
 
 _COLUMNS = ("id", "class", "confidence", "dim")
 
@@ -33,11 +32,16 @@ def is_answers(path: Path) -> bool:
         return False
 
 
-def write_answers(out: Path, rows: EmbeddingSet, answers: Answers) -> None:
-    """One answer a row, as CSV or JSON lines: its id, the class, how sure, at which dim."""
+def answer_rows(rows: EmbeddingSet, answers: Answers) -> list[tuple[object, str, float, int]]:
+    """Return (id, class, confidence, dim) of each row."""
     names = rows.classes or tuple(map(str, range(int(answers.columns.max(initial=0)) + 1)))
     columns = (rows.ids.tolist(), [names[column] for column in answers.columns], answers.confidence, answers.dims)
-    lines = [(one, name, round(float(sure), 6), int(dim)) for one, name, sure, dim in zip(*columns, strict=True)]
+    return [(key, name, round(float(sure), 6), int(dim)) for key, name, sure, dim in zip(*columns, strict=True)]
+
+
+def write_answers(out: Path, rows: EmbeddingSet, answers: Answers) -> None:
+    """Write one answer per row as CSV or JSON lines: id, class, confidence and dim."""
+    lines = answer_rows(rows, answers)
     text = io.StringIO(newline="")
     if out.suffix == ".csv":
         csv.writer(text, lineterminator="\n").writerows([_COLUMNS, *lines])
@@ -81,18 +85,3 @@ def _threshold(value: float | None) -> str:
     if value is None:
         return "the rest"
     return "none" if value > 1 else f"{value:.2g}" if 0 < value < 0.001 else f"{value:.4f}"
-
-
-def curve_table(curve: CascadeCurve) -> str:
-    """Mean and standard deviation at each point of the curve."""
-    about = {"greedy": "last dim", "budget": "budget", "risk": "max loss"}[curve.strategy]
-    lines = [
-        f"mean ± sd over {curve.holdouts} hold-outs of {curve.fitted_on:,} rows, tested on {curve.tested_on:,} others",
-        f"{about:>9}{'accuracy':>16}{'expected dim':>18}{'cumulative dim':>18}",
-    ]
-    for place, stop in enumerate(curve.stop):
-        cells = [f"{100 * curve.accuracy[place]:.2f} ± {100 * curve.accuracy_sd[place]:.2f}"]
-        for mean, sd in ((curve.expected_dim, curve.expected_dim_sd), (curve.cumulative_dim, curve.cumulative_dim_sd)):
-            cells.append(f"{mean[place]:.1f} ± {sd[place]:.1f}")
-        lines.append(f"{stop:>9g}{cells[0]:>16}{cells[1]:>18}{cells[2]:>18}")
-    return "\n".join(lines)

@@ -1,7 +1,7 @@
-"""Train a nested and a fixed model on the bundled emoji, encode, measure them side by side, and draw a report.
+"""Train a nested and a fixed model on the bundled emoji, compare them at every dim, and write a report.
 
-A few minutes on two CPU cores, most of it training. Everything lands in --out; run again, it goes on where it
-was stopped.
+The demo takes a few minutes on two CPU cores, most of it training. Everything is written to --out. If interrupted, run
+the same command again to resume.
 """
 
 from __future__ import annotations
@@ -12,64 +12,71 @@ from pathlib import Path
 __all__ = ["add_arguments", "run"]
 
 NESTED, FIXED = "demo-nested", "demo-fixed"
-# All but the slowest (the linear probe) and what emoji do not have.
+# All but the linear probe, which is slow, and the protocols that emoji have no data for.
 PROTOCOLS = "evaluate,few-shot,robustness,superclass,trends,disagreement,similarity,cascade?"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where to put the runs."""
+    """The output folder and the size of the training."""
     parser.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="folder for both runs [runs]")
-    parser.add_argument("--epochs", type=int, metavar="N", help="train shorter or longer than the recipe says")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="another seed, another pair of models [0]")
+    parser.add_argument("--epochs", type=int, metavar="N", help="epochs of training (default: the recipe's)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of both models [0]")
     parser.add_argument("--force", action="store_true", help="overwrite DIR/demo.jsonl whatever it holds")
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
 
 
 def run(args: argparse.Namespace) -> None:
-    """The whole way in one go: train, encode, evaluate, report."""
+    """Train, encode, evaluate, report."""
     from matryo.cli.evaluate import measure_folders, open_subjects, to_rows
     from matryo.cli.report import write_report
-    from matryo.cli.train import print_run
-    from matryo.data import open_dataset
     from matryo.errors import MissingExtra
     from matryo.evaluation import Evaluation, table
     from matryo.files import check_may_write
-    from matryo.inference import encode_split, load
     from matryo.results import append_rows, holds_rows
-    from matryo.training import load_recipe, train
     from matryo.training.run.paths import RunFolder
 
     stored = args.out / "demo.jsonl"
     check_may_write(stored, force=args.force, is_ours=holds_rows)
+    folders = _train_and_encode(args)
+    measured = measure_folders(open_subjects(folders, progress=not args.quiet), PROTOCOLS, "pca,random")
+    evaluations = [item.result for item in measured if isinstance(item.result, Evaluation)]
+    print("\n" + table(evaluations, show=["1-NN"]) + "\n")
+    rows = [*(RunFolder(folder).row for folder in folders), *to_rows(measured)]
+    stored.unlink(missing_ok=True)
+    append_rows(stored, rows)
+    try:
+        page = f"open {write_report(rows, folders, args.out / 'report', title='The demo: emoji at every dim')}"
+    except MissingExtra as error:
+        page = f"not written: {error}"
+    flat = {result.model: result for result in evaluations if result.split == "flat"}
+    nested, fixed = flat[NESTED], flat[FIXED]
+    full = nested.rows[-1]
+    print(f"""1-NN accuracy on drawings in a style that was not used in training ("flat"):
+  {full.top1:.1%} with all {full.dim} dimensions, {nested.at(16).top1:.1%} with the first 16
+  {nested.at(8).top1:.1%} with the first 8; an ordinary model truncated to 8 has {fixed.at(8).top1:.1%}
+runs: {args.out / NESTED} and {args.out / FIXED}; result rows: {stored}
+report: {page}""")
+
+
+def _train_and_encode(args: argparse.Namespace) -> list[Path]:
+    """Train both models, encode all splits with each, and return the run folders."""
+    from matryo.cli.train import print_run
+    from matryo.data import open_dataset
+    from matryo.inference import encode_split, load
+    from matryo.training import load_recipe, train
+
     dataset, progress = open_dataset("emoji"), not args.quiet
     changes = {"loop.seed": str(args.seed)} | ({"loop.epochs": str(args.epochs)} if args.epochs is not None else {})
     recipes = {
         NESTED: load_recipe("demo", changes),
         FIXED: load_recipe("demo", {**changes, "head.kind": "fixed"}),
     }
-    pictures = sum(len(split) for split in dataset.splits.values())
-    print(f"{pictures:,} drawings of emoji; training on {len(dataset.split('train')):,} of them, two models in turn")
+    count = sum(len(split) for split in dataset.splits.values())
+    print(f"{count:,} drawings of emoji; two models are trained on {len(dataset.split('train')):,} of them")
     for name, recipe in recipes.items():
         out = train(recipe, dataset, args.out / name, progress=progress)
         print_run(out)
         model = load(out)
         for split in (recipe.data.train, *recipe.data.test):
             encode_split(model, dataset, split, out / "embeddings" / split, progress=progress)
-    folders = [args.out / name for name in recipes]
-    found = measure_folders(open_subjects(folders, progress=progress), PROTOCOLS, "pca,random")
-    evaluated = [one.result for one in found if isinstance(one.result, Evaluation)]
-    print("\n" + table([(one.model, one) for one in evaluated], show=("1-NN",)) + "\n")
-    rows = [*(RunFolder(folder).row for folder in folders), *to_rows(found)]
-    stored.unlink(missing_ok=True)
-    append_rows(stored, rows)
-    try:
-        page = f"open {write_report(rows, folders, args.out / 'report', title='The demo: emoji at every dim')}"
-    except MissingExtra as error:
-        page = f"not drawn: {error}"
-    nested, fixed = (next(one for one in evaluated if (one.model, one.split) == (name, "flat")) for name in recipes)
-    full = nested.rows[-1]
-    print(f"""On drawings in a style that training did not see ("flat"), 1-NN accuracy:
-  {full.top1:.1%} with all {full.dim} dimensions, {nested.at(16).top1:.1%} with the first 16
-  {nested.at(8).top1:.1%} with the first 8, where an ordinary model cut to 8 has {fixed.at(8).top1:.1%}
-runs in {args.out / NESTED} and {args.out / FIXED}, rows in {stored}
-the report, with every figure: {page}""")
+    return [args.out / name for name in recipes]

@@ -1,16 +1,15 @@
-"""Evaluation: every dim × every protocol → one results table."""
+"""Evaluation: every protocol at every dim, and tables of the results."""
 
 from matryo.evaluation.checks import default_dims
 from matryo.evaluation.knn.search import search
+from matryo.evaluation.measure import measure, measure_baseline
 from matryo.evaluation.predictions import Predictions, predict
-from matryo.evaluation.protocols.dim_tables import sts_table, zero_shot_table
+from matryo.evaluation.protocol import Protocol
+from matryo.evaluation.protocols import BASELINED, PROTOCOLS
 from matryo.evaluation.protocols.disagreement import Disagreement, disagreement
-from matryo.evaluation.protocols.evaluate import evaluate
-from matryo.evaluation.protocols.evaluate_table import table
+from matryo.evaluation.protocols.evaluate import DimRow, Evaluation, evaluate
 from matryo.evaluation.protocols.few_shot import FewShot, few_shot
-from matryo.evaluation.protocols.measure import BASELINED, PROTOCOLS, Subject, measure, measure_baseline
 from matryo.evaluation.protocols.pairs import PAIR_METRICS, Pairs, pairs
-from matryo.evaluation.protocols.pairs_table import pairs_table
 from matryo.evaluation.protocols.probe import Probe, linear_probe
 from matryo.evaluation.protocols.robustness import Robustness, robustness
 from matryo.evaluation.protocols.similarity import Similarity, similarity_span
@@ -20,13 +19,13 @@ from matryo.evaluation.protocols.superclass import Superclasses, superclass_accu
 from matryo.evaluation.protocols.trends import Trends, trends
 from matryo.evaluation.protocols.zero_shot import ZeroShot, zero_shot
 from matryo.evaluation.relevance import Relevance
-from matryo.evaluation.result import Comparison, DimRow, Evaluation, beside
+from matryo.evaluation.subject import Subject
+from matryo.results import table
 
 __all__ = [
     "BASELINED",
     "PAIR_METRICS",
     "PROTOCOLS",
-    "Comparison",
     "DimRow",
     "Disagreement",
     "Evaluation",
@@ -34,6 +33,7 @@ __all__ = [
     "Pairs",
     "Predictions",
     "Probe",
+    "Protocol",
     "Relevance",
     "Robustness",
     "Similarity",
@@ -43,7 +43,6 @@ __all__ = [
     "Superclasses",
     "Trends",
     "ZeroShot",
-    "beside",
     "default_dims",
     "disagreement",
     "evaluate",
@@ -52,17 +51,14 @@ __all__ = [
     "measure",
     "measure_baseline",
     "pairs",
-    "pairs_table",
     "predict",
     "robustness",
     "search",
     "similarity_span",
     "stream",
     "sts",
-    "sts_table",
     "superclass_accuracy",
     "table",
     "trends",
     "zero_shot",
-    "zero_shot_table",
 ]

@@ -1,4 +1,4 @@
-"""What the protocols ask of their embeddings: labels, dims that fit, one model on both sides, finite numbers."""
+"""Checks shared by the protocols: labels, dims that fit, comparable vectors and labels, finite numbers."""
 
 from __future__ import annotations
 
@@ -17,31 +17,42 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
     Integers = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = ["check_columns", "check_finite", "check_pair", "check_several", "chosen_dims", "default_dims", "labels_of"]
+__all__ = [
+    "check_columns",
+    "check_different",
+    "check_finite",
+    "check_pair",
+    "check_several",
+    "chosen_dims",
+    "class_counts",
+    "default_dims",
+    "labels_of",
+    "same_vectors",
+]
 
 
 def labels_of(embeddings: EmbeddingSet, role: str) -> Integers:
-    """The labels, in memory; ``role`` ("queries", …) is what the error calls embeddings without."""
+    """Return the labels in memory; ``role`` ("queries", …) names the embeddings in the error if there are none."""
     if embeddings.labels is None:
         raise EmbeddingsError(
             f"the {role} must have labels to be evaluated",
-            got=embeddings.path,
-            cure="write them again with labels=…, one class index a vector",
+            got=f"{embeddings.path} without labels",
+            cure="write them again with labels=…, one per vector",
         )
     return np.asarray(embeddings.labels)
 
 
 def chosen_dims(embeddings: EmbeddingSet, dims: Sequence[int] | None, interpolated: bool = False) -> Nesting:
-    """The dims asked for, or :func:`default_dims`."""
+    """Return ``dims`` in order, or :func:`default_dims`, as a nesting that fits the embeddings."""
     chosen = Nesting(sorted({*dims}) if dims is not None else default_dims(embeddings.nesting, interpolated))
     chosen.check_fits(embeddings.dim)
     return chosen
 
 
 def default_dims(nesting: Nesting, interpolated: bool = True) -> list[int]:
-    """The dims to measure when none are named: the nesting's, and the ones midway between them.
+    """Return the dims to measure by default: those of the nesting and, if ``interpolated``, those midway between.
 
-    Vectors trained at one dim alone are measured at its halves: what plain truncation is worth.
+    Vectors trained at one dim are measured at its halves down to 8, which shows what plain truncation gives.
 
     >>> default_dims(Nesting([8, 16, 64]))
     [8, 12, 16, 40, 64]
@@ -53,39 +64,61 @@ def default_dims(nesting: Nesting, interpolated: bool = True) -> list[int]:
     return sorted({*nesting.dims, *(nesting.between() if interpolated else ())})
 
 
-def check_columns(one: EmbeddingSet, other: EmbeddingSet, roles: tuple[str, str]) -> None:
+def class_counts(embeddings: EmbeddingSet) -> Integers:
+    """Return the number of examples of each class, by label."""
+    labels = np.asarray([] if embeddings.labels is None else embeddings.labels, np.int64)
+    return np.bincount(labels[labels >= 0], minlength=1)
+
+
+def check_columns(left: EmbeddingSet, right: EmbeddingSet, roles: tuple[str, str]) -> None:
     """Raise unless the vectors of both can be compared."""
-    if one.dim != other.dim:
+    if left.dim != right.dim:
         raise EmbeddingsError(
             f"{' and '.join(roles)} must have the same number of columns",
-            got=f"{one.dim} and {other.dim}",
+            got=f"{left.dim} and {right.dim}",
             cure="encode both with one model",
         )
 
 
-def check_pair(one: EmbeddingSet, other: EmbeddingSet, roles: tuple[str, str]) -> None:
-    """Raise unless the vectors and the labels of both mean the same."""
-    check_columns(one, other, roles)
-    if one.classes and other.classes and one.classes != other.classes:
+def check_pair(left: EmbeddingSet, right: EmbeddingSet, roles: tuple[str, str]) -> None:
+    """Raise unless the vectors of both can be compared and their labels mean the same classes."""
+    check_columns(left, right, roles)
+    if left.classes and right.classes and left.classes != right.classes:
         raise EmbeddingsError(
-            f"{' and '.join(roles)} must have the same list of classes, or their labels mean different things",
-            got=f"{len(one.classes)} and {len(other.classes)} classes, not the same",
+            f"{' and '.join(roles)} must have the same list of classes",
+            got=f"{len(left.classes)} and {len(right.classes)} classes, not the same",
             cure="encode both from one dataset",
         )
 
 
-def check_several(known: Integers) -> None:
+def check_different(database: EmbeddingSet, queries: EmbeddingSet) -> None:
+    """Raise if both are the same embeddings, because the nearest neighbour of each query is then itself."""
+    same_folder = database.path == queries.path and bool(database.manifest.files and queries.manifest.files)
+    if database.vectors is queries.vectors or same_folder:
+        raise same_vectors(str(queries.path))
+
+
+def same_vectors(got: str) -> EmbeddingsError:
+    """Return the error for a database that is searched for its own vectors."""
+    return EmbeddingsError(
+        "the queries must not be the database itself, or each query finds itself",
+        got=got,
+        cure="search another split, or divide this one: embeddings.select(rows)",
+    )
+
+
+def check_several(labels: Integers) -> None:
     """Raise unless a database holds several classes."""
-    if (known == known[0]).all():
+    if (labels == labels[0]).all():
         raise EmbeddingsError(
-            "the database must hold more than one class, or every answer is right by construction",
-            got=f"only class {known[0]}",
-            cure="add vectors of other classes; those of no class get the label −1",
+            "the database must hold more than one class, or every neighbour is right",
+            got=f"only class {labels[0]}",
+            cure="add vectors of other classes; vectors of no class get the label −1",
         )
 
 
 def check_finite(values: Array, rows: Integers, role: str) -> None:
-    """Raise, naming the first of ``rows``, where ``values`` [n, …] that come from its vector are not finite."""
+    """Raise where ``values`` [n, …], computed from the vectors ``rows`` of the embeddings, are not finite."""
     bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
     if len(bad):
         raise EmbeddingsError(

@@ -1,4 +1,4 @@
-"""Cosines of pairs of rows at every dim, from one sum over the blocks."""
+"""Cosines of pairs of rows at every dim, from one cumulative sum over the blocks."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 __all__ = ["cosines"]
 
-_BATCH = 1 << 20   # numbers of each side of the pairs held at a time
+_BATCH = 1 << 20   # vector entries of each side held at a time
 
 
 def cosines(sides: tuple[EmbeddingSet, EmbeddingSet], rows: Sequence[Integers], nesting: Nesting) -> Doubles:
-    """[dims, pairs]: of row ``rows[0][i]`` of the one side with row ``rows[1][i]`` of the other."""
-    found = np.empty((len(nesting), len(rows[0])))
+    """Return [dims, pairs]: the cosine of row ``rows[0][i]`` of one side with row ``rows[1][i]`` of the other."""
+    result = np.empty((len(nesting), len(rows[0])))
     step = max(1, _BATCH // nesting.dim)
     for start in range(0, len(rows[0]), step):
         span = slice(start, start + step)
-        one, other = (_read(side, mine[span], nesting.dim) for side, mine in zip(sides, rows, strict=True))
-        scale = prefix_norms(one, nesting.dims) * prefix_norms(other, nesting.dims)
-        added = [np.einsum("ij,ij->i", one[:, low:high], other[:, low:high]) for low, high in nesting.blocks]
-        # As truncate has it, a zero vector stays zero: its cosine with anything is 0.
-        found[:, span] = np.cumsum(added, axis=0) / np.maximum(scale, np.finfo(np.float64).tiny).T
-    return np.clip(found, -1, 1)
+        left, right = (_read(side, own[span], nesting.dim) for side, own in zip(sides, rows, strict=True))
+        scale = prefix_norms(left, nesting.dims) * prefix_norms(right, nesting.dims)
+        added = [np.einsum("ij,ij->i", left[:, low:high], right[:, low:high]) for low, high in nesting.blocks]
+        # An all-zero prefix stays zero, as in truncate: its cosine with every vector is 0.
+        result[:, span] = np.cumsum(added, axis=0) / np.maximum(scale, np.finfo(np.float64).tiny).T
+    return np.clip(result, -1, 1)
 
 
 def _read(side: EmbeddingSet, rows: Integers, dim: int) -> Doubles:

@@ -1,4 +1,4 @@
-"""Draws of examples, class by class, for the protocols that repeat themselves over random ones."""
+"""Random draws of examples per class, for protocols that average over draws."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["shuffled_by_class"]
 
 
 def shuffled_by_class(labels: Integers, rng: np.random.Generator) -> tuple[Integers, Integers]:
-    """All rows, class after class and shuffled within each, and at which place of its class each row stands.
+    """Return all rows sorted by class and shuffled within each class, and the position of each row in its class.
 
-    The first n of each class are n examples drawn without replacement, and part of the first n + 1.
+    The first n of each class are n examples drawn without replacement; they are among the first n + 1.
 
     >>> labels = np.array([7, 4, 7, 7, 4])
     >>> rows, places = shuffled_by_class(labels, np.random.default_rng(0))

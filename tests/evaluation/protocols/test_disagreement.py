@@ -74,5 +74,5 @@ def test_what_is_no_pair_of_dims() -> None:
             disagreement(mine, said, low=low, high=high)
     with pytest.raises(InputError, match=r"limit must not be negative \(got -1\)"):
         disagreement(mine, said, low=2, high=4, limit=-1)
-    with pytest.raises(EmbeddingsError, match="must be of these very embeddings"):
+    with pytest.raises(EmbeddingsError, match="must be of these embeddings"):
         disagreement(sample(1)[0], said, low=2, high=4)

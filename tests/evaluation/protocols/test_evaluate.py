@@ -11,7 +11,7 @@ import pytest
 
 from matryo.embeddings import EmbeddingSet, Head
 from matryo.errors import EmbeddingsError, InputError, NestingError
-from matryo.evaluation import Evaluation, beside, evaluate
+from matryo.evaluation import Evaluation, evaluate, table
 from matryo.nesting import Nesting
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def test_the_order_of_rows_does_not_matter(tmp_path: Path, pair: tuple[Embedding
 def test_a_perfect_set_scores_one(tmp_path: Path) -> None:
     x = np.repeat(np.eye(4), 5, axis=0)
     mine = EmbeddingSet.write(tmp_path / "x", x, labels=np.repeat(np.arange(4), 5), nesting=Nesting([4]))
-    row = evaluate(mine, mine, ks=(5, 10), progress=False).at(4)
+    row = evaluate(mine, mine.select(range(len(mine))), ks=(5, 10), progress=False).at(4)
     assert (row.top1, row.top5, row.map_at[5], row.map_at[10], row.recall_at[5], row.knn[5]) == (1,) * 6
     assert row.precision_at == {5: 1.0, 10: 0.5}
 
@@ -171,7 +171,7 @@ def test_which_dims(pair: tuple[EmbeddingSet, EmbeddingSet]) -> None:
         evaluate(*pair, dims=[16], progress=False)
     with pytest.raises(NestingError):
         evaluate(*pair, dims=[], progress=False)
-    with pytest.raises(InputError, match=r"dim must be an evaluated one .*got 7"):
+    with pytest.raises(InputError, match=r"dim was not evaluated .*got 7"):
         chosen.at(7)
 
 
@@ -261,35 +261,36 @@ def test_rows_stored_before_recall_and_votes_were_measured_still_read(
     assert old.to_figures() == figures
 
 
-def test_beside_lines_up_the_union_of_dims(pair: tuple[EmbeddingSet, EmbeddingSet]) -> None:
+def cells(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines()]
+
+
+def test_a_table_of_several_models_has_the_union_of_their_dims(pair: tuple[EmbeddingSet, EmbeddingSet]) -> None:
     nested = evaluate(*pair, interpolated=False, progress=False)
     other = evaluate(*pair, dims=[3, 8], progress=False)
-    lined = beside([("nested", nested), ("other", other)])
-    assert lined.names == ("nested", "other")
-    assert lined.dims == (2, 3, 4, 8)
-    assert [[entry is not None for entry in row] for row in lined.rows] == [
-        [True, False], [False, True], [True, False], [True, True],
-    ]   # fmt: skip
-    assert lined.rows[3] == (nested.at(8), other.at(8))
+    heading, names, titles, *rows, _ = cells(table([("nested", nested), ("other", other)], show=["1-NN"]))
+    assert (names, titles) == (["nested", "other"], ["dim", "1-NN", "1-NN"])
+    assert rows == [
+        ["2", f"{100 * nested.at(2).top1:.1f}", "–"],
+        ["3*", "–", f"{100 * other.at(3).top1:.1f}"],
+        ["4", f"{100 * nested.at(4).top1:.1f}", "–"],
+        ["8", f"{100 * nested.at(8).top1:.1f}", f"{100 * other.at(8).top1:.1f}"],
+    ]
 
 
 def test_models_of_one_dim_each_form_one_column(pair: tuple[EmbeddingSet, EmbeddingSet]) -> None:
     each = [("fixed", evaluate(*pair, dims=[dim], progress=False)) for dim in (8, 2, 4)]
-    lined = beside(each)
-    assert (lined.names, lined.dims) == (("fixed",), (2, 4, 8))
-    with pytest.raises(InputError, match=r"each dim once \(got 'fixed': \[2\]\)"):
-        beside([*each, each[1]])
+    heading, titles, *rows = cells(table(each, show=["1-NN"]))
+    assert [row[0] for row in rows] == ["2", "4", "8"]
+    assert {len(row) for row in rows} == {2}
+    again = cells(table([*each, each[1]], show=["1-NN"]))   # another seed: a column of its own
+    assert again[1:3] == [["fixed", "fixed", "(2)"], ["dim", "1-NN", "1-NN"]]
+    assert again[3][1] == again[3][2] and again[4][2] == "–"
 
 
-def test_only_the_same_queries_stand_beside_each_other(
-    tmp_path: Path, pair: tuple[EmbeddingSet, EmbeddingSet]
-) -> None:
+def test_only_the_same_queries_stand_side_by_side(pair: tuple[EmbeddingSet, EmbeddingSet]) -> None:
     database, queries = pair
-    few = EmbeddingSet.write(
-        tmp_path / "few", queries.vectors[:9], labels=np.array(queries.labels)[:9], nesting=NESTING
-    )
-    runs = [evaluate(database, one, progress=False) for one in (queries, few)]
-    with pytest.raises(InputError, match=r"same queries.*toy test: 40 in 120;  : 9 in 120"):
-        beside([("a", runs[0]), ("b", runs[1])])
-    with pytest.raises(InputError, match="must be an evaluation"):
-        beside([])
+    runs = [evaluate(database, one, progress=False) for one in (queries, queries.select(range(9)))]
+    text = table([("a", runs[0]), ("b", runs[1])])
+    assert "a, toy / test: 40 queries in a database of 120" in text
+    assert "b, toy / test: 9 queries in a database of 120" in text

@@ -137,15 +137,15 @@ def test_classes_with_too_few_examples_and_unknown_ones_do_not_take_part() -> No
 
 def test_more_shots_than_examples() -> None:
     embeddings = made(labels=np.repeat([0, 1, 2], [6, 6, 2]), classes=["ant", "bee", "cat"])
-    with pytest.raises(EmbeddingsError, match=r"9-shot .*, with 10 examples each, .*\(got 6 of class 0 \(ant\)\)"):
+    with pytest.raises(EmbeddingsError, match=r"9-shot .* with 10 examples each, .*\(got 6 of class 0 \(ant\)\)"):
         quiet(embeddings)
-    with pytest.raises(EmbeddingsError, match=r"3-shot .*\(got 2 of class 2 \(cat\)\): ask for fewer shots"):
+    with pytest.raises(EmbeddingsError, match=r"3-shot .*\(got 2 of class 2 \(cat\)\): choose fewer shots"):
         quiet(embeddings, shots=[1, 3], classes=[0, 2])
     with pytest.raises(EmbeddingsError, match=r"\(got 0 of class 7\)"):
         quiet(embeddings, shots=[1], classes=[0, 7])
     with pytest.raises(EmbeddingsError, match=r"\(got no class\)"):
         quiet(embeddings, shots=[1], classes=[])
-    with pytest.raises(EmbeddingsError, match="two classes or more"):
+    with pytest.raises(EmbeddingsError, match="at least two classes"):
         quiet(made(labels=np.zeros(8, int)), shots=[1])
     assert quiet(embeddings, shots=[5], draws=2).ways == 2   # all but one of six
 
@@ -155,10 +155,10 @@ def test_what_cannot_be_drawn() -> None:
     with pytest.raises(EmbeddingsError, match="the embeddings must have labels"):
         quiet(EmbeddingSet.of(embeddings.vectors))
     for shots in ((), (0, 1)):
-        with pytest.raises(InputError, match="there must be shots, each at least 1"):
+        with pytest.raises(InputError, match="shots must be at least 1"):
             quiet(embeddings, shots=shots)
     for ways in (1, 7):
-        with pytest.raises(InputError, match=rf"ways must lie in 2 … 6, .*\(got {ways}\)"):
+        with pytest.raises(InputError, match=rf"ways must be between 2 and 6, .*\(got {ways}\)"):
             quiet(embeddings, shots=[1], ways=ways)
     with pytest.raises(InputError, match="at least two draws"):
         quiet(embeddings, shots=[1], draws=1)

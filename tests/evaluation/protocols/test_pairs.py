@@ -10,7 +10,7 @@ import pytest
 
 from matryo.embeddings import EmbeddingSet
 from matryo.errors import EmbeddingsError, InputError, NestingError
-from matryo.evaluation import PAIR_METRICS, Pairs, Relevance, pairs, pairs_table
+from matryo.evaluation import PAIR_METRICS, Pairs, Relevance, pairs, table
 from matryo.nesting import Nesting
 
 NESTING = Nesting([2, 4, 8])
@@ -127,7 +127,7 @@ def test_what_cannot_be_asked() -> None:
     with pytest.raises(InputError, match="among 25 queries and 5 candidates"):
         pairs(queries, candidates.select(range(5)), relevance)
     for ks in ([], [0, 5]):
-        with pytest.raises(InputError, match="every k must be at least 1"):
+        with pytest.raises(InputError, match="ks must list at least one k, each at least 1"):
             pairs(queries, candidates, relevance, ks=ks)
     with pytest.raises(NestingError, match="must not exceed the 8"):
         pairs(queries, candidates, relevance, dims=[16])
@@ -140,21 +140,21 @@ def test_what_cannot_be_asked() -> None:
 def test_the_table_has_a_part_for_each_direction() -> None:
     queries, candidates, relevance = made()
     found = pairs(queries, candidates, relevance, sides=("images", "texts"), progress=False)
-    text = pairs_table(found).splitlines()
-    assert text[0] == f"m, toy / test: images → texts, {found.asked[0]} ask, 40 are searched"
+    text = table(found).splitlines()
+    assert text[0] == f"m, toy / test: images → texts, {found.asked[0]} in 40, {found.related} relevant pairs"
     assert text[1].split() == ["dim", "nDCG@10", "hit@1", "hit@10"]
     cells = [found.at("nDCG", 10)[-1], found.at("hit", 1)[-1], found.at("hit", 10)[-1]]
     assert text[4].split() == ["8", *(f"{100 * cell:.1f}" for cell in cells)]
-    assert text[6] == f"m, toy / test: texts → images, {found.asked[1]} ask, 25 are searched"
+    assert text[6] == f"m, toy / test: texts → images, {found.asked[1]} in 25, {found.related} relevant pairs"
     other = Pairs.from_figures({**found.to_figures(), "model": "other", "dims": (2, 4, 6)})
-    beside = pairs_table([found, other], show=["MRR@5"]).splitlines()
+    beside = table([found, other], show=["MRR@5"]).splitlines()
     assert [line.split() for line in beside[1:3]] == [["m", "other"], ["dim", "MRR@5", "MRR@5"]]
     assert beside[5].split() == ["6", "–", f"{100 * found.at('MRR', 5)[2]:.1f}"]
-    assert "| dim | m recall@1 | other recall@1 |" in pairs_table([found, other], show=["recall@1"], markdown=True)
-    assert pairs_table(found, show=[]).count("recall@100") == 2
+    assert "| dim | m recall@1 | other recall@1 |" in table([found, other], show=["recall@1"], markdown=True)
+    assert table(found, show=[]).count("recall@100") == 2
     fewer = pairs(queries, candidates, Relevance.of([[0, 0]]), sides=("images", "texts"), progress=False)
-    assert pairs_table([found, fewer]).count("m, toy / test") == 4   # of other pairs: not side by side
+    assert table([found, fewer]).count("m, toy / test") == 4   # of other pairs: not side by side
     with pytest.raises(InputError, match=r"show must name metrics \(got \['nDCG@7'\]\): choose from nDCG@1"):
-        pairs_table(found, show=["nDCG@7"])
+        table(found, show=["nDCG@7"])
     with pytest.raises(InputError, match="there must be a result to show"):
-        pairs_table([])
+        table([])

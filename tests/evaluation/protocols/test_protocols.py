@@ -78,7 +78,7 @@ def test_pairs_are_measured_where_it_is_known_what_belongs_together(subject, pai
     (span,) = measure(paired, "similarity")
     expected = similarity_span(paired.queries["test"], paired.database, relevance=paired.relevance)
     assert (span.auc, span.positive_mean) == (expected.auc, expected.positive_mean)
-    with pytest.raises(InputError, match="pairs need to know what belongs together"):
+    with pytest.raises(InputError, match="pairs need relevance judgements"):
         measure(subject, "pairs")
 
 
@@ -109,11 +109,11 @@ def test_grades_are_measured_beside_pairs_with_their_baselines(subject, paired):
     fitted = PCA().fit(paired.database)
     by_hand = sts(fitted.apply(paired.queries["test"]), fitted.apply(paired.database), graded, dims=NESTING.dims)
     assert (mapped.model, mapped.spearman) == ("mine + PCA", by_hand.spearman)
-    with pytest.raises(InputError, match="pairs need to know what belongs together"):
+    with pytest.raises(InputError, match="pairs need relevance judgements"):
         measure(subject, "sts")
     with pytest.raises(InputError, match="different grades"):   # all belong together equally well
         measure(paired, "sts")
-    with pytest.raises(InputError, match=r"no baseline has this protocol .*'probe'"):
+    with pytest.raises(InputError, match=r"baselines cannot be measured with this protocol .*'probe'"):
         measure_baseline(known, "pca", "probe")
 
 
@@ -123,9 +123,9 @@ def test_what_a_folder_lacks_is_named(subject):
         measure(bare, "superclass")
     with pytest.raises(InputError, match=r"a head at several dims \(got none\)"):
         measure(bare, "cascade")
-    with pytest.raises(InputError, match="several splits"):
+    with pytest.raises(InputError, match="several query splits"):
         measure(bare, "robustness")
-    with pytest.raises(InputError, match=r"no such protocol .*'nope'"):
+    with pytest.raises(InputError, match=r"no such protocol \(got 'nope'\): choose from evaluate, probe"):
         measure(bare, "nope")
     with pytest.raises(InputError, match=r"no such baseline .*'nope'"):
         measure_baseline(bare, "nope")

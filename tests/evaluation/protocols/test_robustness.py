@@ -59,16 +59,16 @@ def test_each_figure_is_that_of_its_split() -> None:
 
 def test_what_does_not_stand_side_by_side() -> None:
     evaluations, oracles = graded(split("test", 0, 2), split("sketch", 1, 3))
-    with pytest.raises(InputError, match=r"must be an evaluation to line up \(got 0\)"):
+    with pytest.raises(InputError, match=r"there must be an evaluation \(got 0\)"):
         robustness([], [])
     with pytest.raises(InputError, match=r"of one model.*m, test in 50; n, sketch in 50"):
         robustness([evaluations[0], replace(evaluations[1], model="n")], oracles)
-    with pytest.raises(InputError, match="in one database"):
+    with pytest.raises(InputError, match="one model and one database"):
         robustness([evaluations[0], replace(evaluations[1], database=7)], oracles)
     for wrong in (oracles[::-1], oracles[:1]):
-        with pytest.raises(InputError, match=r"its evaluation and its trends.*'test', 'sketch'.*in one order"):
+        with pytest.raises(InputError, match=r"evaluations and trends.*'test', 'sketch'.*in the same order"):
             robustness(evaluations, wrong)
-    with pytest.raises(InputError, match="each split must come once"):
+    with pytest.raises(InputError, match="the same splits in the same order, each once"):
         robustness(evaluations[:1] * 2, oracles[:1] * 2)
 
 
@@ -78,5 +78,5 @@ def test_dims_and_depths_that_all_must_share() -> None:
     with pytest.raises(InputError, match=r"must share a dim.*\(2, 4\) and \(3, 8\).*at the same dims"):
         robustness(evaluations, oracles)
     few = [evaluate(split("train", 0, 1), one, dims=[4], ks=(5,), progress=False) for one in asked]
-    with pytest.raises(InputError, match=r"have mAP@10.*with 10 among the ks"):
+    with pytest.raises(InputError, match=r"have mAP@10.*with 10 in ks"):
         robustness(few, oracles)

@@ -172,12 +172,12 @@ def test_what_cannot_be_streamed() -> None:
         quiet(database, EmbeddingSet.of(np.ones((2, 3)), labels=[0, 1]), novel=[])
     with pytest.raises(NestingError, match="must not exceed the 8"):
         quiet(database, queries, novel=NOVEL, dims=[16])
-    with pytest.raises(InputError, match=r"novel classes must occur in the queries \(got \[5, 66\]\): name classes"):
+    with pytest.raises(InputError, match=r"novel classes must occur in the queries \(got \[5, 66\]\): list classes"):
         quiet(database, queries, novel=[2, 5, 66])
-    with pytest.raises(InputError, match=r"in the database or be named novel \(got 1 of neither, such as 2\): add"):
+    with pytest.raises(InputError, match=r"in the database or in novel \(got 1 in neither, such as 2\): add"):
         quiet(database, queries, novel=[7])
     alone = EmbeddingSet.of(np.ones((3, DIM)), labels=[1, 1, 1])
-    with pytest.raises(EmbeddingsError, match=r"two classes or more to tell apart \(got 1 classes in the queries, 1"):
+    with pytest.raises(EmbeddingsError, match=r"at least two classes \(got 1 classes in the queries, 1"):
         quiet(alone, alone, novel=[])
     for options in ({"draws": 0}, {"tail_below": 0}, {"zipf": -1.0}, {"zipf": float("nan")}):
         with pytest.raises(InputError, match="draws and tail_below must be at least 1"):

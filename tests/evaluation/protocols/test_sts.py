@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from matryo.embeddings import EmbeddingSet
 from matryo.errors import EmbeddingsError, InputError
-from matryo.evaluation import Relevance, Sts, sts, sts_table
+from matryo.evaluation import Relevance, Sts, sts, table
 from matryo.metrics import pearson, spearman
 from matryo.nesting import Nesting, truncate
 
@@ -71,12 +71,12 @@ def test_what_cannot_be_told_is_named():
     with pytest.raises(EmbeddingsError, match="same number of columns"):
         sts(one, EmbeddingSet.of(np.ones((40, 9))), Relevance.of(rows, grades))
     with pytest.raises(InputError, match="a result to show"):
-        sts_table([])
+        table([])
 
 
 def test_models_on_the_same_pairs_stand_side_by_side():
     a, b = (Sts(name, "toy", "test", 70, (2, 4), (0.5, 0.25), (0.125, 1.0)) for name in "ab")
-    assert sts_table([a, b], markdown=True).splitlines() == [
+    assert table([a, b], markdown=True).splitlines() == [
         "**toy / test: 70 graded pairs**", "",
         "| dim | a Spearman | a Pearson | b Spearman | b Pearson |", "| ---: | ---: | ---: | ---: | ---: |",
         "| 2 | 50.0 | 12.5 | 50.0 | 12.5 |", "| 4 | 25.0 | 100.0 | 25.0 | 100.0 |",

@@ -112,5 +112,5 @@ def test_classes_by_name_and_back_from_json() -> None:
     assert found.trend == ("no clear trend", "up")   # a cat is lost and nothing gained; a dog is gained
     assert found.oracle == 1
     assert Trends.from_figures(json.loads(json.dumps(found.to_figures(), allow_nan=False))) == found
-    with pytest.raises(EmbeddingsError, match="must be of these very embeddings"):
+    with pytest.raises(EmbeddingsError, match="must be of these embeddings"):
         trends(mine.select([0, 1]), said)

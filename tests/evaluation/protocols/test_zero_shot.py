@@ -11,8 +11,8 @@ import pytest
 
 from matryo.embeddings import EmbeddingSet
 from matryo.errors import EmbeddingsError, InputError, NestingError
+from matryo.evaluation import table
 from matryo.evaluation.predictions import predict
-from matryo.evaluation.protocols.dim_tables import zero_shot_table
 from matryo.evaluation.protocols.zero_shot import ZeroShot, zero_shot
 from matryo.nesting import Nesting
 
@@ -139,11 +139,11 @@ def test_what_cannot_be_asked() -> None:
     named = [EmbeddingSet.of(np.eye(2), labels=[0, 1], classes=names) for names in (["a", "b"], ["b", "a"])]
     with pytest.raises(EmbeddingsError, match="texts and queries must have the same list of classes"):
         zero_shot(*named)
-    with pytest.raises(EmbeddingsError, match=r"describe two classes at least.*got 1\): give a text"):
+    with pytest.raises(EmbeddingsError, match=r"describe at least two classes.*got 1\): give a text"):
         zero_shot(EmbeddingSet.of(np.ones((2, 8)), labels=[0, -1]), queries)
-    with pytest.raises(EmbeddingsError, match=r"a text for each.*got 50 such queries, 6 classes without a text"):
+    with pytest.raises(EmbeddingsError, match=r"a text for each.*got 50 queries of known class, 6 classes without a text"):
         zero_shot(EmbeddingSet.of(np.ones((2, 8)), labels=[0, 1]), queries)
-    with pytest.raises(EmbeddingsError, match=r"there must be queries of known class.*got 0 such"):
+    with pytest.raises(EmbeddingsError, match=r"there must be queries of known class.*got 0 queries of known class"):
         zero_shot(texts, EmbeddingSet.of(queries.vectors, labels=[-1] * 57))
     with pytest.raises(NestingError, match="must not exceed the 8"):
         zero_shot(texts, queries, dims=[9])
@@ -167,13 +167,13 @@ def test_models_stand_side_by_side_in_a_table_for_each_split() -> None:
     one = ZeroShot("a", "toy", "test", 8, (2, 4), (0.25, 0.5), (0.5, 1.0))
     other = ZeroShot("b", "toy", "test", 8, (4, 8), (0.125, 0.375), (0.75, 1.0))
     elsewhere = ZeroShot("a", "", "", 1200, (2,), (0.5,), (1.0,))
-    text = zero_shot_table([one, other, elsewhere], markdown=True)
+    text = table([one, other, elsewhere], markdown=True)
     assert text.splitlines() == [
-        "**toy / test: zero-shot by 8 texts**", "",
+        "**toy / test: zero-shot with 8 texts**", "",
         "| dim | a top-1 | a top-5 | b top-1 | b top-5 |", "| ---: | ---: | ---: | ---: | ---: |",
         "| 2 | 25.0 | 50.0 | – | – |", "| 4 | 50.0 | 100.0 | 12.5 | 75.0 |", "| 8 | – | – | 37.5 | 100.0 |", "",
-        "**a: zero-shot by 1,200 texts**", "", "| dim | top-1 | top-5 |", "| ---: | ---: | ---: |",
+        "**a: zero-shot with 1,200 texts**", "", "| dim | top-1 | top-5 |", "| ---: | ---: | ---: |",
         "| 2 | 50.0 | 100.0 |",
     ]  # fmt: skip
     with pytest.raises(InputError, match="there must be a result to show"):
-        zero_shot_table([])
+        table([])

@@ -1,4 +1,4 @@
-"""Disagreement: which examples one dim gets right and another wrong."""
+"""Disagreement: the examples that one dim classifies correctly and another does not."""
 
 from __future__ import annotations
 
@@ -9,20 +9,25 @@ import numpy as np
 
 from matryo.errors import InputError
 from matryo.evaluation.predictions import class_name
+from matryo.evaluation.protocol import Protocol
 from matryo.results import Result
+from matryo.tables import Block, Metric, number
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from matryo.embeddings import EmbeddingSet
     from matryo.evaluation.predictions import Predictions
+    from matryo.evaluation.subject import Subject
 
     Integers = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = ["Disagreement", "disagreement"]
+__all__ = ["PROTOCOL", "Disagreement", "disagreement"]
 
 
 @dataclass(frozen=True)
 class Disagreement(Result):
-    """Two dims on the same examples, and the examples that tell them apart most surely."""
+    """Two dims on the same examples, and the most confident examples on which they disagree."""
 
     kind: ClassVar[str] = "disagreement"
     model: str
@@ -36,33 +41,41 @@ class Disagreement(Result):
     only_high: int
     both_wrong: int
     ids: tuple[str, ...]
-    """The examples where just one of the two is right, surest first, at most ``limit`` of each way."""
+    """The examples where only one of the two is right, most confident first, at most ``limit`` for each dim."""
     rows: tuple[int, ...]
     """Their rows in the embeddings."""
     labels: tuple[str, ...]
     """Their classes, by name (or number)."""
     said: tuple[tuple[str, str], ...]
-    """What the low and the high dim say."""
+    """The classes predicted at the low and the high dim."""
     confidence: tuple[tuple[float, float], ...]
+
+    def blocks(self) -> list[Block]:
+        """Return one table of counts."""
+        low, high = self.dims
+        counts = {"both right": self.both_right, f"only dim {low} right": self.only_low,
+                  f"only dim {high} right": self.only_high, "both wrong": self.both_wrong}  # fmt: skip
+        about = f"disagreement of dims {low} and {high} by {self.by}"
+        return [Block(self.model, self.where, about, [Metric("examples", counts, number)], rows="prediction")]
 
 
 def disagreement(
     embeddings: EmbeddingSet, predictions: Predictions, *, low: int, high: int, limit: int = 12
 ) -> Disagreement:
-    """Where dims ``low`` and ``high`` disagree about the right answer.
+    """Return where exactly one of dims ``low`` and ``high`` predicts the right class.
 
-    An example is as sure as the dim that is right about it; of equally sure ones the smaller row comes first.
+    The confidence of an example is that of the dim that is right. Equal ones are in the order of their rows.
     """
     predictions.check_of(embeddings)
     _check(predictions.dims, low, high, limit)
     pair = [predictions.dims.index(low), predictions.dims.index(high)]
     low_right, high_right = predictions.correct[pair]
-    said, confidence = predictions.predicted[pair], predictions.confidence[pair]
+    predicted, confidence = predictions.predicted[pair], predictions.confidence[pair]
     apart = np.flatnonzero(low_right != high_right)
-    sure = np.where(low_right[apart], confidence[0, apart], confidence[1, apart])
-    apart = apart[np.argsort(-sure, kind="stable")]   # the rows rise, and ties keep their order
-    way = low_right[apart]
-    shown = apart[np.where(way, np.cumsum(way), np.cumsum(~way)) <= limit]
+    confident = np.where(low_right[apart], confidence[0, apart], confidence[1, apart])
+    apart = apart[np.argsort(-confident, kind="stable")]
+    by_low = low_right[apart]
+    shown = apart[np.where(by_low, np.cumsum(by_low), np.cumsum(~by_low)) <= limit]
     about, rows = embeddings.manifest, predictions.rows[shown].tolist()
 
     def named(labels: Integers) -> tuple[str, ...]:
@@ -77,17 +90,26 @@ def disagreement(
         ids=tuple(str(embeddings.ids[row]) for row in rows),
         rows=tuple(rows),
         labels=named(predictions.labels[shown]),
-        said=tuple(zip(named(said[0, shown]), named(said[1, shown]), strict=True)),
+        said=tuple(zip(named(predicted[0, shown]), named(predicted[1, shown]), strict=True)),
         confidence=tuple(zip(*confidence[:, shown].tolist(), strict=True)),
     )   # fmt: skip
+
+
+def _measure(subject: Subject) -> Iterator[Disagreement]:
+    for split, queries in subject.queries.items():
+        predictions = subject.predictions[split]
+        yield disagreement(queries, predictions, low=predictions.dims[0], high=predictions.dims[-1])
+
+
+PROTOCOL = Protocol("disagreement", _measure)
 
 
 def _check(dims: tuple[int, ...], low: int, high: int, limit: int) -> None:
     if low not in dims or high not in dims or low >= high:
         raise InputError(
-            "low and high must be two of the predicted dims, low the smaller one",
+            "low and high must be two of the predicted dims, low the smaller",
             got=f"low={low}, high={high}",
-            cure=f"choose among {dims}",
+            cure=f"choose from {dims}",
         )
     if limit < 0:
-        raise InputError("limit must not be negative", got=limit, cure="0 gives the counts alone")
+        raise InputError("limit must not be negative", got=limit, cure="0 gives only the counts")

@@ -1,7 +1,7 @@
-"""Pairs: find what belongs to a query among the candidates, and the other way round, at every dim.
+"""Pairs: retrieve the relevant candidates of each query, and the reverse, at every dim.
 
-The queries and the candidates may be of different kinds: questions and documents, images and captions. What belongs
-together is known by :class:`~matryo.evaluation.relevance.Relevance` instead of by labels.
+Queries and candidates may be of different kinds, such as questions and documents or images and captions. Relevance is
+given by :class:`~matryo.evaluation.relevance.Relevance` instead of by labels.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ import numpy as np
 from matryo.errors import InputError
 from matryo.evaluation.checks import check_columns, chosen_dims
 from matryo.evaluation.knn.search import search_batches
+from matryo.evaluation.protocol import Protocol
 from matryo.metrics import hit_rate, mean_reciprocal_rank, ndcg, recall
 from matryo.results import Result
+from matryo.tables import Block, Metric
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from matryo.embeddings import EmbeddingSet
     from matryo.evaluation.relevance import Relevance
+    from matryo.evaluation.subject import Subject
     from matryo.nesting import Nesting
 
     Array = np.ndarray[Any, np.dtype[Any]]
@@ -30,49 +33,63 @@ if TYPE_CHECKING:
     Integers = np.ndarray[Any, np.dtype[np.int64]]
     Figures = tuple[tuple[tuple[float, ...], ...], ...]
 
-__all__ = ["PAIR_METRICS", "Pairs", "pairs"]
+__all__ = ["PAIR_METRICS", "PROTOCOL", "Pairs", "pairs"]
 
 PAIR_METRICS = {"nDCG": "ndcg", "hit": "hit", "recall": "recall", "MRR": "mrr"}
-"""The metrics as tables call them, and the fields of :class:`Pairs` that hold them."""
+"""The metrics: their titles in tables, and the fields of :class:`Pairs`."""
 
 
 @dataclass(frozen=True)
 class Pairs(Result):
-    """How well each side finds the other, by dim and k; [0] asks with the queries, [1] with the candidates."""
+    """Retrieval metrics in both directions, by dim and k; [0] searches the candidates, [1] searches the queries."""
 
     kind: ClassVar[str] = "pairs"
+    shown: ClassVar[tuple[str, ...]] = ("nDCG@10", "hit@1", "hit@10")
     model: str
     dataset: str
     split: str
     sides: tuple[str, str]
-    """What the queries and the candidates are called."""
+    """The names of queries and candidates."""
     counts: tuple[int, int]
-    """How many there are of each."""
+    """The number of each."""
     asked: tuple[int, int]
-    """How many of each belong to something; the others ask nothing."""
+    """The number of each with something relevant; the others are not searched for."""
     related: int
-    """How many pairs belong together."""
+    """The number of relevant pairs."""
     dims: tuple[int, ...]
     ks: tuple[int, ...]
     ndcg: Figures
-    """[directions][dims][ks], with the grades of the pairs as gains; so are the following."""
+    """[directions][dims][ks], with the grades of the pairs as gains; the following have the same shape."""
     hit: Figures
-    """Whether anything that belongs is among the first k: the recall@k of papers on images and texts."""
+    """The share of queries with something relevant among the first k; papers on images and texts call it recall@k."""
     recall: Figures
-    """How much of what belongs is among the first k."""
+    """The mean share of the relevant ones that are among the first k."""
     mrr: Figures
 
     @property
     def directions(self) -> tuple[str, str]:
-        """What asks for what, in words."""
-        one, other = self.sides
-        return f"{one} → {other}", f"{other} → {one}"
+        """The names of both directions, "queries → candidates" and the reverse."""
+        left, right = self.sides
+        return f"{left} → {right}", f"{right} → {left}"
+
+    def blocks(self) -> list[Block]:
+        """Return one table per direction."""
+        blocks = []
+        for place, direction in enumerate(self.directions):
+            about = f"{direction}, {self.asked[place]:,} in {self.counts[1 - place]:,}, {self.related:,} relevant pairs"
+            metrics = [
+                Metric(f"{name}@{k}", dict(zip(self.dims, self.at(name, k, place), strict=True)))
+                for name in PAIR_METRICS
+                for k in self.ks
+            ]
+            blocks.append(Block(self.model, self.where, about, metrics, self.shown, name=direction))
+        return blocks
 
     def at(self, metric: str, k: int, direction: int = 0) -> tuple[float, ...]:
-        """A metric of :data:`PAIR_METRICS` at ``k``, by dim."""
+        """Return a metric of :data:`PAIR_METRICS` at ``k``, by dim."""
         if metric not in PAIR_METRICS or k not in self.ks:
-            known = ", ".join(f"{name}@{k}" for name in PAIR_METRICS for k in self.ks)
-            raise InputError("this must be a measured metric", got=f"{metric}@{k}", cure=f"choose from {known}")
+            measured = ", ".join(f"{name}@{k}" for name in PAIR_METRICS for k in self.ks)
+            raise InputError("this metric was not measured", got=f"{metric}@{k}", cure=f"choose from {measured}")
         return tuple(row[self.ks.index(k)] for row in getattr(self, PAIR_METRICS[metric])[direction])
 
 
@@ -86,23 +103,22 @@ def pairs(
     sides: tuple[str, str] = ("queries", "candidates"),
     progress: bool = True,
 ) -> Pairs:
-    """Search each side for what belongs to the other at every dim, and grade what is found.
+    """Search each side for the relevant rows of the other at every dim, by cosine.
 
-    Near means cosine; of equally near ones that of the smaller id comes first. The dims are those of the queries'
-    nesting (halved where it has one alone), unless ``dims`` lists others. A k beyond the size of a side looks at all
-    of it.
+    Equal cosines are in the order of ids. The dims are those of the queries' nesting (halved if there is only one),
+    unless ``dims`` lists others. A k above the size of a side uses all of it.
 
     >>> from matryo.embeddings import EmbeddingSet
     >>> from matryo.evaluation import Relevance
     >>> images, texts = EmbeddingSet.of([[1, 0], [0, 1]]), EmbeddingSet.of([[2, 1], [1, 3], [3, 1]])
-    >>> found = pairs(images, texts, Relevance.of([[0, 0], [0, 2], [1, 1]]), dims=[1, 2], ks=[1, 2])
-    >>> found.at("hit", 1), found.at("recall", 2, direction=1)
+    >>> result = pairs(images, texts, Relevance.of([[0, 0], [0, 2], [1, 1]]), dims=[1, 2], ks=[1, 2])
+    >>> result.at("hit", 1), result.at("recall", 2, direction=1)
     ((0.5, 1.0), (1.0, 1.0))
     """
     check_columns(queries, candidates, ("queries", "candidates"))
     relevance.check_fits(queries.count, candidates.count)
     if not ks or min(ks) < 1:
-        raise InputError("every k must be at least 1, and there must be one", got=tuple(ks), cure="say for example 10")
+        raise InputError("ks must list at least one k, each at least 1", got=tuple(ks), cure="for example ks=[10]")
     nesting, depths = chosen_dims(queries, dims), sorted({*ks})
     forth = _direction(queries, candidates, relevance, nesting, depths, progress)
     back = _direction(candidates, queries, relevance.reversed, nesting, depths, progress)
@@ -114,14 +130,23 @@ def pairs(
     )   # fmt: skip
 
 
+def _measure(subject: Subject) -> Iterator[Pairs]:
+    dims = subject.asked_dims or subject.dims
+    for one in subject.queries.values():
+        yield pairs(one, subject.database, subject.related, dims=dims, sides=subject.sides, progress=subject.progress)
+
+
+PROTOCOL = Protocol("pairs", _measure, baselined=True)
+
+
 def _direction(
     asking: EmbeddingSet, known: EmbeddingSet, relevance: Relevance, nesting: Nesting, ks: list[int], progress: bool
 ) -> Doubles:
-    """[metrics, dims, ks]: the means over what asks."""
+    """Return [metrics, dims, ks]: the means over the rows of ``asking`` with something relevant in ``known``."""
     rows, totals = np.unique(relevance.pairs[:, 0], return_counts=True)
     best = _best(relevance, totals, ks[-1])
     order = _by_id(known.ids)
-    keys = relevance.pairs[:, 0] * known.count + relevance.pairs[:, 1]   # in order, as relevance is
+    keys = relevance.pairs[:, 0] * known.count + relevance.pairs[:, 1]   # sorted, as relevance is
     queries = asking.vectors if len(rows) == asking.count else asking.vectors[rows]
     searched = known.vectors if order is None else known.vectors[order]
     depth = min(ks[-1], known.count)
@@ -129,14 +154,14 @@ def _direction(
     for batch in search_batches(searched, queries, nesting.dims, depth, progress=progress):
         here = slice(batch.start, batch.start + len(batch.indices[nesting.dim]))
         for place, dim in enumerate(nesting.dims):
-            found = batch.indices[dim] if order is None else order[batch.indices[dim]]
-            grades = _grades(rows[here, None] * known.count + found, keys, relevance.grades)
+            neighbours = batch.indices[dim] if order is None else order[batch.indices[dim]]
+            grades = _grades(rows[here, None] * known.count + neighbours, keys, relevance.grades)
             sums[:, place] += len(grades) * _graded(grades, best[here], totals[here], ks)
     return sums / len(rows)
 
 
 def _graded(grades: Floats, best: Floats, totals: Integers, ks: list[int]) -> Doubles:
-    """[metrics, ks], in the order of PAIR_METRICS."""
+    """Return [metrics, ks], in the order of PAIR_METRICS."""
     relevant, depth = grades > 0, grades.shape[1]
     each = [
         (ndcg(grades, best[:, :k], k), hit_rate(relevant, k), recall(relevant, totals, k),
@@ -147,7 +172,7 @@ def _graded(grades: Floats, best: Floats, totals: Integers, ks: list[int]) -> Do
 
 
 def _best(relevance: Relevance, totals: Integers, depth: int) -> Floats:
-    """[queries, depth]: the highest grades of each query, largest first."""
+    """Return [queries, depth]: the highest grades of each query, largest first."""
     order = np.lexsort((-relevance.grades, relevance.pairs[:, 0]))
     place = np.arange(len(order)) - np.repeat(np.cumsum(totals) - totals, totals)
     query = np.repeat(np.arange(len(totals)), totals)
@@ -157,14 +182,14 @@ def _best(relevance: Relevance, totals: Integers, depth: int) -> Floats:
     return best
 
 
-def _grades(asked: Integers, keys: Integers, grades: Floats) -> Floats:
-    """The grade of each pair, 0 where it is not among the ``keys``."""
-    place = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
-    return np.where(keys[place] == asked, grades[place], np.float32(0))
+def _grades(pairs: Integers, keys: Integers, grades: Floats) -> Floats:
+    """Return the grade of each pair, 0 where it is not among the ``keys``."""
+    place = np.minimum(np.searchsorted(keys, pairs), len(keys) - 1)
+    return np.where(keys[place] == pairs, grades[place], np.float32(0))
 
 
 def _by_id(ids: Array) -> Integers | None:
-    """The rows in the order of their ids, so that search, which prefers early rows, prefers small ids; None if so."""
+    """Return the rows in the order of their ids, because search prefers early rows among equals; None if in order."""
     order = np.argsort(ids, kind="stable")
     return None if (order == np.arange(len(order))).all() else order
 

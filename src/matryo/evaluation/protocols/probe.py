@@ -1,12 +1,13 @@
-"""Linear probe: a softmax classifier fitted on the frozen vectors, one at each dim.
+"""Linear probe: a softmax classifier fitted on the frozen vectors, one per dim.
 
 It minimises the mean cross-entropy plus ``l2 / 2`` times the squared weights (not the biases), which is
-scikit-learn's LogisticRegression with ``C = 1 / (n · l2)``. Its input is the raw prefix, centred, over the root mean
-square of all its columns: one common scale, so that ``l2`` means the same for every model and dim. A scale for each
-column would undo what training decided: a column that hardly varies would weigh as much as any other.
+scikit-learn's LogisticRegression with ``C = 1 / (n · l2)``. Its input is the raw prefix, centred and divided by
+the root mean square of all its columns: one common scale, so that ``l2`` means the same for every model and dim.
+Standardising each column would discard what training learned: a column that hardly varies would weigh as much as any
+other.
 
-L-BFGS takes some 20 steps where it otherwise takes over 100 because it works in the prefix's principal axes, each
-scaled so that the loss curves about equally along all of them. This changes the way, not the minimum.
+L-BFGS works in the prefix's principal axes, scaled so that the curvature of the loss is about equal along all of them.
+It then takes about 20 steps instead of over 100. The minimum is the same.
 """
 
 from __future__ import annotations
@@ -21,28 +22,31 @@ from tqdm import tqdm
 from matryo.embeddings import UNKNOWN
 from matryo.errors import EmbeddingsError, InputError, MissingExtra
 from matryo.evaluation.checks import check_finite, check_pair, chosen_dims, labels_of
+from matryo.evaluation.protocol import Protocol
 from matryo.metrics import label_ranks
 from matryo.results import Result
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from matryo.embeddings import EmbeddingSet
+    from matryo.evaluation.subject import Subject
 
     Doubles = np.ndarray[Any, np.dtype[np.float64]]
     Floats = np.ndarray[Any, np.dtype[np.float32]]
     Integers = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = ["FittedProbe", "Probe", "fit_probe", "linear_probe"]
+__all__ = ["PROTOCOL", "FittedProbe", "Probe", "fit_probe", "linear_probe"]
 
-_LOGITS = 2 << 20   # held at a time
+_LOGITS = 2 << 20   # logits held at a time
 
 
 @dataclass(frozen=True)
 class Probe(Result):
-    """Accuracy of a linear classifier fitted on the database and read on the queries, at each dim."""
+    """Accuracy on the queries of a linear classifier fitted on the database, at each dim."""
 
     kind: ClassVar[str] = "probe"
+    titles: ClassVar[dict[str, str]] = {"top1": "top-1", "top5": "top-5"}
     model: str
     dataset: str
     split: str
@@ -61,18 +65,18 @@ def linear_probe(
     iterations: int = 60,
     progress: bool = True,
 ) -> Probe:
-    """Fit on ``database`` and read on ``queries`` at each dim.
+    """Fit a classifier on ``database`` and measure it on ``queries``, at each dim.
 
-    A fit ends when a step improves the loss by less than ``tolerance`` (of the loss, or of 1 where that is more), or
-    after ``iterations`` steps. Vectors of unknown class (−1) are left out, and queries of a class that the database
-    lacks. The database is held in memory twice, as float32.
+    A fit ends when a step improves the loss by less than ``tolerance`` (relative to the loss, or to 1 if that is
+    more), or after ``iterations`` steps. Vectors of unknown class (−1) are excluded, and so are queries of a class
+    that the database lacks. The database is held in memory twice, as float32.
 
-    On :class:`~matryo.baselines.RandomFeatures` it is the paper's linear probe on random features.
+    With :class:`~matryo.baselines.RandomFeatures` this is the paper's linear probe on random features.
     """
     check_pair(database, queries, ("database", "queries"))
     dims = chosen_dims(queries, dims).dims
     fitted = fit_probe(database, dims=dims, l2=l2, tolerance=tolerance, iterations=iterations, progress=progress)
-    return fitted.read(queries)
+    return fitted.score(queries)
 
 
 def fit_probe(
@@ -84,7 +88,7 @@ def fit_probe(
     iterations: int = 60,
     progress: bool = True,
 ) -> FittedProbe:
-    """Fit only, to be read on several splits."""
+    """Fit one classifier per dim on ``database``, to be measured on several splits."""
     minimize = _minimizer()
     _check_options(l2, tolerance, iterations)
     nesting = chosen_dims(database, dims)
@@ -109,21 +113,21 @@ def fit_probe(
 
 @dataclass(frozen=True, eq=False)
 class FittedProbe:
-    """A linear classifier at each dim, fitted on a database."""
+    """One linear classifier per dim, fitted on a database."""
 
     database: EmbeddingSet
     classes: Integers
     mean: Floats
     """[d]: subtracted from a vector before it is classified."""
     classifiers: tuple[tuple[Doubles, Doubles], ...]
-    """A weight [classes, dim] and a bias [classes] at each dim."""
+    """A weight [classes, dim] and a bias [classes] per dim."""
 
-    def read(self, queries: EmbeddingSet) -> Probe:
-        """How often it is right about ``queries``."""
+    def score(self, queries: EmbeddingSet) -> Probe:
+        """Return the accuracy on ``queries``."""
         check_pair(self.database, queries, ("database", "queries"))
-        _, asked, truth = _examples(queries, len(self.mean), "queries", self.classes)
-        asked -= self.mean
-        ranks = [label_ranks(asked[:, : w.shape[1]] @ w.T + bias, truth) for w, bias in self.classifiers]
+        _, vectors, truth = _examples(queries, len(self.mean), "queries", self.classes)
+        vectors -= self.mean
+        ranks = [label_ranks(vectors[:, : w.shape[1]] @ w.T + bias, truth) for w, bias in self.classifiers]
         dims = tuple(weight.shape[1] for weight, _ in self.classifiers)
         top1, top5 = (tuple(float((rank < k).mean()) for rank in ranks) for k in (1, 5))
         about = queries.manifest
@@ -133,8 +137,8 @@ class FittedProbe:
 def _classifier(
     train: Floats, labels: Integers, space: _Space, search: Callable[..., Any]
 ) -> tuple[Doubles, Doubles]:
-    """The weight [classes, dim] and the bias [classes] for centred prefixes."""
-    # From zero: starting from the classifier of a smaller dim was measured to save no steps.
+    """Return the weight [classes, dim] and the bias [classes] for centred prefixes."""
+    # Start from zero: starting from the classifier of a smaller dim saved no steps when measured.
     start = np.zeros((space.classes, len(space.penalty)))
     loss = _Loss(space.into(train), labels, space.classes, space.penalty)
     return space.leave(search(loss, start.ravel()).x.reshape(start.shape))
@@ -154,14 +158,14 @@ class _Space:
 
     @property
     def constant(self) -> float:
-        """The constant column: the loss curves along a bias by p (1 − p), too."""
+        """The value of the constant column; the curvature of the loss along a bias is p (1 − p) too."""
         return float(np.sqrt(self.classes))
 
     @classmethod
     def of(cls, covariance: Doubles, classes: int, l2: float) -> _Space:
         spread = float(np.sqrt(np.trace(covariance) / len(covariance))) or 1.0   # the common scale
         values, axes = np.linalg.eigh(covariance / spread**2)
-        # Along an axis the loss curves by its variance × p (1 − p), with p about 1 / classes, and the penalty by l2.
+        # The curvature along an axis is its variance × p (1 − p), with p about 1 / classes, plus l2 from the penalty.
         rounded = 1 / np.sqrt(np.maximum(values, 0) / classes + l2)
         return cls(axes, rounded / spread, classes, np.append(l2 * rounded**2, 0.0))
 
@@ -176,7 +180,7 @@ class _Space:
 
 @dataclass(frozen=True, eq=False)
 class _Loss:
-    """Loss and gradient as L-BFGS asks for them: products in float32, sums over batches in float64."""
+    """Loss and gradient for L-BFGS: products in float32, sums over batches in float64."""
 
     columns: Floats
     labels: Integers
@@ -205,14 +209,14 @@ class _Loss:
 def _examples(
     embeddings: EmbeddingSet, dim: int, role: str, known: Integers | None = None
 ) -> tuple[Integers, Floats, Integers]:
-    # The classes, the prefixes of those who have one, and its place among the classes.
+    # The classes, the prefixes of the vectors of these classes, and the position of each in the list of classes.
     labels = labels_of(embeddings, role)
     classes = np.unique(labels[labels != UNKNOWN]) if known is None else known
     used = np.flatnonzero(np.isin(labels, classes))
     if len(used) == 0:
         raise EmbeddingsError(
             f"some of the {role} must be of a known class",
-            got=f"{embeddings.count} vectors, none of them",
+            got=f"{embeddings.count} vectors of unknown class",
             cure="check that both were labelled with the same list of classes",
         )
     prefixes = embeddings.at(dim, normalize=False)
@@ -221,10 +225,19 @@ def _examples(
     return classes, prefixes, np.searchsorted(classes, labels[used])
 
 
+def _measure(subject: Subject) -> Iterator[Probe]:
+    fitted = fit_probe(subject.database, dims=subject.dims, progress=subject.progress)
+    for queries in subject.queries.values():
+        yield fitted.score(queries)
+
+
+PROTOCOL = Protocol("probe", _measure)
+
+
 def _check_options(l2: float, tolerance: float, iterations: int) -> None:
     if not (l2 > 0 and tolerance >= 0 and iterations >= 1):
         raise InputError(
-            "l2 must be positive, the tolerance not negative, and the iterations at least 1",
+            "l2 must be positive, tolerance not negative, and iterations at least 1",
             got=f"l2={l2}, tolerance={tolerance}, iterations={iterations}",
             cure="the defaults are 1e-4, 1e-5 and 60",
         )

@@ -1,4 +1,4 @@
-"""Robustness: several shifted test splits side by side, with the oracle."""
+"""Robustness: several shifted test splits side by side, with oracle accuracy."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from matryo.errors import InputError
+from matryo.evaluation.protocol import Protocol
+from matryo.evaluation.protocols.trends import Trends, trends
 from matryo.results import Result
+from matryo.tables import Metric, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from matryo.evaluation.protocols.trends import Trends
-    from matryo.evaluation.result import Evaluation
+    from matryo.evaluation.protocols.evaluate import Evaluation
+    from matryo.evaluation.subject import Subject
 
-__all__ = ["Robustness", "robustness"]
+__all__ = ["PROTOCOL", "Robustness", "robustness"]
 
 
 @dataclass(frozen=True)
@@ -32,24 +35,39 @@ class Robustness(Result):
     """[splits][dims]: 1-NN."""
     map10: tuple[tuple[float, ...], ...]
     by: str
-    """What the oracle routes: the "head", or "1-NN"."""
+    """The classifier behind the oracle: "head" or "1-NN"."""
     oracle: tuple[float, ...]
-    """[splits]."""
+    """[splits]: the share of examples that are right at some dim."""
+
+    @property
+    def about(self) -> str:
+        """The oracle accuracy of each split."""
+        oracles = (f"{split} {percent(value)}" for split, value in zip(self.splits, self.oracle, strict=True))
+        return f"robustness; oracle by {self.by}: {', '.join(oracles)}"
+
+    def metrics(self) -> list[Metric]:
+        """Return head, 1-NN and mAP@10 by dim for each split."""
+        figures = {"head": self.head, "1-NN": self.top1, "mAP@10": self.map10}
+        return [
+            Metric(f"{split} {title}", dict(zip(self.dims, by_split[place], strict=True)))
+            for place, split in enumerate(self.splits)
+            for title, by_split in figures.items()
+        ]
 
 
 def robustness(evaluations: Sequence[Evaluation], oracles: Sequence[Trends]) -> Robustness:
-    """Line up ``evaluations`` of one model in one database, each with the trends of the same split.
+    """Combine ``evaluations`` of one model in one database, each with the trends of the same split.
 
-    The dims are those that all evaluations share. The first split gives the dataset; one of another dataset bears
-    that name too.
+    The dims are those that all evaluations share. The dataset is that of the first split; splits of other datasets are
+    named with their dataset.
     """
     _check(evaluations, oracles)
     dims = sorted(set.intersection(*({*one.dims} for one in evaluations)))
     if not dims or any(10 not in one.at(dim).map_at for one in evaluations for dim in dims):
         raise InputError(
-            "the evaluations must share a dim, and have mAP@10",
+            "the evaluations must share a dim and have mAP@10",
             got=f"dims {' and '.join(str(one.dims) for one in evaluations)}",
-            cure="evaluate all at the same dims with 10 among the ks, in a database of 10 vectors or more",
+            cure="evaluate all at the same dims with 10 in ks, in a database of at least 10 vectors",
         )
     first, rows = evaluations[0], [[one.at(dim) for dim in dims] for one in evaluations]
     return Robustness(
@@ -65,19 +83,29 @@ def robustness(evaluations: Sequence[Evaluation], oracles: Sequence[Trends]) -> 
     )
 
 
+def _measure(subject: Subject) -> Iterator[Robustness]:
+    if len(subject.queries) < 2:
+        raise InputError("robustness needs several query splits", got=len(subject.queries), cure="encode another one")
+    oracles = [trends(queries, subject.predictions[split]) for split, queries in subject.queries.items()]
+    yield robustness(subject.evaluations, oracles)
+
+
+PROTOCOL = Protocol("robustness", _measure)
+
+
 def _check(evaluations: Sequence[Evaluation], oracles: Sequence[Trends]) -> None:
     if not evaluations:
-        raise InputError("there must be an evaluation to line up", got=0, cure="evaluate a split first")
+        raise InputError("there must be an evaluation", got=0, cure="evaluate a split first")
     if len({(one.model, one.database) for one in evaluations}) > 1:
         raise InputError(
-            "splits beside each other must be of one model, searched in one database",
+            "the evaluations must be of one model and one database",
             got="; ".join(f"{one.model}, {one.split} in {one.database}" for one in evaluations),
-            cure="make one comparison a model",
+            cure="call robustness once per model",
         )
     graded, routed = ([(one.model, one.dataset, one.split) for one in given] for given in (evaluations, oracles))
     if graded != routed or len({*graded}) < len(graded):
         raise InputError(
-            "each split must come once, with its evaluation and its trends in the same place",
+            "evaluations and trends must list the same splits in the same order, each once",
             got=f"evaluations of {[split for *_, split in graded]}, trends of {[split for *_, split in routed]}",
-            cure="give both lists in one order",
+            cure="give both lists in the same order",
         )

@@ -1,4 +1,4 @@
-"""Similarity span: how far apart the cosines of pairs that belong together lie from those of random pairs."""
+"""Similarity span: the cosines of positive pairs compared with those of random pairs."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from matryo.embeddings import UNKNOWN
 from matryo.errors import EmbeddingsError, InputError
 from matryo.evaluation.checks import check_columns, check_pair, chosen_dims, labels_of
 from matryo.evaluation.cosines import cosines
+from matryo.evaluation.protocol import Protocol
 from matryo.results import Result
+from matryo.tables import number
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from matryo.embeddings import EmbeddingSet
     from matryo.evaluation.relevance import Relevance
+    from matryo.evaluation.subject import Subject
 
     Doubles = np.ndarray[Any, np.dtype[np.float64]]
     Integers = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = ["Similarity", "similarity_span"]
+__all__ = ["PROTOCOL", "Similarity", "similarity_span"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,8 @@ class Similarity(Result):
     """Cosines of positive and of random pairs, by dim."""
 
     kind: ClassVar[str] = "similarity"
+    titles: ClassVar[dict[str, str]] = {"auc": "AUC", "positive_mean": "positive", "random_mean": "random"}
+    texts: ClassVar[dict[str, Any]] = {"positive_mean": number, "random_mean": number}
     model: str
     dataset: str
     split: str
@@ -40,12 +45,17 @@ class Similarity(Result):
     random_mean: tuple[float, ...]
     random_sd: tuple[float, ...]
     auc: tuple[float, ...]
-    """[dims]: how often a positive pair is more alike than a random one."""
+    """[dims]: the share of (positive, random) pairs of pairs where the positive one has the larger cosine."""
     edges: tuple[float, ...]
     """The bounds of the histogram's bins."""
     positive: tuple[tuple[float, ...], ...]
-    """[dims][bins]: the share of positive pairs in each bin."""
+    """[dims, bins]: the share of positive pairs in each bin."""
     random: tuple[tuple[float, ...], ...]
+
+    @property
+    def about(self) -> str:
+        """The number of pairs."""
+        return f"cosines of {self.pairs:,} positive and random pairs"
 
 
 def similarity_span(
@@ -57,16 +67,16 @@ def similarity_span(
     dims: Sequence[int] | None = None,
     seed: int = 0,
 ) -> Similarity:
-    """Draw as many positive as random ``pairs`` with ``seed``, and compare their cosines at every dim.
+    """Draw ``pairs`` positive and as many random pairs with ``seed``, and compare their cosines at every dim.
 
-    A positive pair is two different rows of one class, drawn evenly among all such pairs; a random pair is any two
-    different rows. With ``others`` a pair is a row of each instead: say an image and a text that describes it. Rows
-    of unknown class (−1) are left out. With ``relevance`` labels do not matter: it lists the positive pairs, and any
-    row of ``embeddings`` with any of ``others`` is a random one. An equal cosine counts half in the auc. The dims are
-    those of the nesting (halved where it has one alone), unless ``dims`` lists others.
+    A positive pair is two different rows of one class, drawn uniformly from all such pairs; a random pair is any two
+    different rows. With ``others`` a pair is a row of each instead, such as an image and a text that describes it.
+    Rows of unknown class (−1) are excluded. With ``relevance`` labels are not used: it lists the positive pairs, and
+    any row of ``embeddings`` with any row of ``others`` is a random pair. Equal cosines count half in the AUC. The
+    dims are those of the nesting (halved if there is only one), unless ``dims`` lists others.
     """
     if pairs < 1:
-        raise InputError("pairs must be at least 1", got=pairs, cure="20 000 settle the second decimal")
+        raise InputError("pairs must be at least 1", got=pairs, cure="20,000 give two stable decimals")
     sides = (embeddings, embeddings if others is None else others)
     nesting, rng = chosen_dims(embeddings, dims), np.random.default_rng(seed)
     if relevance is None:
@@ -90,24 +100,36 @@ def similarity_span(
     )   # fmt: skip
 
 
+def _measure(subject: Subject) -> Iterator[Similarity]:
+    if subject.relevance is not None:
+        for queries in subject.queries.values():
+            yield similarity_span(queries, subject.database, relevance=subject.relevance, dims=subject.dims)
+        return
+    for queries in subject.with_repeated_classes():
+        yield similarity_span(queries, dims=subject.dims)
+
+
+PROTOCOL = Protocol("similarity", _measure, searches=False)
+
+
 def _draw(sides: tuple[EmbeddingSet, EmbeddingSet], pairs: int, rng: np.random.Generator) -> list[list[Integers]]:
-    """The rows of the positive and of the random pairs, those of each side."""
+    """Return the rows of the positive and of the random pairs, for each side."""
     labels = [labels_of(side, role) for side, role in zip(sides, ("embeddings", "others"), strict=True)]
-    # In the order of the classes, where the partners of a row are a range of rows.
+    # Sorted by class, so that the partners of a row are a range of rows.
     rows = [np.argsort(one, kind="stable")[np.count_nonzero(one == UNKNOWN) :] for one in labels]
     left, right = (one[order] for one, order in zip(labels, rows, strict=True))
     alike = np.searchsorted(right, left, "left"), np.searchsorted(right, left, "right")
-    any_at_all = np.zeros_like(alike[0]), np.full_like(alike[0], len(right))
+    everything = np.zeros_like(alike[0]), np.full_like(alike[0], len(right))
     distinct = sides[0] is sides[1]
-    _check_pairs(*(int((last - first - distinct).sum()) for first, last in (alike, any_at_all)))
-    drawn = [_draw_within(*partners, distinct, pairs, rng) for partners in (alike, any_at_all)]
+    _check_pairs(*(int((last - first - distinct).sum()) for first, last in (alike, everything)))
+    drawn = [_draw_within(*partners, distinct, pairs, rng) for partners in (alike, everything)]
     return [[order[places] for order, places in zip(rows, pair, strict=True)] for pair in drawn]
 
 
 def _draw_related(
     sides: tuple[EmbeddingSet, EmbeddingSet], relevance: Relevance, pairs: int, rng: np.random.Generator
 ) -> list[list[Integers]]:
-    """The same, of positive pairs that are listed."""
+    """Return the rows of drawn positive pairs from ``relevance`` and of random pairs, for each side."""
     relevance.check_fits(*map(len, sides))
     related = relevance.pairs[rng.integers(len(relevance.pairs), size=pairs)]
     return [[related[:, 0], related[:, 1]], [rng.integers(len(side), size=pairs) for side in sides]]
@@ -116,10 +138,10 @@ def _draw_related(
 def _draw_within(
     first: Integers, last: Integers, distinct: bool, pairs: int, rng: np.random.Generator
 ) -> tuple[Integers, Integers]:
-    """Pairs (i, j) with first[i] ≤ j < last[i], each as likely as any other; with ``distinct``, j is not i."""
+    """Draw pairs (i, j) with first[i] ≤ j < last[i] uniformly; with ``distinct``, j is not i."""
     counts = last - first - distinct
     ends = np.cumsum(counts)
-    number = rng.integers(ends[-1], size=pairs)   # which of all pairs, counted i by i
+    number = rng.integers(ends[-1], size=pairs)   # the number of the pair, counted by i
     i = np.searchsorted(ends, number, "right")
     j = first[i] + number - (ends[i] - counts[i])
     return i, j + (distinct & (j >= i))
@@ -138,11 +160,13 @@ def _shares(cosines: Doubles, edges: Doubles) -> tuple[tuple[float, ...], ...]:
 def _check_pairs(same: int, every: int) -> None:
     if same == 0:
         raise EmbeddingsError(
-            "some class must have two rows to be compared, one on each side of a pair",
+            "some class must have two rows, one for each side of a pair",
             got="no such class",
             cure="label more examples of each class",
         )
     if same == every:
         raise EmbeddingsError(
-            "there must be rows of two classes, or random pairs are positive ones", got="one class", cure="add others"
+            "there must be rows of two classes, or all random pairs are positive",
+            got="one class",
+            cure="add rows of other classes",
         )

@@ -1,9 +1,9 @@
 """FLUID-style stream: predict each example, then learn it; classes are known or novel, frequent or rare.
 
-After the paper's appendix "FLUID" (Wallingford et al., 2020). A class is the direction of the mean of its unit
-prefixes. Known classes start with those of the database, novel ones with nothing. Each example of the stream is
-given to the nearest of the classes met so far, then its true class takes it into its mean. So the first example of a
-novel class is always wrong, as in the paper.
+This follows the paper's appendix "FLUID" (Wallingford et al., 2020). A class is the direction of the mean of its unit
+prefixes. Known classes start with the vectors of the database, novel classes with none. Each example is assigned to
+the nearest class seen so far, then added to the mean of its true class. The first example of a novel class is
+therefore always wrong, as in the paper.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ from matryo.embeddings import UNKNOWN
 from matryo.errors import EmbeddingsError, InputError
 from matryo.evaluation.checks import check_finite, check_pair, chosen_dims, labels_of
 from matryo.evaluation.draws import shuffled_by_class
+from matryo.evaluation.protocol import Protocol
 from matryo.nesting import truncate
 from matryo.results import Result
+from matryo.tables import Metric
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from matryo.embeddings import EmbeddingSet
+    from matryo.evaluation.subject import Subject
     from matryo.nesting import Nesting
 
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     Floats = np.ndarray[Any, np.dtype[np.float32]]
     Integers = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = ["Stream", "stream"]
+__all__ = ["PROTOCOL", "Stream", "stream"]
 
 _GROUPS = ("pretrain-head", "novel-head", "pretrain-tail", "novel-tail", "mean per class", "overall")
 _TAIL_BELOW = 50   # the paper's
@@ -49,7 +52,7 @@ class Stream(Result):
     split: str
     draws: int
     length: int
-    """Examples in a stream."""
+    """Examples per stream."""
     tail_below: int
     """A class with fewer examples in the stream than this is tail."""
     dims: tuple[int, ...]
@@ -59,6 +62,16 @@ class Stream(Result):
     """[groups][dims]; None for a group without examples."""
     sd: tuple[tuple[float | None, ...], ...]
     """[groups][dims], over the draws."""
+
+    @property
+    def about(self) -> str:
+        """The length of the stream."""
+        return f"stream of {self.length:,} examples, mean of {self.draws} draws"
+
+    def metrics(self) -> list[Metric]:
+        """Return the accuracy by dim of each group."""
+        rows = zip(self.groups, self.accuracy, strict=True)
+        return [Metric(group, dict(zip(self.dims, row, strict=True))) for group, row in rows]
 
 
 def stream(
@@ -73,14 +86,14 @@ def stream(
     seed: int = 0,
     progress: bool = True,
 ) -> Stream:
-    """Stream ``queries`` past the class means of ``database``, which knows every class but the ``novel`` ones.
+    """Stream ``queries`` past the class means of ``database``, which holds every class except the ``novel`` ones.
 
-    In each of the ``draws`` the classes are ranked at random, and the one at rank r sends ``1 / r ** zipf`` of what
-    the largest class has: at least one example and at most all of its own, without replacement, in random order. By
-    default ``zipf`` is 1, or what leaves the rarest class 5 examples if that is less: of a single one nothing could
-    be learned. Every accuracy but the overall one is the mean over the classes of its group. A class is tail where
-    the stream holds fewer than ``tail_below`` examples of it: the paper's 50 by default; or, if not even a twentieth
-    of the classes have as many, the median number, but at least 2.
+    In each of the ``draws`` the classes are ranked at random. The class at rank r sends ``1 / r ** zipf`` times the
+    size of the largest class: at least one example and at most all of its own, without replacement, in random order.
+    By default ``zipf`` is 1, or the exponent that leaves the rarest class 5 examples if that is less, because nothing
+    can be learned from a single one. Every accuracy but the overall one is the mean over the classes of its group. A
+    class is tail if the stream holds fewer than ``tail_below`` examples of it. The default is the paper's 50; if fewer
+    than a twentieth of the classes have as many, it is the median number, but at least 2.
     """
     check_pair(database, queries, ("database", "queries"))
     _check_options(draws, tail_below, zipf)
@@ -88,33 +101,34 @@ def stream(
     rng = np.random.default_rng(seed)
     drawn = [_draw(sides.asked, zipf, rng) for _ in range(draws)]
     tail_below = tail_below or _tail_below(np.concatenate([np.bincount(sides.asked[rows]) for rows in drawn]))
-    found = np.empty((len(_GROUPS), len(nesting), draws))
+    accuracies = np.empty((len(_GROUPS), len(nesting), draws))
     with tqdm(desc="stream", total=len(nesting) * draws, unit="stream", delay=2, disable=not progress) as bar:
         for place, sums in enumerate(_sums(database, sides, nesting)):
             vectors = queries.at(nesting.dims[place])
             check_finite(vectors, np.arange(len(vectors)), "queries")
             for number, rows in enumerate(drawn):
                 right = _run(vectors[rows], sides.asked[rows], sums, sides.known)
-                found[:, place, number] = _accuracies(right, sides.asked[rows], sides.known, tail_below)
+                accuracies[:, place, number] = _accuracies(right, sides.asked[rows], sides.known, tail_below)
                 bar.update()
     about, length = queries.manifest, round(sum(map(len, drawn)) / draws)
     return Stream(
-        about.title, about.dataset, about.split, draws, length, tail_below, nesting.dims, _GROUPS, *_over_draws(found)
+        about.title, about.dataset, about.split, draws, length, tail_below, nesting.dims, _GROUPS,
+        *_over_draws(accuracies),
     )
 
 
 @dataclass(frozen=True, eq=False)
 class _Classes:
-    """The classes of both sides, counted from 0, and which of them are known from the start."""
+    """The classes of both sides, numbered from 0, and which of them are known from the start."""
 
     names: Integers
-    """[classes], the labels."""
+    """[classes]: the labels."""
     known: Bools
     """[classes]."""
     database: Integers
-    """[n], the class of each vector of the database, −1 where it teaches none."""
+    """[n]: the class of each vector of the database, −1 where it is not used."""
     asked: Integers
-    """[n], the class of each query, −1 where it has none."""
+    """[n]: the class of each query, −1 where unknown."""
 
     @classmethod
     def of(cls, database: EmbeddingSet, queries: EmbeddingSet, novel: Sequence[int]) -> _Classes:
@@ -124,22 +138,31 @@ class _Classes:
         there = np.setdiff1d(asked, [UNKNOWN])
         if len(strange := np.setdiff1d(new, there)):
             raise InputError(
-                "novel classes must occur in the queries", got=strange.tolist(), cure="name classes of the stream"
+                "novel classes must occur in the queries", got=strange.tolist(), cure="list classes of the queries"
             )
         if len(strange := np.setdiff1d(there, [*pretrain, *new])):
             raise InputError(
-                "each class of the queries must be in the database or be named novel",
-                got=f"{len(strange)} of neither, such as {strange[0]}",
+                "each class of the queries must be in the database or in novel",
+                got=f"{len(strange)} in neither, such as {strange[0]}",
                 cure="add them to novel=…",
             )
         names = np.union1d(pretrain, new)
         if len(names) < 2 or len(there) == 0:
             raise EmbeddingsError(
-                "a stream needs labelled queries, and two classes or more to tell apart",
+                "a stream needs labelled queries and at least two classes",
                 got=f"{len(there)} classes in the queries, {len(names)} in all",
                 cure="label more vectors",
             )
         return cls(names, np.isin(names, pretrain), _places(taught, pretrain, names), _places(asked, there, names))
+
+
+def _measure(subject: Subject) -> Iterator[Stream]:
+    for queries in subject.with_repeated_classes():
+        novel = subject.novel(queries)
+        yield stream(subject.database, queries, novel=novel, dims=subject.dims, progress=subject.progress)
+
+
+PROTOCOL = Protocol("stream", _measure)
 
 
 def _places(labels: Integers, used: Integers, names: Integers) -> Integers:
@@ -147,7 +170,7 @@ def _places(labels: Integers, used: Integers, names: Integers) -> Integers:
 
 
 def _draw(asked: Integers, zipf: float | None, rng: np.random.Generator) -> Integers:
-    """Rows of the queries in the order of one stream."""
+    """Return the rows of the queries in the order of one stream."""
     among = np.flatnonzero(asked != UNKNOWN)
     order, places = shuffled_by_class(asked[among], rng)
     rows = among[order]
@@ -170,7 +193,7 @@ def _tail_below(counts: Integers) -> int:
 
 
 def _sums(database: EmbeddingSet, sides: _Classes, nesting: Nesting) -> list[Floats]:
-    """[classes, dim] at each dim: the sum of a class's unit prefixes, which points where their mean does."""
+    """Return [classes, dim] per dim: the sums of unit prefixes, which have the directions of the class means."""
     sums = [np.zeros((len(sides.names), dim), np.float32) for dim in nesting.dims]
     for start, vectors in database.batches():
         check_finite(vectors, np.arange(start, start + len(vectors)), "database")
@@ -183,10 +206,10 @@ def _sums(database: EmbeddingSet, sides: _Classes, nesting: Nesting) -> list[Flo
 
 
 def _run(vectors: Floats, classes: Integers, sums: Floats, known: Bools) -> Bools:
-    """Whether each of the unit ``vectors`` was told right, when it came."""
+    """Return whether each of the unit ``vectors`` was classified correctly when it arrived."""
     sums, right, tiny = sums.copy(), np.zeros(len(vectors), bool), float(np.finfo(np.float32).tiny)
     inverse = 1 / np.maximum(np.linalg.norm(sums, axis=1), tiny)
-    unmet = np.where(known, 0, -np.inf)   # added to the scores: a class not met yet cannot be the answer
+    unmet = np.where(known, 0, -np.inf)   # added to the scores: a class not seen yet cannot be predicted
     for place, (vector, own) in enumerate(zip(vectors, classes.tolist(), strict=True)):
         scores = (sums @ vector) * inverse + unmet
         right[place] = unmet[own] == 0 and scores.argmax() == own
@@ -197,7 +220,7 @@ def _run(vectors: Floats, classes: Integers, sums: Floats, known: Bools) -> Bool
 
 
 def _accuracies(right: Bools, classes: Integers, known: Bools, tail_below: int) -> list[float]:
-    """In the order of the groups; NaN for one without examples."""
+    """Return the accuracy of each of the groups; NaN for a group without examples."""
     counts = np.bincount(classes, minlength=len(known))
     by_class = np.bincount(classes, right, len(known)) / np.maximum(counts, 1)
     there, head = counts > 0, counts >= tail_below
@@ -206,10 +229,10 @@ def _accuracies(right: Bools, classes: Integers, known: Bools, tail_below: int) 
     return [*(float(one.mean()) if len(one) else np.nan for one in chosen), float(right.mean())]
 
 
-def _over_draws(found: Doubles) -> tuple[tuple[tuple[float | None, ...], ...], ...]:
-    """Mean and standard deviation [groups][dims] over the draws that have such a group; None where too few have."""
-    mean = [[_mean(values[~np.isnan(values)]) for values in group] for group in found]
-    sd = [[_sd(values[~np.isnan(values)]) for values in group] for group in found]
+def _over_draws(accuracies: Doubles) -> tuple[tuple[tuple[float | None, ...], ...], ...]:
+    """Return mean and standard deviation [groups][dims] over the draws with such a group; None with too few."""
+    mean = [[_mean(values[~np.isnan(values)]) for values in group] for group in accuracies]
+    sd = [[_sd(values[~np.isnan(values)]) for values in group] for group in accuracies]
     return tuple(tuple(map(tuple, one)) for one in (mean, sd))
 
 
@@ -218,7 +241,7 @@ def _check_options(draws: int, tail_below: int | None, zipf: float | None) -> No
         raise InputError(
             "draws and tail_below must be at least 1, and zipf must not be negative",
             got=f"draws={draws}, tail_below={tail_below}, zipf={zipf}",
-            cure="leave them out",
+            cure="use the defaults",
         )
 
 

@@ -1,4 +1,4 @@
-"""Semantic textual similarity: do cosines put pairs in the order in which people graded them?"""
+"""Semantic textual similarity: correlation of cosines with the grades that people gave to pairs."""
 
 from __future__ import annotations
 
@@ -8,39 +8,47 @@ from typing import TYPE_CHECKING, ClassVar
 from matryo.errors import InputError
 from matryo.evaluation.checks import check_columns, chosen_dims
 from matryo.evaluation.cosines import cosines
+from matryo.evaluation.protocol import Protocol
 from matryo.metrics import pearson, spearman
 from matryo.results import Result
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from matryo.embeddings import EmbeddingSet
     from matryo.evaluation.relevance import Relevance
+    from matryo.evaluation.subject import Subject
 
-__all__ = ["Sts", "sts"]
+__all__ = ["PROTOCOL", "Sts", "sts"]
 
 
 @dataclass(frozen=True)
 class Sts(Result):
-    """How well the cosines of graded pairs follow their grades, by dim."""
+    """Correlation of the cosines of graded pairs with their grades, by dim."""
 
     kind: ClassVar[str] = "sts"
+    titles: ClassVar[dict[str, str]] = {"spearman": "Spearman", "pearson": "Pearson"}
     model: str
     dataset: str
     split: str
     pairs: int
     dims: tuple[int, ...]
     spearman: tuple[float, ...]
-    """Of the order: what benchmarks of sentence embeddings report."""
+    """Rank correlation, which benchmarks of sentence embeddings report."""
     pearson: tuple[float, ...]
+
+    @property
+    def about(self) -> str:
+        """The number of pairs; tables show correlations times 100."""
+        return f"{self.pairs:,} graded pairs"
 
 
 def sts(
     queries: EmbeddingSet, candidates: EmbeddingSet, relevance: Relevance, *, dims: Sequence[int] | None = None
 ) -> Sts:
-    """Compare the cosines of all pairs that ``relevance`` grades, those of grade 0 too, with the grades.
+    """Return the correlation of cosines and grades over all pairs in ``relevance``, including those of grade 0.
 
-    The dims are those of the queries' nesting (halved where it has one alone), unless ``dims`` lists others.
+    The dims are those of the queries' nesting (halved if there is only one), unless ``dims`` lists others.
 
     >>> from matryo.embeddings import EmbeddingSet
     >>> from matryo.evaluation import Relevance
@@ -53,14 +61,22 @@ def sts(
     relevance.check_judged(queries.count, candidates.count)
     if len({*grades.tolist()}) < 2:
         raise InputError(
-            "the pairs must have different grades, or there is no order to follow",
+            "the pairs must have different grades",
             got=f"{len(grades)} pairs of grade {grades[0]:g}",
-            cure="give pairs with a score, 0 where the two have nothing in common",
+            cure="include pairs with other scores, such as 0 for unrelated ones",
         )
     nesting, about = chosen_dims(queries, dims), queries.manifest
     alike = cosines((queries, candidates), (pairs[:, 0], pairs[:, 1]), nesting)
     return Sts(
         about.title, about.dataset, about.split, len(pairs), nesting.dims,
-        spearman=tuple(spearman(one, grades) for one in alike),
-        pearson=tuple(pearson(one, grades) for one in alike),
+        spearman=tuple(spearman(values, grades) for values in alike),
+        pearson=tuple(pearson(values, grades) for values in alike),
     )  # fmt: skip
+
+
+def _measure(subject: Subject) -> Iterator[Sts]:
+    for queries in subject.queries.values():
+        yield sts(queries, subject.database, subject.related, dims=subject.asked_dims or subject.dims)
+
+
+PROTOCOL = Protocol("sts", _measure, baselined=True)

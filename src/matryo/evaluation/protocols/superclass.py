@@ -1,4 +1,4 @@
-"""Superclass accuracy: is the predicted class at least of the right kind?"""
+"""Superclass accuracy: whether the predicted class belongs to the right superclass."""
 
 from __future__ import annotations
 
@@ -9,22 +9,27 @@ import numpy as np
 
 from matryo.embeddings import UNKNOWN
 from matryo.errors import EmbeddingsError
+from matryo.evaluation.protocol import Protocol
 from matryo.results import Result
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from matryo.embeddings import EmbeddingSet
     from matryo.evaluation.predictions import Predictions
+    from matryo.evaluation.subject import Subject
 
     Integers = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = ["Superclasses", "superclass_accuracy"]
+__all__ = ["PROTOCOL", "Superclasses", "superclass_accuracy"]
 
 
 @dataclass(frozen=True)
 class Superclasses(Result):
-    """Accuracy among superclasses by dim, over the examples that have one."""
+    """Superclass accuracy by dim, over the examples whose class has a superclass."""
 
     kind: ClassVar[str] = "superclass"
+    titles: ClassVar[dict[str, str]] = {"accuracy": "superclass", "fine": "class", "rejected": "rejected"}
     model: str
     dataset: str
     split: str
@@ -38,16 +43,21 @@ class Superclasses(Result):
     fine: tuple[float, ...]
     """[dims]: accuracy of the class itself on the same examples."""
     rejected: tuple[float, ...]
-    """[dims]: how often the predicted class has no superclass (the reject class); such a prediction is wrong."""
+    """[dims]: the share of predicted classes without a superclass (the reject class), which are wrong."""
     each: tuple[tuple[float, ...], ...]
     """[superclasses][dims]."""
 
+    @property
+    def about(self) -> str:
+        """What predicted, and how many superclasses there are."""
+        return f"accuracy of the {self.by} on {len(self.names)} superclasses"
+
 
 def superclass_accuracy(embeddings: EmbeddingSet, predictions: Predictions) -> Superclasses:
-    """Grade ``predictions`` of ``embeddings`` by superclass, as the paper's 31-way table does.
+    """Return the accuracy of ``predictions`` of ``embeddings`` by superclass, as in the paper's 31-way table.
 
-    Examples of a class without superclass are left out. A prediction of such a class is the reject class of that
-    table: no example has it, so it is always wrong.
+    Examples of a class without a superclass are excluded. A prediction of such a class counts as the reject class of
+    that table, which is always wrong.
     """
     predictions.check_of(embeddings)
     about = embeddings.manifest
@@ -62,22 +72,30 @@ def superclass_accuracy(embeddings: EmbeddingSet, predictions: Predictions) -> S
     if not graded.any():
         raise EmbeddingsError(
             "some examples must be of a class that has a superclass",
-            got=f"{len(truth)} examples, none of them",
-            cure="check superclass_of: −1 means that a class has none",
+            got=f"{len(truth)} examples without one",
+            cure="check superclass_of, where −1 means that a class has none",
         )
-    truth, said = truth[graded], _superclass_of(predictions.predicted[:, graded], about.superclass_of)
-    right, present = said == truth, np.unique(truth)
+    truth, predicted = truth[graded], _superclass_of(predictions.predicted[:, graded], about.superclass_of)
+    right, present = predicted == truth, np.unique(truth)
     return Superclasses(
         about.title, about.dataset, about.split, predictions.by, predictions.dims,
-        names=tuple(about.superclasses[one] for one in present),
-        counts=tuple(int((truth == one).sum()) for one in present),
+        names=tuple(about.superclasses[number] for number in present),
+        counts=tuple(int((truth == number).sum()) for number in present),
         accuracy=tuple(right.mean(axis=1).tolist()),
         fine=tuple(predictions.correct[:, graded].mean(axis=1).tolist()),
-        rejected=tuple((said == UNKNOWN).mean(axis=1).tolist()),
-        each=tuple(tuple(right[:, truth == one].mean(axis=1).tolist()) for one in present),
+        rejected=tuple((predicted == UNKNOWN).mean(axis=1).tolist()),
+        each=tuple(tuple(right[:, truth == number].mean(axis=1).tolist()) for number in present),
     )   # fmt: skip
 
 
+def _measure(subject: Subject) -> Iterator[Superclasses]:
+    for split, queries in subject.queries.items():
+        yield superclass_accuracy(queries, subject.predictions[split])
+
+
+PROTOCOL = Protocol("superclass", _measure)
+
+
 def _superclass_of(labels: Integers, superclass_of: tuple[int, ...]) -> Integers:
-    # One entry more, for what a neighbour of unknown class says: it would read the last class's.
+    # The extra last entry is for neighbours of unknown class (−1), which would otherwise get that of the last class.
     return np.asarray((*superclass_of, UNKNOWN))[np.where(labels < len(superclass_of), labels, UNKNOWN)]

@@ -1,13 +1,13 @@
-"""Trends: how single classes and examples fare as the dim grows, and what perfect routing would give.
+"""Trends: accuracy per class as the dim grows, and the accuracy of perfect routing (the oracle).
 
 The paper sorts classes into four trends (appendix "Analysis of Model Disagreement") without defining them. Here they
-are exact, and exclude each other. With r the number of a class's examples that are right, from dim to dim:
+are defined exactly and exclude each other. With r the number of a class's correct examples at each dim:
 
-- **up**: r never falls. A class that stays as it is counts too.
-- **up, then a dip**: r rises, then falls, never turning again; and all its falls together lose one or two examples,
-  the paper's "one or two misclassifications per class".
-- **down, then up**: r falls, then rises, never turning again.
-- **no clear trend**: anything else, so also a class that only falls, or falls by more than two after rising.
+- **up**: r never falls; a constant r counts too.
+- **up, then a dip**: r rises, then falls, and does not turn again; the falls lose one or two examples in total, the
+  paper's "one or two misclassifications per class".
+- **down, then up**: r falls, then rises, and does not turn again.
+- **no clear trend**: anything else, including a class that only falls, or falls by more than two after rising.
 
 >>> [trend_of(right) for right in ([3, 3, 5], [3, 5, 5, 4], [5, 3, 4], [3, 5, 2], [3, 4, 3, 4])]
 ['up', 'up, then a dip', 'down, then up', 'no clear trend', 'no clear trend']
@@ -21,15 +21,18 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from matryo.evaluation.predictions import class_name
+from matryo.evaluation.protocol import Protocol
 from matryo.results import Result
+from matryo.tables import percent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from matryo.embeddings import EmbeddingSet
     from matryo.evaluation.predictions import Predictions
+    from matryo.evaluation.subject import Subject
 
-__all__ = ["TRENDS", "Trends", "trend_of", "trends"]
+__all__ = ["PROTOCOL", "TRENDS", "Trends", "trend_of", "trends"]
 
 TRENDS = ("up", "up, then a dip", "down, then up", "no clear trend")
 _DIP = 2   # examples
@@ -37,9 +40,10 @@ _DIP = 2   # examples
 
 @dataclass(frozen=True)
 class Trends(Result):
-    """Per-class accuracy by dim, sorted into trends; and at which dim an example is first right."""
+    """Accuracy per class and dim, the trend of each class, and the dim at which examples are first right."""
 
     kind: ClassVar[str] = "trends"
+    titles: ClassVar[dict[str, str]] = {"accuracy": "accuracy", "first_right": "first right"}
     model: str
     dataset: str
     split: str
@@ -58,16 +62,22 @@ class Trends(Result):
     """[dims]: the share of the examples that are first right at this dim."""
     always_wrong: float
     oracle: float
-    """The share right at some dim: what perfect routing would reach."""
+    """The share right at some dim: the accuracy of perfect routing."""
+
+    @property
+    def about(self) -> str:
+        """The oracle accuracy, and how many classes follow each trend."""
+        counts = ", ".join(f"{self.trend.count(trend)} {trend}" for trend in TRENDS)
+        return f"trends by {self.by}; oracle {percent(self.oracle)}; classes: {counts}"
 
 
 def trends(embeddings: EmbeddingSet, predictions: Predictions) -> Trends:
-    """What ``predictions`` of ``embeddings`` gain and lose from dim to dim, by class and by example."""
+    """Return what ``predictions`` of ``embeddings`` gain and lose from dim to dim, by class and by example."""
     predictions.check_of(embeddings)
     about, correct = embeddings.manifest, predictions.correct
     ever = np.asarray(correct.any(axis=0))
-    classes, places, counts = np.unique(predictions.labels, return_inverse=True, return_counts=True)
-    right = np.stack([np.bincount(places[row], minlength=len(classes)) for row in correct], axis=1)
+    classes, members, counts = np.unique(predictions.labels, return_inverse=True, return_counts=True)
+    right = np.stack([np.bincount(members[row], minlength=len(classes)) for row in correct], axis=1)
     first = np.bincount(correct.argmax(axis=0)[ever], minlength=len(correct))
     return Trends(
         about.title, about.dataset, about.split, predictions.by, predictions.dims,
@@ -82,8 +92,16 @@ def trends(embeddings: EmbeddingSet, predictions: Predictions) -> Trends:
     )   # fmt: skip
 
 
+def _measure(subject: Subject) -> Iterator[Trends]:
+    for split, queries in subject.queries.items():
+        yield trends(queries, subject.predictions[split])
+
+
+PROTOCOL = Protocol("trends", _measure)
+
+
 def trend_of(right: Sequence[int]) -> str:
-    """Which of TRENDS the examples of a class that are right follow, from dim to dim; defined above."""
+    """Return the trend (one of TRENDS) of the number of correct examples of a class from dim to dim."""
     steps = np.diff(right)
     steps = steps[steps != 0]
     rises = steps > 0

@@ -1,4 +1,4 @@
-"""Zero-shot: classify by the nearest text embedding of a class."""
+"""Zero-shot: classify by the nearest class, given by embeddings of texts about it."""
 
 from __future__ import annotations
 
@@ -8,48 +8,56 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from matryo.embeddings import UNKNOWN
-from matryo.errors import EmbeddingsError
+from matryo.errors import EmbeddingsError, InputError
 from matryo.evaluation.checks import check_finite, check_pair, chosen_dims, labels_of
+from matryo.evaluation.protocol import Protocol
 from matryo.metrics import label_ranks
 from matryo.nesting import truncate
 from matryo.results import Result
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from matryo.embeddings import EmbeddingSet
+    from matryo.evaluation.subject import Subject
     from matryo.nesting import Nesting
 
     Floats = np.ndarray[Any, np.dtype[np.float32]]
     Integers = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = ["ZeroShot", "zero_shot"]
+__all__ = ["PROTOCOL", "ZeroShot", "zero_shot"]
 
-_BATCH = 8 << 20   # numbers, of vectors or of scores, held at a time
+_BATCH = 8 << 20   # vector entries or scores held at a time
 
 
 @dataclass(frozen=True)
 class ZeroShot(Result):
-    """Accuracy by dim when the classes are known by their texts alone."""
+    """Zero-shot accuracy by dim."""
 
     kind: ClassVar[str] = "zero-shot"
+    titles: ClassVar[dict[str, str]] = {"top1": "top-1", "top5": "top-5"}
     model: str
     dataset: str
     split: str
     prompts: int
-    """Texts in all; those of one class are averaged."""
+    """The number of texts; those of one class are averaged."""
     dims: tuple[int, ...]
     top1: tuple[float, ...]
     top5: tuple[float, ...]
+
+    @property
+    def about(self) -> str:
+        """The number of texts."""
+        return f"zero-shot with {self.prompts:,} texts"
 
 
 def zero_shot(texts: EmbeddingSet, queries: EmbeddingSet, *, dims: Sequence[int] | None = None) -> ZeroShot:
     """Classify ``queries`` by cosine with ``texts``, whose labels say which class each text describes.
 
-    At each dim the prompts of a class are truncated, normalised, averaged and normalised again. The dims are those
-    of the queries' nesting (halved where it has one alone), unless ``dims`` lists others. Texts and queries of
-    unknown class (−1) are left out; with five classes or fewer, top-5 is 1. Where the classes of the texts are the
-    superclasses of the queries, these are what is asked for.
+    At each dim the prompts of a class are truncated, normalised, averaged and normalised again. The dims are those of
+    the queries' nesting (halved if there is only one), unless ``dims`` lists others. Texts and queries of unknown
+    class (−1) are excluded; with five classes or fewer, top-5 is 1. If the classes of the texts are the superclasses
+    of the queries, superclasses are predicted.
 
     >>> from matryo.embeddings import EmbeddingSet
     >>> texts = EmbeddingSet.of([[1, 0], [2, 1], [0, 1]], labels=[0, 0, 1])
@@ -69,7 +77,7 @@ def zero_shot(texts: EmbeddingSet, queries: EmbeddingSet, *, dims: Sequence[int]
     for start, vectors in queries.batches(max(1, _BATCH // max(len(classes), queries.dim))):
         here = rows[(rows >= start) & (rows < start + len(vectors))]
         for mean, rank in zip(means, ranks, strict=True):
-            with np.errstate(over="ignore", invalid="ignore"):   # told by check_finite, with the row
+            with np.errstate(over="ignore", invalid="ignore"):   # reported by check_finite, with the row
                 # The query's own norm does not change the order of the classes.
                 scores = truncate(vectors[here - start], mean.shape[1], normalize=False) @ mean.T
             check_finite(scores, here, "queries")
@@ -80,33 +88,43 @@ def zero_shot(texts: EmbeddingSet, queries: EmbeddingSet, *, dims: Sequence[int]
     return ZeroShot(about.title, about.dataset, about.split, len(prompts), nesting.dims, top1, top5)
 
 
+def _measure(subject: Subject) -> Iterator[ZeroShot]:
+    if subject.texts is None:
+        raise InputError("zero-shot needs embeddings of texts about the classes", got="none", cure="give --texts DIR")
+    for queries in subject.queries.values():
+        yield zero_shot(subject.texts, queries, dims=subject.dims)
+
+
+PROTOCOL = Protocol("zero-shot", _measure, searches=False)
+
+
 def _about_superclasses(texts: EmbeddingSet, queries: EmbeddingSet) -> bool:
-    named = texts.classes
-    return bool(named) and named == queries.manifest.superclasses and named != queries.classes
+    names = texts.classes
+    return bool(names) and names == queries.manifest.superclasses and names != queries.classes
 
 
 def _as_superclasses(queries: EmbeddingSet) -> EmbeddingSet:
-    """The same vectors, labelled by the superclass of each."""
-    of = np.array([*queries.manifest.superclass_of, UNKNOWN])   # the last is that of an unknown class
+    """Return ``queries`` labelled by superclass."""
+    of = np.array([*queries.manifest.superclass_of, UNKNOWN])   # the last entry is for an unknown class (−1)
     labels = of[labels_of(queries, "queries")]
     about = replace(queries.manifest, classes=queries.manifest.superclasses, superclasses=(), superclass_of=())
     return replace(queries, manifest=about, labels=labels)
 
 
 def _class_means(texts: EmbeddingSet, prompts: Integers, nesting: Nesting) -> list[Floats]:
-    """The unit mean of each class at each dim; ``prompts`` come class by class."""
+    """Return the unit mean of each class, [classes, dim] per dim; ``prompts`` are sorted by class."""
     vectors = np.asarray(texts.vectors[prompts], np.float64)
     check_finite(vectors, prompts, "texts")
     firsts = np.unique(labels_of(texts, "texts")[prompts], return_index=True)[1]
-    # The direction of a mean is that of the sum.
+    # The mean and the sum have the same direction.
     sums = (np.add.reduceat(truncate(vectors, dim), firsts) for dim in nesting.dims)
-    return [truncate(one, one.shape[1]).astype(np.float32) for one in sums]
+    return [truncate(total, total.shape[1]).astype(np.float32) for total in sums]
 
 
 def _check_classes(classes: Integers, asked: Integers) -> None:
     if len(classes) < 2:
         raise EmbeddingsError(
-            "the texts must describe two classes at least, or every query is of the same",
+            "the texts must describe at least two classes",
             got=len(classes),
             cure="give a text with its label for each class",
         )
@@ -114,6 +132,6 @@ def _check_classes(classes: Integers, asked: Integers) -> None:
     if len(asked) == 0 or len(missing):
         raise EmbeddingsError(
             "there must be queries of known class, and a text for each of their classes",
-            got=f"{len(asked)} such queries, {len(missing)} classes without a text",
+            got=f"{len(asked)} queries of known class, {len(missing)} classes without a text",
             cure="describe every class, or label the other queries −1",
         )
