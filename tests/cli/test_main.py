@@ -112,13 +112,13 @@ def test_baselines_and_protocols_are_named_and_misspelt_ones_refused(matryo, ref
         ("evaluate", "mine + random projection"),
     ]
     assert "4 rows in" in done.stdout
-    assert "are rows, not a table" in refused("evaluate", folder, "--protocols", "few-shot")
+    assert "(got 'few-shots'): did you mean few-shot?" in refused("evaluate", folder, "--protocols", "few-shots")
     assert "choose from truncate, random, pca" in refused("evaluate", folder, "--baselines", "pcaa")
     assert "choose from evaluate, probe" in refused("evaluate", folder, "--protocols", "fewshot", "--json", out)
     assert "must have superclasses" in refused("evaluate", folder, "--protocols", "superclass", "--json", out)
     everything = matryo("evaluate", folder, "--protocols", "all", "--baselines", "all", "--json", out, "--quiet")
     assert everything.returncode == 0, everything.stderr
-    assert "left out superclass of mine: the embeddings must have superclasses" in everything.stderr
+    assert "skipped superclass of mine: the embeddings must have superclasses" in everything.stderr
 
 
 def test_splits_without_a_name_are_called_like_their_folders(matryo, refused, tmp_path):
@@ -141,7 +141,7 @@ def test_a_split_of_other_classes_is_left_out_unless_asked_for(matryo, refused, 
     EmbeddingSet.write(folder / "unseen", np.eye(4, 32), labels=[90, 91, 92, 93])
     done = matryo("evaluate", folder, "--quiet")
     assert done.returncode == 0, done.stderr
-    assert "left out unseen" in done.stderr
+    assert "skipped unseen" in done.stderr
     assert "of a class that the database holds" in refused("evaluate", folder, "--queries", "unseen")
 
 
@@ -170,13 +170,13 @@ def test_a_run_whose_database_has_another_name_is_told_how_to_say_so(refused, tm
     folder = vectors(tmp_path / "run" / "embeddings").parent
     (folder / "embeddings" / "train").rename(folder / "embeddings" / "learn")
     (folder / "run.json").write_text(json.dumps({"recipe": {"data": {"train": "learn", "source": "texts"}}}))
-    assert "split train (got learn, test): say --database learn" in refused("evaluate", folder)
+    assert "split train (got learn, test): use --database learn" in refused("evaluate", folder)
     assert f"matryo encode {folder} --data DIR --split nope" in refused("evaluate", folder, "--database", "nope")
 
 
 def test_bad_folders_are_named_with_their_cure(refused, tmp_path):
     for refuse in (refused, lambda *words: refusal(apart(*words))):
-        assert "is no folder" in refuse("evaluate", tmp_path / "nothing")
+        assert "is not a folder" in refuse("evaluate", tmp_path / "nothing")
     folder = vectors(tmp_path / "mine")
     assert "split nope" in refused("evaluate", folder, "--queries", "nope")
     assert "--dims must list dims" in refused("evaluate", folder, "--dims", "8,x")
