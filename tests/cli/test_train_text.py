@@ -47,8 +47,8 @@ def test_a_corpus_and_its_masked_words(tmp_path, capsys):
     run = tmp_path / "run"
     assert main(words(["train", "imdb-mlm", "--data", tmp_path, "--out", run, *FAST])) == 0
     shown = capsys.readouterr().out
-    assert "masked words on test  8:" in shown
-    assert "their loss on test" in shown
+    assert "masked-token accuracy on test  8:" in shown
+    assert "masked-token loss on test" in shown
     assert "windows/s" in shown
     for splits in (["--split", "test"], []):   # nothing here has a label: there is nothing to evaluate
         assert main(words(["encode", run, "--data", tmp_path, *splits, "--quiet"])) == 0
@@ -74,7 +74,7 @@ def test_pairs_become_two_folders(tmp_path, capsys):
     assert "already complete" in capsys.readouterr().out
     write(tmp_path / "data" / "test.jsonl", rows[::-1])   # as many rows under the same name
     assert main(words(["encode", run, "--data", tmp_path / "data", "--split", "test", "--quiet"])) == 1
-    assert "whose data has changed since): choose another --out, or pass --overwrite" in capsys.readouterr().err
+    assert "whose data has changed since): choose another --out, or pass --force" in capsys.readouterr().err
     assert main(words(["evaluate", run, "--quiet"])) == 0
     assert "nDCG@10" in capsys.readouterr().out
 

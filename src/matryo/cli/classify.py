@@ -1,10 +1,14 @@
-"""Classify each row at the smallest dim that is sure enough, and say what that saves.
+"""Classify new images or texts, or encoded splits, each row at the smallest dim that is confident enough.
 
-FOLDER is a run folder (its embeddings/ are read) or a folder of embeddings folders, one a split, with the heads that
-`matryo encode` stores. Thresholds are chosen on a random half of the split, or on the split that --fit-on names, and
-never tested on rows they were chosen on; --save notes which these are, and --cascade leaves them out again.
---expected-dim asks for the best accuracy at that dim, --max-loss for the smallest dim that loses at most so much
-accuracy; with neither, thresholds are chosen as the paper does.
+`matryo classify RUN photos/` prints the class of each image, its confidence and the dim that answered. ITEM … may be
+images, folders of images, files of texts, or - for one text per line on standard input. Thresholds are read from
+--cascade, or fitted on an encoded test split of the run; without either, the full dim answers.
+
+Without ITEM, an encoded split is classified and measured. FOLDER is a run folder, or a folder with one embeddings
+folder per split that holds the heads of `matryo encode`. Thresholds are chosen on a random half of the split, or on the
+split --fit-on, and measured on other rows. --save records which rows chose them, and --cascade excludes these again.
+--expected-dim gives the best accuracy at that mean dim, --max-loss the smallest mean dim that loses at most that much
+accuracy; with neither, thresholds are chosen as in the paper.
 """
 
 from __future__ import annotations
@@ -16,102 +20,180 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from matryo.cli.items import add_items_argument, open_items
+from matryo.cli.thresholds import CONFIDENCE, SHARE, Prepared, fit, is_labelled, load, typed
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from matryo.classify import Answers, Cascade, CascadeCurve, CascadeResult
-    from matryo.classify.thresholds.holdout import Holdout
     from matryo.embeddings import EmbeddingSet
+    from matryo.inference import TrainedModel
     from matryo.results import Row
 
 __all__ = ["add_arguments", "run"]
 
-_SHARE, _CONFIDENCE = 0.5, 0.95
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """FOLDER, how thresholds are chosen, and where the answers go."""
+    """FOLDER, new items, how thresholds are chosen, and where the answers are written."""
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="run folder, or folder of embeddings")
-    parser.add_argument("--split", metavar="SPLIT", help="the split to classify (default: the one besides train)")
+    add_items_argument(parser, "classify with the model of the run")
+    parser.add_argument("--split", metavar="SPLIT", help="encoded split to classify (default: the one besides train)")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--fit-on", metavar="SPLIT", help="choose thresholds on this split (default: half of --split)")
     source.add_argument("--cascade", type=Path, metavar="FILE", help="use the thresholds that --save wrote")
-    parser.add_argument(
-        "--strategy", choices=["greedy", "budget", "risk"], help="how thresholds are chosen (default: as asked below)"
-    )
-    parser.add_argument("--expected-dim", type=float, metavar="X", help="budget: the mean dim to keep to")
-    parser.add_argument("--max-loss", type=float, metavar="X", help="risk: the accuracy to lose at most [0.005]")
-    parser.add_argument("--confidence", type=float, metavar="X", help=f"risk: how surely [{_CONFIDENCE}]")
-    parser.add_argument("--holdout", type=float, metavar="X", help=f"share of --split to choose on [{_SHARE}]")
-    parser.add_argument("--seed", type=int, metavar="N", help="which rows these are [0]")
+    parser.add_argument("--strategy", choices=["greedy", "budget", "risk"], help="how to choose thresholds [greedy]")
+    parser.add_argument("--expected-dim", type=float, metavar="X", help="budget: the mean dim to spend")
+    parser.add_argument("--max-loss", type=float, metavar="X", help="risk: the largest loss of accuracy [0.005]")
+    parser.add_argument("--confidence", type=float, metavar="X", help=f"risk: confidence of that bound [{CONFIDENCE}]")
+    parser.add_argument("--holdout", type=float, metavar="X", help=f"share of --split to choose on [{SHARE}]")
+    parser.add_argument("--seed", type=int, metavar="N", help="seed of that random choice [0]")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the answers to FILE.csv or FILE.jsonl")
     parser.add_argument("--save", type=Path, metavar="FILE", help="save the thresholds as JSON")
     parser.add_argument("--force", action="store_true", help="overwrite existing files with --out and --save")
     parser.add_argument("--curve", action="store_true", help="accuracy against expected dim, over 30 hold-outs")
-    parser.add_argument("--json", metavar="FILE", help="append the result rows to FILE; - prints them and no table")
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Prepared:
-    """A cascade, and what it may do on which rows."""
-
-    cascade: Cascade
-    fitted_on: Holdout | None
-    answered: EmbeddingSet
-    measured: EmbeddingSet | None
-    """Rows that had no say in the thresholds, where that can be told."""
-    covered: bool
-    """Whether a certificate speaks of these rows: it was fitted on a part of their split."""
-    origin: str
-    """Where the thresholds come from, and what is left out for that."""
+    parser.add_argument("--json", metavar="FILE", help="append result rows to FILE; - prints JSON instead of tables")
+    parser.add_argument("--device", default="auto", metavar="DEVICE", help="for ITEM: auto, cpu, cuda or cuda:N")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Fit or load the cascade, classify, write what was asked for, print the tables."""
-    from matryo.classify.text import cascade_table, curve_table
-    from matryo.embeddings.place import embedding_sets
+    """Fit or load the cascade, classify, write the files, print the tables."""
+    from matryo.classify.text import cascade_table
 
     _check_options(args)
-    splits = embedding_sets(args.folder)
-    asked = _open(args.folder, args.split or _only(args.folder, splits))
-    ready = _load(args.cascade, asked) if args.cascade else _fit(args, asked)
+    _check_files(args)
+    if args.items:
+        _classify_items(args)
+        return
+    rows = _open(args.folder, args.split or _only(args.folder))
+    if args.cascade:
+        ready = load(args.cascade, rows)
+    else:
+        ready = fit(args, rows, _open(args.folder, args.fit_on) if _is_other(args, rows) else None)
     answers = ready.cascade.answers(ready.answered)
-    result = ready.cascade.measure(ready.measured) if _is_labelled(ready.measured) else None
-    curve = _draw(args, ready.cascade, asked) if args.curve else None
-    rows = _to_rows(args, asked, [one for one in (result, curve) if one is not None])
-    wrote = _write_all(args, ready, answers, rows)
+    result = ready.cascade.measure(ready.measured) if is_labelled(ready.measured) else None
+    curve = _draw(args, ready.cascade, rows) if args.curve else None
+    result_rows = _to_rows(args, rows, [part for part in (result, curve) if part is not None])
     if args.json == "-":
-        for row in rows:
+        for row in result_rows:
             print(json.dumps(dataclasses.asdict(row), ensure_ascii=False))
     else:
-        where = " / ".join(filter(None, (asked.manifest.dataset, asked.path.name)))
-        print(f"{args.folder.name}: {where}, {len(ready.answered):,} rows; {ready.origin}")
+        subject = " / ".join(filter(None, (rows.manifest.dataset, rows.path.name)))
+        print(f"{args.folder.name}: {subject}, {len(ready.answered):,} rows; {ready.origin}")
         print(cascade_table(ready.cascade, answers, result, covered=ready.covered))
         if curve is not None:
-            print(f"\n{curve_table(curve)}")
-    if wrote:
-        print(", ".join(wrote), file=sys.stderr if args.json == "-" else sys.stdout)
+            print(f"\n{curve}")
+    _write_all(args, ready, answers, result_rows)
+
+
+# ── new items ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _classify_items(args: argparse.Namespace) -> None:
+    """Encode the items, classify them, and print one line per item."""
+    from matryo.classify.text import answer_rows
+    from matryo.errors import InputError
+    from matryo.inference import load as load_model
+
+    model = load_model(args.folder, device=args.device)
+    if model.head is None:
+        rule = "only a model that was trained on classes can classify"
+        raise InputError(rule, got=args.folder, cure=f"encode instead: matryo encode {args.folder} ITEM … --out DIR")
+    new = _embed(model, args)
+    ready = _thresholds(args, model, new)
+    if ready is None:
+        if args.save:
+            rule = "there are no thresholds to save: the run has no encoded test split"
+            raise InputError(rule, got=f"--save {args.save}", cure=f"matryo encode {args.folder}")
+        answers = _at_full_dim(new)
+        origin = f"no encoded test split to choose thresholds on, so dim {new.dim} answers"
+    else:
+        answers, origin = ready.cascade.answers(new), ready.origin
+    lines = answer_rows(new, answers)
+    print(f"{args.folder.name}: {len(new):,} items; {origin}", file=sys.stderr)
+    if args.json == "-":
+        for name, label, confidence, dim in lines:
+            line = {"id": name, "class": label, "confidence": confidence, "dim": dim}
+            print(json.dumps(line, ensure_ascii=False))
+    else:
+        widths = [max(map(len, column)) for column in zip(*((str(line[0]), line[1]) for line in lines), strict=True)]
+        for name, label, confidence, dim in lines:
+            print(f"{name!s:{widths[0]}}  {label:{widths[1]}}  {confidence:.3f}  dim {dim}")
+    _write_all(args, ready, answers, [], new)
+
+
+def _embed(model: TrainedModel, args: argparse.Namespace) -> EmbeddingSet:
+    """Return the items' embeddings, in memory, with the model's head."""
+    import numpy as np
+    from tqdm import tqdm
+
+    from matryo.embeddings import EmbeddingSet
+    from matryo.inference.encode import head_arrays
+
+    split = open_items(args.items)
+    model.check_reads(split)
+    parts = []
+    with tqdm(total=len(split), desc="encode", unit="item", delay=2, disable=args.quiet) as bar:
+        for vectors, _ in model.embed(split):
+            parts.append(vectors)
+            bar.update(len(vectors))
+    assert model.head is not None   # checked by the caller
+    return EmbeddingSet.of(
+        np.concatenate(parts), ids=[split.name(i) for i in range(len(split))], head=head_arrays(model.head),
+        nesting=model.nesting, classes=model.classes, model=model.description,
+    )  # fmt: skip
+
+
+def _thresholds(args: argparse.Namespace, model: TrainedModel, new: EmbeddingSet) -> Prepared | None:
+    """Return the cascade of --cascade, or one fitted on --fit-on or the first encoded test split; None without any."""
+    from matryo.embeddings import EmbeddingSet
+
+    if args.cascade:
+        return load(args.cascade, new)
+    inside = args.folder / "embeddings"
+    if args.fit_on:
+        return fit(args, new, _open(args.folder, args.fit_on))
+    for name in model.recipe.data.test:
+        if (inside / name / "manifest.json").exists() and is_labelled(rows := EmbeddingSet.open(inside / name)):
+            return fit(args, new, rows)
+    return None
+
+
+def _at_full_dim(new: EmbeddingSet) -> Answers:
+    import numpy as np
+
+    from matryo.classify.rows import read_rows
+    from matryo.classify.walk import ask_until_sure
+
+    return ask_until_sure(read_rows(new, (new.dim,), new.head), np.empty(0))
+
+
+# ── options and files ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _check_options(args: argparse.Namespace) -> None:
-    """Raise where one option would silently make another idle, or nobody knows how to write a file."""
+    """Raise if one option would silently disable another, or the format of --out is unknown."""
     from matryo.errors import InputError
 
     if args.out is not None and args.out.suffix not in (".csv", ".jsonl"):
-        raise InputError("--out must end in .csv or .jsonl", got=args.out.name, cure="that says how it is written")
-    _check_files(args)
+        raise InputError("--out must end in .csv or .jsonl", got=args.out.name, cure="choose one of these formats")
     choosing = ("strategy", "expected_dim", "max_loss", "confidence", "holdout", "seed", "curve")
-    for option, idle, rule in (
-        ("cascade", choosing, "--cascade brings its thresholds with it, and none are chosen"),
+    for option, disabled, rule in (
+        ("cascade", choosing, "--cascade has its own thresholds, so none are chosen"),
         ("fit_on", ("holdout", "curve"), "--fit-on chooses thresholds on another split, and holds out no rows"),
+        ("items", ("split", "holdout", "curve"), "this option is for encoded splits, and ITEM … replaces these"),
     ):
-        given = [name for name in idle if not any(getattr(args, name) is unset for unset in (None, False))]
+        given = [name for name in disabled if not any(getattr(args, name) is unset for unset in (None, False))]
         if getattr(args, option) and given:
-            raise InputError(rule, got=_typed(args, given), cure="drop one")
+            raise InputError(rule, got=typed(args, given), cure="drop one")
+    if args.items and args.json not in (None, "-"):
+        rule = "new items have no labels, so there are no result rows to store"
+        raise InputError(rule, got=f"--json {args.json}", cure="write the answers with --out FILE.jsonl")
 
 
 def _check_files(args: argparse.Namespace) -> None:
-    """Raise before the work where a file of somebody else's would be overwritten."""
+    """Raise before the work if a file of the user's would be overwritten."""
     from matryo.classify.text import is_answers
     from matryo.files import check_may_write
     from matryo.results import check_may_append
@@ -135,126 +217,52 @@ def _is_cascade(path: Path) -> bool:
     return True
 
 
-def _typed(args: argparse.Namespace, names: Sequence[str]) -> str:
-    """Options as they were typed."""
-    values = {name: getattr(args, name) for name in names}
-    return " ".join(f"--{name.replace('_', '-')}{'' if v is True else f' {v}'}" for name, v in values.items())
+def _write_all(
+    args: argparse.Namespace, ready: Prepared | None, answers: Answers, rows: list[Row], new: EmbeddingSet | None = None
+) -> None:
+    """Write the files of --save, --out and --json, and print their names."""
+    from matryo.classify.text import write_answers
+    from matryo.results import append_rows
+
+    written = []
+    if args.save and ready is not None:
+        ready.cascade.save(args.save, ready.fitted_on)
+        written += [f"thresholds in {args.save}"]
+    answered = ready.answered if new is None and ready is not None else new
+    if args.out and answered is not None:
+        write_answers(args.out, answered, answers)
+        written += [f"{len(answered):,} answers in {args.out}"]
+    if args.json and args.json != "-":
+        append_rows(Path(args.json), rows)
+        written += [f"{len(rows)} row{'s' * (len(rows) != 1)} in {args.json}"]
+    if written:
+        print(", ".join(written), file=sys.stderr if args.json == "-" else sys.stdout)
 
 
-def _load(path: Path, asked: EmbeddingSet) -> _Prepared:
-    """Thresholds of a file; of the rows they were chosen on none is measured, all are answered."""
-    from matryo.classify import Cascade
-    from matryo.classify.thresholds.holdout import Holdout
-
-    cascade, holdout, origin = Cascade.load(path), Holdout.load(path), f"thresholds of {path.name}"
-    _check_fits(cascade, asked, path)
-    if holdout is None or not holdout.is_of(asked) or not _is_labelled(asked):
-        return _Prepared(cascade, holdout, asked, asked, False, origin)
-    if not holdout.can_tell(asked):
-        origin += ", chosen on a split of this name with other labels: none of these rows is measured"
-        return _Prepared(cascade, holdout, asked, None, False, origin)
-    held = holdout.rows(asked)
-    origin += f", chosen on {held.sum():,} of these, which are not measured"
-    return _Prepared(cascade, holdout, asked, asked.select(~held), True, origin)
+# ── encoded splits ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _fit(args: argparse.Namespace, asked: EmbeddingSet) -> _Prepared:
-    """Thresholds chosen on another split, or on a part of this one: then only the other rows are answered."""
-    from matryo.classify import Cascade
-    from matryo.classify.thresholds.holdout import Holdout
+def _only(folder: Path) -> str:
+    """Return the only split besides train."""
+    from matryo.embeddings.place import embedding_sets
     from matryo.errors import InputError
 
-    seed = args.seed or 0
-    cascade = Cascade(**{"confidence": _CONFIDENCE, "seed": seed, **_strategy(args)})
-    if args.fit_on:
-        if args.fit_on == asked.path.name:
-            cure = "leave it out: half of the split is then held out"
-            raise InputError("--fit-on must name another split than --split", got=args.fit_on, cure=cure)
-        rows, rest, others = _open(args.folder, args.fit_on), asked, f"rows of {args.fit_on}"
-        holdout = Holdout.of(rows, 1.0, seed)
-    else:
-        holdout, others = _hold_out(asked, _SHARE if args.holdout is None else args.holdout, seed), "others"
-        held = holdout.rows(asked)
-        rows, rest = asked.select(held), asked.select(~held)
-    cascade.fit(rows)
-    _check_fits(cascade, rest, args.fit_on)
-    origin = f"{cascade.strategy} thresholds chosen on {len(rows):,} {others}"
-    return _Prepared(cascade, holdout, rest, rest, not args.fit_on, origin)
-
-
-def _strategy(args: argparse.Namespace) -> dict[str, Any]:
-    """What was asked for: naming a dim or a loss names the strategy too."""
-    from matryo.errors import InputError
-
-    given = {name: getattr(args, name) for name in ("strategy", "expected_dim", "max_loss")}
-    given = {name: value for name, value in given.items() if value is not None}
-    implied = [name for name, key in (("budget", "expected_dim"), ("risk", "max_loss")) if key in given]
-    if len({*implied, given.get("strategy", "")} - {""}) > 1:
-        raise InputError(
-            "--expected-dim goes with the strategy budget, --max-loss with risk, and neither with another",
-            got=_typed(args, list(given)),
-            cure="drop one",
-        )
-    found = {"strategy": "greedy", **given, **({"strategy": implied[0]} if implied else {})}
-    if args.confidence is not None and found["strategy"] != "risk":
-        raise InputError(
-            "--confidence goes with the strategy risk, which alone promises anything",
-            got=f"{_typed(args, ['confidence'])} with {found['strategy']}",
-            cure="add --max-loss, or drop it",
-        )
-    return found if args.confidence is None else {**found, "confidence": args.confidence}
-
-
-def _hold_out(asked: EmbeddingSet, share: float, seed: int) -> Holdout:
-    from matryo.classify.thresholds.holdout import Holdout
-    from matryo.errors import InputError
-
-    if asked.labels is None or not _is_labelled(asked):
-        raise InputError(
-            "the split must have labels to choose thresholds on",
-            got=asked.path,
-            cure="use thresholds you have (--cascade), or choose them on another split (--fit-on)",
-        )
-    labelled = int((asked.labels >= 0).sum())
-    if not 1 <= round(share * labelled) < labelled:
-        raise InputError(
-            "the hold-out must have rows, and leave some to classify",
-            got=f"{share:g} of {labelled} rows",
-            cure="choose a --holdout between 0 and 1, or encode more rows",
-        )
-    return Holdout.of(asked, share, seed)
-
-
-def _is_labelled(rows: EmbeddingSet | None) -> bool:
-    return rows is not None and rows.labels is not None and bool((rows.labels >= 0).any())
-
-
-def _check_fits(cascade: Cascade, asked: EmbeddingSet, source: object) -> None:
-    """Raise where thresholds were chosen for another model than made these rows."""
-    from matryo.errors import InputError
-
-    head = asked.head
-    if head is None:
-        return   # whoever asks for logits says so
-    there = head.dims if head.kind == "separate" else range(1, head.dim + 1)
-    if not set(cascade.dims_) <= set(there) or head.classes != len(cascade.classes_):
-        raise InputError(
-            f"the thresholds of {source} must fit this model, which tells {head.classes} classes apart at the dims "
-            + ", ".join(map(str, head.dims)),
-            got=f"{len(cascade.classes_)} classes, dims {', '.join(map(str, cascade.dims_))}",
-            cure="use thresholds that were chosen for this model",
-        )
-
-
-def _only(folder: Path, splits: dict[str, Path]) -> str:
-    from matryo.errors import InputError
-
+    splits = embedding_sets(folder)
     others = [name for name in splits if name != "train"]
     if len(others) != 1:
-        raise InputError(
-            f"--split must say what to classify in {folder}", got=", ".join(splits), cure="name one of these"
-        )
+        rule = f"--split must say which split of {folder} to classify"
+        raise InputError(rule, got=", ".join(splits), cure="name one of these")
     return others[0]
+
+
+def _is_other(args: argparse.Namespace, rows: EmbeddingSet) -> bool:
+    """Whether thresholds are chosen on another split, which --fit-on must then name."""
+    from matryo.errors import InputError
+
+    if args.fit_on and args.fit_on == rows.path.name:
+        cure = "drop it: half of the split is then held out"
+        raise InputError("--fit-on must name another split than --split", got=args.fit_on, cure=cure)
+    return bool(args.fit_on)
 
 
 def _open(folder: Path, name: str) -> EmbeddingSet:
@@ -264,39 +272,21 @@ def _open(folder: Path, name: str) -> EmbeddingSet:
     return EmbeddingSet.open(embedding_sets(folder, [name])[name])
 
 
-def _draw(args: argparse.Namespace, cascade: Cascade, asked: EmbeddingSet) -> CascadeCurve:
+def _draw(args: argparse.Namespace, cascade: Cascade, rows: EmbeddingSet) -> CascadeCurve:
     from matryo.classify import cascade_curve
 
     return cascade_curve(
-        asked, nesting=cascade.dims_, strategy=cascade.strategy, confidence=cascade.confidence,
-        fraction=_SHARE if args.holdout is None else args.holdout, seed=cascade.seed,
+        rows, nesting=cascade.dims_, strategy=cascade.strategy, confidence=cascade.confidence,
+        fraction=SHARE if args.holdout is None else args.holdout, seed=cascade.seed,
     )  # fmt: skip
 
 
 def _to_rows(
-    args: argparse.Namespace, asked: EmbeddingSet, results: Sequence[CascadeResult | CascadeCurve]
+    args: argparse.Namespace, rows: EmbeddingSet, results: Sequence[CascadeResult | CascadeCurve]
 ) -> list[Row]:
     from matryo.results import stamp
 
-    subject = " ".join(filter(None, (args.folder.name, asked.manifest.dataset, asked.path.name)))
-    model = asked.manifest.model
-    seed = None if isinstance(model, str) else model.get("seed")   # of the run; that of the hold-out is in the command
-    return [stamp(one.kind, subject, one.to_figures(), seed=seed) for one in results]
-
-
-def _write_all(args: argparse.Namespace, ready: _Prepared, answers: Answers, rows: list[Row]) -> list[str]:
-    """Write the files that were asked for, and say what is in which."""
-    from matryo.classify.text import write_answers
-    from matryo.results import append_rows
-
-    wrote = []
-    if args.save:
-        ready.cascade.save(args.save, ready.fitted_on)
-        wrote += [f"thresholds in {args.save}"]
-    if args.out:
-        write_answers(args.out, ready.answered, answers)
-        wrote += [f"{len(ready.answered):,} answers in {args.out}"]
-    if args.json and args.json != "-":
-        append_rows(Path(args.json), rows)
-        wrote += [f"{len(rows)} row{'s' * (len(rows) != 1)} in {args.json}"]
-    return wrote
+    subject = " ".join(filter(None, (args.folder.name, rows.manifest.dataset, rows.path.name)))
+    model: Any = rows.manifest.model
+    seed = None if isinstance(model, str) else model.get("seed")   # the run's; the hold-out's is in the command
+    return [stamp(part.kind, subject, part.to_figures(), seed=seed) for part in results]

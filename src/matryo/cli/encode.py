@@ -1,19 +1,23 @@
-"""Encode the splits of a dataset with a trained model, into embeddings folders.
+"""Encode a dataset, or new images and texts, with a trained model into embeddings folders.
 
-Stopped at any moment, the same command goes on where it was. The vectors are stored as the heads read them
-(not normalised) with the heads beside them; everything that reads them normalises as it needs. A split of pairs
-becomes two folders, queries and candidates, and relevance.tsv, which says what belongs to what.
+Without ITEM, every split of the dataset becomes one folder. A split of pairs becomes two folders, queries and
+candidates, and relevance.tsv, which lists the pairs. With ITEM …, these images or texts become the folder --out; they
+need no labels. If interrupted, run the same command again to resume. Vectors are stored as the heads read them, not
+normalised, with the heads beside them; every reader normalises as it needs.
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from matryo.cli.items import add_items_argument, open_items
+from matryo.cli.train import check_data_is_used
 from matryo.data.open import SOURCES
+from matryo.embeddings.place import RELEVANCE
 
 if TYPE_CHECKING:
     from matryo.data import Dataset
@@ -23,24 +27,27 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """RUN, and which splits to encode to where."""
+    """RUN, what to encode, and where to write it."""
     parser.add_argument("run_folder", type=Path, metavar="RUN", help="a run folder of `matryo train`")
-    parser.add_argument("--data", type=Path, metavar="DIR", help="folder of the dataset (bundled ones need none)")
+    add_items_argument(parser, "encode into --out")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="folder of the dataset; not for bundled data")
     parser.add_argument(
         "--source", choices=SOURCES, metavar="SOURCE",
-        help=f"what --data holds: {', '.join(SOURCES)} (default: as in training)",
+        help=f"kind of dataset in --data: {', '.join(SOURCES)} (default: as in training)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--split", action="append", metavar="NAME", help="split to encode; repeat for more (default: train and test)"
     )
     parser.add_argument(
-        "--split", action="append", metavar="NAME", help="a split to encode; repeat for more (default: train and test)"
-    )
+        "--out", type=Path, metavar="DIR",
+        help="where to write: one folder per split in it (default: RUN/embeddings; RUN/width-W/embeddings), or the "
+        "folder of the ITEMs",
+    )  # fmt: skip
+    parser.add_argument("--dtype", choices=["float32", "float16"], default="float32", help="of the stored vectors")
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="where the folders go (default: RUN/embeddings; RUN/width-W/embeddings)"
+        "--precision", choices=["fp32", "bf16"], default="fp32", help="of the computation: bf16 is faster on a GPU"
     )
-    parser.add_argument("--dtype", choices=["float32", "float16"], default="float32", help="of the numbers on disk")
-    parser.add_argument(
-        "--precision", choices=["fp32", "bf16"], default="fp32", help="of the computation: bf16 is quicker on a GPU"
-    )
-    parser.add_argument("--width", type=float, default=1.0, metavar="W", help="the width of a slimmable network [1.0]")
+    parser.add_argument("--width", type=float, default=1.0, metavar="W", help="width of a slimmable network [1.0]")
     parser.add_argument("--device", default="auto", metavar="DEVICE", help="auto, cpu, cuda or cuda:N")
     parser.add_argument(
         "--force", "--overwrite", dest="force", action="store_true", help="encode again and replace existing embeddings"
@@ -49,58 +56,83 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Encode every asked-for split."""
-    from matryo.inference import encode_pairs, encode_split, load
+    """Encode the splits or the items, and print what was written."""
+    from matryo.inference import load
 
+    if args.items:
+        _check_items(args)
     model = load(args.run_folder, device=args.device, width=args.width, precision=args.precision)
+    if args.items:
+        from matryo.data import Dataset
+
+        dataset = Dataset(Path(args.items[0]).resolve().name, model.classes, {"new": open_items(args.items)})
+        _encode(args, model, dataset, "new", args.out)
+        return
+    source = args.source or model.recipe.data.source
+    check_data_is_used(source, args.data, "--source")
     splits = args.split or [model.recipe.data.train, *model.recipe.data.test]
-    dataset = _open(model, args.source or model.recipe.data.source, args.data, splits)
+    dataset = _open(model, source, args.data, splits)
     home = args.run_folder / (f"width-{args.width:g}" if args.width != 1 else "")
     out = args.out or home / "embeddings"
-    options = {"dtype": args.dtype, "overwrite": args.force, "progress": not args.quiet}
     for name in splits:
-        folders = [out / name]
-        pairs = hasattr(dataset.split(name), "pairs")
-        if pairs:
-            folders = [out / name / "queries", out / name / "candidates"]
-        there = [(folder / "manifest.json").exists() and not args.force for folder in folders]
-        if pairs:
-            written = list(encode_pairs(model, dataset, name, out / name, **options))
-        else:
-            written = [encode_split(model, dataset, name, out / name, **options)]
-        for folder, vectors, before in zip(folders, written, there, strict=True):
-            print(f"{folder}: {len(vectors):,} vectors of {vectors.dim} dimensions"
-                  + (", already complete (--force encodes again)" if before else ""))
-    told = _evaluation(out, model.recipe.data.train)
-    if told is not None:
-        print(f"next: matryo evaluate {out.parent if args.out is None else out}{told}")
+        _encode(args, model, dataset, name, out / name)
+    options = _evaluation_options(out, model.recipe.data.train)
+    if options is not None:
+        print(f"next: matryo evaluate {out.parent if args.out is None else out}{options}")
+
+
+def _check_items(args: argparse.Namespace) -> None:
+    from matryo.errors import InputError
+
+    if args.out is None:
+        raise InputError("new data needs a folder to write to", got="no --out", cure="add --out DIR")
+    for option in ("data", "source", "split"):
+        if getattr(args, option):
+            rule = f"--{option} is for datasets, and ITEM … replaces the dataset"
+            raise InputError(rule, got=f"{len(args.items)} ITEM", cure=f"drop --{option}, or the items")
+
+
+def _encode(args: argparse.Namespace, model: TrainedModel, dataset: Dataset, split: str, out: Path) -> None:
+    """Encode one split, or both sides of one, and print a line per folder."""
+    from matryo.inference import encode_pairs, encode_split
+
+    options: dict[str, Any] = {"dtype": args.dtype, "overwrite": args.force, "progress": not args.quiet}
+    pairs = hasattr(dataset.split(split), "pairs")
+    folders = [out / "queries", out / "candidates"] if pairs else [out]
+    complete = [(folder / "manifest.json").exists() and not args.force for folder in folders]
+    if pairs:
+        written = list(encode_pairs(model, dataset, split, out, **options))
+    else:
+        written = [encode_split(model, dataset, split, out, **options)]
+    for folder, vectors, before in zip(folders, written, complete, strict=True):
+        state = ", already complete (--force encodes again)" if before else ""
+        print(f"{folder}: {len(vectors):,} vectors of {vectors.dim} dimensions{state}")
 
 
 def _open(model: TrainedModel, source: str, root: Path | None, splits: list[str]) -> Dataset:
-    """The dataset, with the model's classes where it knows some of them."""
+    """Return the dataset, labelled with the model's classes if they have any in common."""
     from matryo.data import open_dataset
 
     dataset = open_dataset(source, root, classes=model.classes or None)
     labelled = [split for name in splits if not hasattr(split := dataset.split(name), "pairs")]   # checks the names
     if model.classes and labelled and not any((split.labels >= 0).any() for split in labelled):
-        print("no class of the dataset is one of the model's: it keeps its own")
+        print("None of the dataset's classes match the model's; labels are kept, heads are not stored.")
         return open_dataset(source, root)
     return dataset
 
 
-def _evaluation(out: Path, database: str) -> str | None:
-    """The options that evaluate what lies in ``out``: pairs, or a split that knows classes of the ``database``.
+def _evaluation_options(out: Path, database: str) -> str | None:
+    """Return the options with which `matryo evaluate` measures ``out``; None if it cannot yet.
 
-    None where there is nothing to evaluate yet.
+    It can if there are pairs, or a query split that shares classes with the split ``database``.
     """
     from matryo.embeddings import EmbeddingSet
-    from matryo.embeddings.place import pair_folders
 
-    if pair_folders(out):
+    if any(out.glob(f"*/{RELEVANCE}")):
         return ""
     folders = [path.parent for path in out.glob("*/manifest.json")]
     labels = {folder.name: np.asarray(EmbeddingSet.open(folder).labels) for folder in folders}
     known = labels.pop(database, np.empty(0))
-    if not any(np.isin(asked, known[known >= 0]).any() for asked in labels.values()):
+    if not any(np.isin(queries, known[known >= 0]).any() for queries in labels.values()):
         return None
     return "" if database == "train" else f" --database {database}"

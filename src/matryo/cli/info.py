@@ -105,11 +105,10 @@ def _split(path: Path) -> str:
 
 
 def _index(path: Path) -> dict[str, Any]:
-    from matryo.cli.index import _facts
     from matryo.retrieve import Index
 
     with Index.open(path) as index:
-        facts = _facts(index)
+        facts = index.describe().to_dict()
     del facts["folder"]
     return {"kind": "index", **facts}
 
