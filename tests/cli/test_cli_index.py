@@ -74,7 +74,7 @@ def test_an_array_makes_an_index(capsys: Capture) -> None:
     told = json.loads(run(capsys, "idx", "--json"))
     assert told == {
         "folder": "idx", "count": COUNT, "dims": [8, 16, 20], "metric": "cosine", "dtype": "float32", "int8_up_to": 0,
-        "ids": "integers", "segments": 1, "guides": {}, "unguided": 0, "bytes": size, "added": 0,
+        "ids": "integers", "segments": 1, "guides": {}, "unguided": 0, "bytes": size, "fields": [], "added": 0,
     }  # fmt: skip
 
 
@@ -96,8 +96,8 @@ def test_how_an_index_is_made(capsys: Capture) -> None:
         ("--int8-up-to", "0", "4"),
     ]:  # fmt: skip
         message = refused(capsys, "idx", "a.npy", option, asked)
-        assert message.startswith(f"idx was created with {option} {there}, and stays so (got {option} {asked}): drop")
-    assert "--dims must end with 20, the dim of the vectors (got 8,16): say --dims 8,16,20" in (
+        assert message.startswith(f"idx was created with {option} {there}, which cannot change (got {option} {asked})")
+    assert "--dims must end with 20, the dim of the vectors (got 8,16): use --dims 8,16,20" in (
         refused(capsys, "new", "a.npy", "--dims", "8,16")
     )
     assert "--dims must list dims" in refused(capsys, "new", "a.npy", "--dims", "8,x")
@@ -152,13 +152,14 @@ def test_ids_from_a_file(capsys: Capture) -> None:
     run(capsys, "idx", "a.npy", "--ids", "ids.txt", "--upsert")
     Path("few.txt").write_text("1\n2\n")
     message = refused(capsys, "new", "a.npy", "--ids", "few.txt")
-    assert message == "few.txt must have an id for each row of a.npy (got 2 ids for 300 rows): check both"
+    assert message == "few.txt must have one id per row of a.npy (got 2 ids for 300 rows): check both files"
     message = refused(capsys, "new", write_lines("b.jsonl"), "--ids", "few.txt")
-    assert message == "few.txt must have an id for each row of b.jsonl (got 2 ids for 300 or more rows): check both"
+    assert message == "few.txt must have one id per row of b.jsonl (got 2 ids for 300 or more rows): check both files"
     write_lines("c.jsonl", count=1)
     message = refused(capsys, "short", "c.jsonl", "--ids", "few.txt")   # told once the end is seen
-    assert message.endswith("row of c.jsonl (got 2 ids for 1 rows): check both; 1 vector in short: go on with --skip 1")
-    assert "--ids is for one SOURCE" in refused(capsys, "new", "a.npy", "a.npy", "--ids", "few.txt")
+    assert message.endswith("(got 2 ids for 1 rows): check both files; 1 vector in short: resume with --skip 1")
+    words = ["new", "a.npy", "a.npy", "--ids", "few.txt"]
+    assert "--ids replaces the ids of a single SOURCE (got 2 sources)" in refused(capsys, *words)
     assert not Path("new").exists()
 
 
@@ -167,18 +168,18 @@ def test_rows_are_replaced_and_deleted_and_their_space_given_back(capsys: Captur
     write_lines("b.jsonl", 290, 10, new=True)
     message = refused(capsys, "idx", "b.jsonl")
     assert message == (
-        "b.jsonl, rows 0 to 9: ids must be new (got 'd290', which is there): upsert replaces what is there; "
+        "b.jsonl, rows 0 to 9: ids must be new (got 'd290', which exists): use upsert to replace rows; "
         "300 vectors in idx"
     )
     assert "300 vectors" in run(capsys, "idx", "b.jsonl", "--upsert")
     assert held()["d290"][1] == {"n": 290, "new": True}
     assert "298 vectors" in run(capsys, "idx", "--delete", "d0", "d5")
     assert "d5" not in held()
-    assert "every id must be in the index (got 'd5')" in refused(capsys, "idx", "--delete", "d1", "d5")
+    assert "the index has no such id (got 'd5')" in refused(capsys, "idx", "--delete", "d1", "d5")
     before = json.loads(run(capsys, "idx", "--json"))
     after = json.loads(run(capsys, "idx", "--compact", "--json"))
     assert (before["segments"], after["segments"], after["count"]) == (2, 1, 298)
-    assert "(1 deleted, every checksum matches)" in run(capsys, "idx", "--delete", "d9", "--verify")
+    assert "(1 deleted, all checksums match)" in run(capsys, "idx", "--delete", "d9", "--verify")
 
 
 def test_ids_of_the_command_line_are_of_the_kind_of_the_index(capsys: Capture) -> None:
@@ -191,14 +192,14 @@ def test_ids_of_the_command_line_are_of_the_kind_of_the_index(capsys: Capture) -
 def test_guides_are_built_and_told(capsys: Capture) -> None:
     pytest.importorskip("numba")
     run(capsys, "idx", "a.npy")
-    assert "; sketch, partition at 16" in run(capsys, "idx", "--sketch", "--partition", "16")
+    assert "; sketch, partition (IVF) at 16" in run(capsys, "idx", "--sketch", "--partition", "16")
     assert json.loads(run(capsys, "idx", "--build", "--json"))["guides"] == {"sketch": None, "partition": 16}
     told = run(capsys, "idx", "a.npy").splitlines()
-    assert told[-1] == "  300 vectors without these: matryo index idx --compact"
+    assert told[-1] == "  300 vectors without these guides: matryo index idx --compact"
     assert json.loads(run(capsys, "idx", "--compact", "--json"))["unguided"] == 0
     assert run(capsys, "at-once", "a.npy", "--sketch").splitlines()[1].endswith("ids are integers; sketch")
-    assert "a plan's dims must be among those of the nesting" in refused(capsys, "idx", "--partition", "7")
-    assert "--partition must name a dim" in refused(capsys, "idx", "--partition", "-3")
+    assert "must be dims of the index" in refused(capsys, "idx", "--partition", "7")
+    assert "--partition must be a dim" in refused(capsys, "idx", "--partition", "-3")
 
 
 # ── what is refused ───────────────────────────────────────────────────────────────────────────────────────────
@@ -209,7 +210,7 @@ def test_a_bad_row_in_the_middle_loses_nothing_before_it(capsys: Capture) -> Non
     Path("b.jsonl").write_text("\n".join([*lines[:2], '{"id": "d2", "vec', *lines[3:]]))
     message = refused(capsys, "idx", "b.jsonl")
     assert message.startswith("b.jsonl, line 3: a line must be JSON (got Unterminated string")
-    assert message.endswith(": mend or drop that line; 2 vectors in idx: go on with --skip 2")
+    assert message.endswith(": fix or drop that line; 2 vectors in idx: resume with --skip 2")
     assert list(held()) == ["d0", "d1"]
     assert refused(capsys, "idx", "b.jsonl", "--skip", 2) == message   # nothing was lost or added
     run(capsys, "idx", "a.jsonl", "--skip", 2)
@@ -223,17 +224,17 @@ def test_where_to_go_on_among_several_files(capsys: Capture) -> None:
     np.save("c.npy", vectors)
     message = refused(capsys, "idx", "a.npy", "b.npy", "c.npy", "--batch", 50)
     assert message == (
-        "b.npy, row 119: a vector must be of finite numbers (got nan at 3): drop that row, or encode it again; "
-        "419 vectors in idx: go on with b.npy c.npy --skip 119"
+        "b.npy, row 119: a vector must have finite numbers (got nan at 3): drop that row, or encode it again; "
+        "419 vectors in idx: resume with b.npy c.npy --skip 119"
     )
     assert len(held()) == 419
     message = refused(capsys, "idx", "b.npy", "c.npy", "--skip", 120)
     assert "c.npy, row 0: " in message
-    assert message.endswith("598 vectors in idx: go on with --skip 299")   # all of b.npy
+    assert message.endswith("598 vectors in idx: resume with --skip 299")   # all of b.npy
     run(capsys, "idx", "b.npy", "--skip", 299)
     assert len(held()) == 598
     message = refused(capsys, "twice", write_lines("d.jsonl"), "d.jsonl")
-    assert message.endswith("300 vectors in twice: go on with d.jsonl")
+    assert message.endswith("300 vectors in twice: resume with d.jsonl")
     assert "c.npy, row 0" in refused(capsys, "new", "c.npy")
     assert not Path("new").exists()
 
@@ -241,7 +242,7 @@ def test_where_to_go_on_among_several_files(capsys: Capture) -> None:
 def test_sources_that_do_not_fit(capsys: Capture) -> None:
     np.save("wide.npy", np.ones((2, 32)))
     message = refused(capsys, "idx", "a.npy", "wide.npy")
-    assert message == "all vectors must have the 20 dims of a.npy (got 32 in wide.npy): encode every row with one model"
+    assert message.startswith("all vectors must have the 20 dims of a.npy (got 32 in wide.npy): encode every row with")
     assert not Path("idx").exists()
     run(capsys, "idx", "a.npy")
     assert "the vectors of idx have 20 dims (got 32 in wide.npy)" in refused(capsys, "idx", "wide.npy")
@@ -259,17 +260,17 @@ def test_sources_that_do_not_fit(capsys: Capture) -> None:
 
 def test_folders_that_hold_no_index(capsys: Capture) -> None:
     assert refused(capsys, "idx") == (
-        "there is no index to describe or change (got idx): check the path, or name a SOURCE to make one of"
+        "there is no index to describe or change (got idx): check the path, or create an index: matryo index idx SOURCE"
     )
     assert "there is no index" in refused(capsys, "idx", "--compact")
     Path("full").mkdir()
     Path("full/notes.txt").write_text("mine")
     assert "a.npy" in refused(capsys, "a.npy", "a.npy")   # a file, where a folder must be
-    assert "full must be free for an index (got notes.txt)" in refused(capsys, "full", "a.npy")
+    assert "full must be empty for a new index (got notes.txt)" in refused(capsys, "full", "a.npy")
     Path("bad").mkdir()
     Path("bad/index.sqlite").write_bytes(b"no database at all" * 100)
     assert "index.sqlite is damaged" in refused(capsys, "bad")
-    assert "which is not there" in refused(capsys, "idx", "nothing.txt")
+    assert "which does not exist" in refused(capsys, "idx", "nothing.txt")
     assert "must be a readable npy file" in refused(capsys, "idx", "nothing.npy")
     assert "none after --skip 300" in refused(capsys, "idx", "a.npy", "--skip", 300)
     assert "skip must be 0 or more" in refused(capsys, "idx", "a.npy", "--skip", -1)
@@ -298,11 +299,11 @@ def test_a_flipped_byte_is_named(capsys: Capture) -> None:
 def test_options_that_would_be_idle(capsys: Capture) -> None:
     run(capsys, "idx", "a.npy")
     for words in (["--upsert"], ["--skip", 3], ["--dims", "8,20"], ["--payload", "n"], ["--format", "npy"]):
-        assert f"{words[0]} says how rows are added (got no SOURCE)" in refused(capsys, "idx", *words)
+        assert f"{words[0]} applies to a SOURCE (got no SOURCE)" in refused(capsys, "idx", *words)
     with pytest.raises(SystemExit) as stop:
         main(["index", "idx", "--upsert", "a.npy"])
     assert stop.value.code == 2
-    assert "unrecognized argument a.npy: paths stand side by side" in capsys.readouterr().err
+    assert "unrecognized argument a.npy: put all paths together" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["index", "idx", "a.npy", "--metrics", "ip"])
     assert "unrecognized argument --metrics: did you mean --metric?" in capsys.readouterr().err
@@ -339,7 +340,7 @@ def test_an_interrupt_leaves_what_was_added_and_says_how_to_go_on() -> None:
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
         told = process.stderr.read().decode() if process.wait(60) == 130 else ""
-    assert told == "matryo: interrupted; 200 vectors in idx: go on with --skip 200\n"
+    assert told == "matryo: interrupted; 200 vectors in idx: resume with --skip 200\n"
     assert list(held()) == [f"d{row}" for row in range(200)]
     again = subprocess.run([*words, "--skip", "200"], input=b"".join(lines), capture_output=True, check=False)
     assert again.returncode == 0, again.stderr
@@ -353,7 +354,7 @@ def test_an_interrupt_after_the_last_row_says_so(capsys: Capture, monkeypatch: p
     with monkeypatch.context() as patch:
         patch.setattr(Index, "compact", stopped)
         assert main(["index", "idx", "a.npy", "--sketch"]) == 130
-    told = "300 vectors in idx, all of them: go on with --compact --build and no SOURCE"
+    told = "all 300 vectors are in idx: to resume, run matryo index idx --compact --build"
     assert capsys.readouterr().err == f"matryo: interrupted; {told}\n"
     assert "300 vectors" in run(capsys, "idx", "--compact")
 

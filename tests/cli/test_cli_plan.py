@@ -47,8 +47,8 @@ def test_a_plan_is_chosen_and_searched_by(capsys: Capture) -> None:
     assert plan.bytes(COUNT) < Plan.single(DIM).bytes(COUNT)
     assert printed.splitlines()[0].split()[:2] == ["plan", "recall"]
     assert "recall@5 ≥ 90% on new queries, with 95% confidence" in printed
-    assert "faster plans may be had after: matryo index idx --build" in printed
-    assert printed.splitlines()[-1] == "plan in plan.json: matryo search idx QUERIES --plan plan.json"
+    assert "guides allow faster plans: matryo index idx --build" in printed
+    assert printed.splitlines()[-1] == "wrote the plan to plan.json: matryo search idx QUERIES --plan plan.json"
     with Index.open("idx") as index:
         exact, quick = index.search(QUERIES, 5).ids, index.search(QUERIES, 5, plan).ids
     assert main(["search", "idx", "q.npy", "--plan", "plan.json", "-k", "5", "--json"]) == 0
@@ -67,7 +67,7 @@ def test_rows_stand_in_for_queries_and_all_is_told_as_json(capsys: Capture) -> N
 def test_the_frontier_is_drawn(capsys: Capture) -> None:
     pytest.importorskip("matplotlib")
     printed = run(capsys, "--queries", "q.npy", "--recall", 0.9, "-k", 5, "--figure", "frontier.svg")
-    assert printed.splitlines()[-1] == "drawn in frontier.svg"
+    assert printed.splitlines()[-1] == "wrote the figure to frontier.svg"
     assert Path("frontier.svg").read_text().startswith("<?xml")
 
 
@@ -77,7 +77,7 @@ def test_a_budget_that_buys_nothing(capsys: Capture) -> None:
     printed = capsys.readouterr()
     assert "no plan within 10 bytes per query reaches recall@5 ≥ 90%" in printed.out
     assert printed.err == (
-        "matryo: error: no plan that holds is within the budget (got 10.0): raise it, or ask for less\n"
+        "matryo: error: no plan within the budget reaches the recall (got 10.0): raise --budget or lower --recall\n"
     )
     assert not Path("plan.json").exists()
 
@@ -85,9 +85,9 @@ def test_a_budget_that_buys_nothing(capsys: Capture) -> None:
 def test_what_cannot_be_planned(capsys: Capture) -> None:
     assert "recall must be between 0 and 1 (got 1.5): write 1.5 % as 0.015" in refused(capsys, "idx", "--recall", 1.5)
     assert "k must be an integer" in refused(capsys, "idx", "-k", 0)
-    assert "an index must have a file" in refused(capsys, "none")
+    assert "there is no index in this folder" in refused(capsys, "none")
     assert "--figure must end in .svg or .png" in refused(capsys, "idx", "--figure", "a.pdf")
-    assert "--format says how queries are read (got no --queries)" in refused(capsys, "idx", "--format", "npy")
-    assert "recall=0.99 with 95% confidence needs at least 418 queries (got 120)" in refused(capsys, "idx", "--queries", "q.npy", "--quiet")
+    assert "--format applies to --queries (got no --queries)" in refused(capsys, "idx", "--format", "npy")
+    assert "needs at least 418 queries (got 120)" in refused(capsys, "idx", "--queries", "q.npy", "--quiet")
     np.save("wide.npy", np.ones((2, 40)))
     assert "must have the 32 dims of idx (got 40 in wide.npy)" in refused(capsys, "idx", "--queries", "wide.npy")

@@ -133,7 +133,7 @@ def test_rows_of_the_index_ask_and_do_not_find_themselves(capsys: Capture, index
     assert found(capsys, "--like", "d7", "-k", 3, "--where", json.dumps(late)) == (
         index.search(VECTORS[7], 3, where=late).ids.tolist()
     )
-    assert "every id must be in the index (got 'x')" in refused(capsys, "idx", "--like", "d7", "x")
+    assert "the index has no such id (got 'x')" in refused(capsys, "idx", "--like", "d7", "x")
     with Index.create("numbers", nesting=Nesting([DIM])) as numbers:
         numbers.add(VECTORS)
     assert json.loads(run(capsys, "numbers", "--like", "7", "--json", "-k", 1))["query"] == 7
@@ -160,14 +160,14 @@ def test_queries_with_ids_and_from_a_pipe(capsys: Capture, monkeypatch: pytest.M
 
 def test_hits_in_files(capsys: Capture, index: Index) -> None:
     hits = index.search(QUERIES, 5)
-    assert run(capsys, "idx", "q.npy", "-k", 5, "--out", "hits.npz") == "hits of 3 queries in hits.npz\n"
+    assert run(capsys, "idx", "q.npy", "-k", 5, "--out", "hits.npz") == "wrote the hits of 3 queries to hits.npz\n"
     with np.load("hits.npz", allow_pickle=False) as file:
         assert file["queries"].tolist() == [0, 1, 2]
         assert file["ids"].tolist() == hits.ids.tolist()
         np.testing.assert_array_equal(file["scores"], hits.scores)
     run(capsys, "idx", "q.npy", "-k", 5, "--out", "hits.jsonl")
     assert Path("hits.jsonl").read_text() == run(capsys, "idx", "q.npy", "-k", 5, "--json")
-    assert "hits of 1 query in" in run(capsys, "idx", "--like", "d3", "--out", "one.npz")
+    assert "wrote the hits of 1 query to" in run(capsys, "idx", "--like", "d3", "--out", "one.npz")
     before = Path("hits.npz").read_bytes()
     assert "k must be" in refused(capsys, "idx", "q.npy", "-k", 0, "--out", "hits.npz")
     assert Path("hits.npz").read_bytes() == before
@@ -176,11 +176,11 @@ def test_hits_in_files(capsys: Capture, index: Index) -> None:
 def test_what_cannot_be_asked(capsys: Capture) -> None:
     assert "k must be an integer of at least 1 (got 0)" in refused(capsys, "idx", "q.npy", "-k", 0)
     assert "k must be an integer of at least 1 (got 0)" in refused(capsys, "idx", "--like", "d1", "-k", 0)
-    assert "an index must have a file" in refused(capsys, "none", "q.npy")
+    assert "there is no index in this folder" in refused(capsys, "none", "q.npy")
     np.save("wide.npy", np.ones((2, 40)))
     assert "queries must have the 32 dims of idx (got 40 in wide.npy)" in refused(capsys, "idx", "wide.npy")
     np.save("zero.npy", np.zeros((2, DIM)))
-    assert "a query must not be zero" in refused(capsys, "idx", "zero.npy")
+    assert "a query must not be all zeros" in refused(capsys, "idx", "zero.npy")
     assert "must be a readable npy file" in refused(capsys, "idx", "none.npy")
     assert "must be dims of the index: 8, 16, 32 (got 12)" in refused(capsys, "idx", "q.npy", "--dims", "12,32")
     assert "--dims must list dims" in refused(capsys, "idx", "q.npy", "--dims", "32,8")
@@ -190,7 +190,7 @@ def test_what_cannot_be_asked(capsys: Capture) -> None:
     for words in (["8,32", "--keep", "5"], ["8,16,32", "--keep", "20,5"], ["8,32", "--keep", "5", "--funnel"]):
         assert "keep must be at least k (got keep=5, k=10)" in refused(capsys, "idx", "q.npy", "--dims", *words)
     assert "(got 2 for 2 dims)" in refused(capsys, "idx", "q.npy", "--dims", "8,32", "--keep", "50,20")
-    assert "a funnel has a short dim" in refused(capsys, "idx", "q.npy", "--dims", "8,16,32", "--funnel")
+    assert "a funnel needs a short dim" in refused(capsys, "idx", "q.npy", "--dims", "8,16,32", "--funnel")
     for option, value, guide in (("--probe", 0.1, "partition"), ("--ef", 200, "graph")):
         told = refused(capsys, "idx", "q.npy", "--dims", "8,32", option, value)
         assert f"a plan with {option[2:]} needs an index with a {guide}" in told
@@ -198,12 +198,12 @@ def test_what_cannot_be_asked(capsys: Capture) -> None:
 
 def test_options_that_contradict_each_other(capsys: Capture) -> None:
     for words, told in [
-        ([], "either QUERIES or --like must say what to look for (got neither)"),
-        (["q.npy", "--like", "d1"], "(got both): name one of them"),
+        ([], "pass either QUERIES or --like (got neither)"),
+        (["q.npy", "--like", "d1"], "(got both): for example --like ID"),
         (["q.npy", "--out", "hits.csv"], "--out must end in .npz or .jsonl (got hits.csv)"),
-        (["q.npy", "--out", "hits.npz", "--json"], "hits go to one place"),
-        (["q.npy", "--exact", "--dims", "8,32"], "--exact has no plan (got --dims): drop one"),
-        (["q.npy", "--plan", "p.json", "--keep", "5"], "--plan brings its stages with it (got --keep): drop one"),
-        (["q.npy", "--keep", "5", "--funnel"], "a plan needs its dims (got --keep --funnel): say for example"),
+        (["q.npy", "--out", "hits.npz", "--json"], "hits are either written or printed"),
+        (["q.npy", "--exact", "--dims", "8,32"], "--exact takes no plan (got --dims): drop one"),
+        (["q.npy", "--plan", "p.json", "--keep", "5"], "--plan already has stages (got --keep): drop one"),
+        (["q.npy", "--keep", "5", "--funnel"], "a plan needs --dims (got --keep --funnel): for example"),
     ]:
         assert told in refused(capsys, "idx", *words)

@@ -143,7 +143,7 @@ def test_an_index_is_a_source(tmp_path: Path) -> None:
 
 def test_folders_that_are_no_embeddings_are_told_what_to_give(tmp_path: Path) -> None:
     EmbeddingSet.write(tmp_path / "run" / "embeddings" / "val", VECTORS)
-    cure = re.escape(f"name the split: {tmp_path / 'run' / 'embeddings' / 'val'}")
+    cure = re.escape(f"specify the split: {tmp_path / 'run' / 'embeddings' / 'val'}")
     for folder in (tmp_path / "run", tmp_path / "run" / "embeddings"):
         with pytest.raises(EmbeddingsError, match=cure):
             open_source(folder)
@@ -176,18 +176,18 @@ GOOD = {"id": 1, "vector": [1.0, 2.0]}
     [
         ('{"id": 3, "vec', "a line must be JSON (got Unterminated string"),
         ("[1, 2]", "a line must be a JSON object (got [1, 2]): for example {"),
-        ({"id": 3, "vec": [1, 2]}, 'must have the key "vector" or "embedding" (got id, vec): say which it is'),
+        ({"id": 3, "vec": [1, 2]}, 'must have the key "vector" or "embedding" (got id, vec): specify the key'),
         ({"id": 3, "vector": "1, 2"}, "a vector must be a list of numbers (got '1, 2')"),
         ({"id": 3, "vector": ["1", "2"]}, "a vector must be a list of numbers (got ['1', '2'])"),
         ({"id": 3, "vector": [[1, 2]]}, "a vector must be a list of numbers"),
         ({"id": 3, "vector": [1, [2]]}, "a vector must be a list of numbers"),
         ({"id": 3, "vector": [1, None]}, "a vector must be a list of numbers"),
         ({"id": 3, "vector": []}, "a vector must be a list of numbers (got [])"),
-        ({"id": 3, "vector": [1, 2, 3]}, "a vector must have 2 numbers, as the first one has (got 3): encode"),
-        ('{"id": 3, "vector": [1, NaN]}', "numbers that are finite in float32 (got nan at 1): drop that line"),
-        ({"id": 3, "vector": [1e39, 1]}, "numbers that are finite in float32 (got inf at 0)"),
-        ({"vector": [1, 2]}, "an id must be an integer, as the first one is (got none): give all of one kind"),
-        ({"id": "3", "vector": [1, 2]}, "an id must be an integer, as the first one is (got '3')"),
+        ({"id": 3, "vector": [1, 2, 3]}, "a vector must have 2 numbers, like the first one (got 3): encode"),
+        ('{"id": 3, "vector": [1, NaN]}', "finite numbers in float32 (got nan at 1): drop that line"),
+        ({"id": 3, "vector": [1e39, 1]}, "finite numbers in float32 (got inf at 0)"),
+        ({"vector": [1, 2]}, "an id must be an integer, like the first one (got none): use one type of id"),
+        ({"id": "3", "vector": [1, 2]}, "an id must be an integer, like the first one (got '3')"),
         ({"id": 1.5, "vector": [1, 2]}, "an id must be an integer or a string (got 1.5): convert it"),
         ({"id": True, "vector": [1, 2]}, "an id must be an integer or a string (got True)"),
         ({"id": 3, "vector": [1, 2], "payload": "x"}, "a payload must be an object (got 'x'): wrap it"),
@@ -205,7 +205,7 @@ def test_a_bad_line_is_named_after_those_before_it(tmp_path: Path, line: Any, to
 
 def test_what_must_not_be_named_is_refused(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl", [{"vector": [1, 2]}, {"id": 1, "vector": [1, 2]}])
-    assert "an id must be left out, as the first one is (got 1)" in failing(open_source(path))[1]
+    assert "an id must be absent, as in the first row (got 1)" in failing(open_source(path))[1]
     with pytest.raises(InputError, match='line 1: a line must have the key "key"'):
         open_source(path, id_column="key")
     with pytest.raises(InputError, match='line 1: a line must have the key "v"'):
@@ -258,10 +258,10 @@ def test_tensors_of_a_fixed_shape_are_vectors(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda rows: rows["vector"].__setitem__(9, [1.0, 2.0]), "a vector must have 6 numbers, as the first one has"),
-        (lambda rows: rows["vector"].__setitem__(9, None), "a vector must have 6 numbers, as the first one has"),
-        (lambda rows: rows["vector"][9].__setitem__(2, None), "a vector must be of finite numbers (got nan at 2)"),
-        (lambda rows: rows["vector"][9].__setitem__(5, np.inf), "a vector must be of finite numbers (got inf at 5)"),
+        (lambda rows: rows["vector"].__setitem__(9, [1.0, 2.0]), "a vector must have 6 numbers, like the first one"),
+        (lambda rows: rows["vector"].__setitem__(9, None), "a vector must have 6 numbers, like the first one"),
+        (lambda rows: rows["vector"][9].__setitem__(2, None), "a vector must have finite numbers (got nan at 2)"),
+        (lambda rows: rows["vector"][9].__setitem__(5, np.inf), "a vector must have finite numbers (got inf at 5)"),
         (lambda rows: rows["id"].__setitem__(9, None), "every row must have an id (got id: null): fill it in"),
         (lambda rows: rows["year"].__setitem__(9, np.nan), "a payload must have finite numbers (got year: nan): write"),
     ],
@@ -286,7 +286,7 @@ def test_the_first_of_several_bad_rows_is_named(tmp_path: Path) -> None:
     assert (count, "row 8: every row must have an id" in message) == (8, True)
     rows["vector"][5] = [np.nan] * DIM
     count, message = failing(open_source(write_table(tmp_path / "b.parquet", "parquet", rows, rows=50)), rows=100)
-    assert (count, "row 5: a vector must be of finite numbers" in message) == (5, True)
+    assert (count, "row 5: a vector must have finite numbers" in message) == (5, True)
 
 
 def test_columns_that_cannot_be_used_are_named(tmp_path: Path) -> None:
@@ -300,10 +300,10 @@ def test_columns_that_cannot_be_used_are_named(tmp_path: Path) -> None:
 
     both = {"a": [[1.0]], "b": [[2.0]]}
     rule = "must have one column of lists of numbers"
-    assert refused(both) == f" {rule} (got a, b among a, b): say which: --vector-column NAME"
-    assert "(got none among x): write one: list<float>" in refused({"x": [1.0]})
+    assert refused(both) == f" {rule} (got a, b among a, b): specify one: --vector-column NAME"
+    assert "(got none among x): write list<float>" in refused({"x": [1.0]})
     assert "(got x of double)" in refused({"x": [1.0], "vector": [[1.0]]}, vector_column="x")
-    assert "must have the column z (got a, b): name one of these" in refused(both, vector_column="z")
+    assert "has no column z (got a, b): use one of these names" in refused(both, vector_column="z")
     assert "must have the column z" in refused(both, vector_column="a", payload_columns=["z"])
     real = refused({"id": [1.5], "vector": [[1.0]]})
     assert ": the id column must have integers or strings (got id of double)" in real
@@ -362,7 +362,7 @@ def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.
 
 def test_arrays_that_are_no_vectors(tmp_path: Path) -> None:
     for array, told in [
-        (np.zeros(3), r"two-dimensional array of real numbers, one row a vector \(got shape \(3,\), float64\): stack"),
+        (np.zeros(3), r"two-dimensional array of real numbers, one row per vector \(got shape \(3,\), float64\): stack"),
         (np.zeros((2, 2), bool), r"\(got shape \(2, 2\), bool\)"),
         (np.zeros((0, 4)), r"must hold a vector \(got shape \(0, 4\)\)"),
         (np.zeros((4, 0)), r"must hold a vector"),
@@ -381,23 +381,23 @@ def test_arrays_that_are_no_vectors(tmp_path: Path) -> None:
     np.save(tmp_path / "n.npy", vectors)
     assert failing(open_source(tmp_path / "n.npy"), rows=4) == (
         9,
-        f"{tmp_path / 'n.npy'}, row 9: a vector must be of finite numbers (got nan at 3): "
+        f"{tmp_path / 'n.npy'}, row 9: a vector must have finite numbers (got nan at 3): "
         "drop that row, or encode it again",
     )
 
 
 def test_names_that_tell_no_format(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.txt", [GOOD])
-    with pytest.raises(InputError, match=r"a file that ends in \.npy, \.jsonl, .* say its format"):
+    with pytest.raises(InputError, match=r"a file that ends in \.npy, \.jsonl, .* specify --format"):
         open_source(path)
     assert open_source(path, format="jsonl").dim == 2
-    with pytest.raises(InputError, match=r"which is not there\): check the path"):
+    with pytest.raises(InputError, match=r"which does not exist\): check the path"):
         open_source(tmp_path / "b.txt")
-    with pytest.raises(InputError, match=r"a format must be one of npy, jsonl, .* \(got 'csv'\)"):
-        open_source(path, format="csv")   # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"has no columns to name \(got v\)"):
+    with pytest.raises(InputError, match=r"format must be one of npy, jsonl, .* \(got 'xlsx'\)"):
+        open_source(path, format="xlsx")   # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"has no named columns \(got v\)"):
         open_source(write(tmp_path, "npy"), vector_column="v")
-    for how, told in (({"rows": 0}, "a batch must have a row"), ({"skip": -1}, "must be 0 or more")):
+    for how, told in (({"rows": 0}, "a batch must have at least one row"), ({"skip": -1}, "must be 0 or more")):
         assert told in failing(open_source(path, format="jsonl"), **how)[1]
 
 
@@ -426,15 +426,15 @@ def test_standard_input_is_read_once(
     vectors, ids, _ = gathered(source, rows=4, skip=skip)
     np.testing.assert_array_equal(vectors, VECTORS[skip:])
     assert ids == (IDS[skip:] if kind == "jsonl" else [])
-    assert "standard input can be read once" in failing(source)[1]
+    assert "standard input can be read only once" in failing(source)[1]
 
 
 def test_standard_input_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     pipe(monkeypatch, b"\n\n" + json.dumps(GOOD).encode() + b"\nx")
     assert failing(open_source("-")) == (1, "standard input, line 4: a line must be JSON (got Expecting value, "
-                                         "column 1): mend or drop that line")  # fmt: skip
+                                         "column 1): fix or drop that line")  # fmt: skip
     for data, told in [
-        (b"", "standard input must hold a vector (got no line): give one a line"),
+        (b"", "standard input must hold a vector (got no line): write one object per line"),
         (b"\n \n", "standard input must hold a vector"),
         (b"x", "standard input, line 1: a line must be JSON"),
         (npy(VECTORS)[:20], "standard input must be a readable npy file"),

@@ -1,8 +1,8 @@
-"""Choose the plan of a search: the cheapest that finds what exact search finds, as often as you name.
+"""Choose a search plan: the cheapest plan that reaches the recall you ask for.
 
-Plans of many dims, keeps and first stages are tried on held-out queries; the chosen one keeps the recall on queries
-it did not see, with the --confidence you ask for. Without --queries, rows of the index stand in for them: give real
-ones if you can. `matryo search FOLDER QUERIES --plan FILE` searches by the plan that --out writes.
+The planner tries plans with many dims, shortlist lengths and first stages, and tests them on held-out queries. The
+chosen plan reaches --recall on new queries with --confidence. Without --queries, rows of the index are used as queries;
+real queries are better. `matryo search FOLDER QUERIES --plan FILE` uses the plan that --out writes.
 """
 
 from __future__ import annotations
@@ -24,52 +24,57 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """FOLDER, what is asked of the plan, and where it goes."""
+    """FOLDER, the target of the plan, and the output."""
     from matryo.cli.reading import add_source_arguments
 
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="an index")
-    parser.add_argument("--queries", metavar="SOURCE", help="queries like those to come; - is standard input")
+    parser.add_argument("--queries", metavar="SOURCE", help="a sample of real queries; - is standard input")
     parser.add_argument("--recall", type=float, default=0.99, metavar="X",
-                        help="the share of exact search's hits to find [0.99]")  # fmt: skip
-    parser.add_argument("-k", type=int, default=10, metavar="K", help="how many hits a query [10]")
+                        help="the share of the hits of exact search to find [0.99]")  # fmt: skip
+    parser.add_argument("-k", type=int, default=10, metavar="K", help="hits per query [10]")
     parser.add_argument("--cost", choices=["latency", "bytes", "mflops"], default="latency",
-                        help="what is to be little: milliseconds on one thread, bytes or MFLOPs [latency]")  # fmt: skip
-    parser.add_argument("--budget", type=float, metavar="X", help="the most of it that a query may cost")
+                        help="cost to minimise: milliseconds on one thread, bytes or MFLOPs [latency]")  # fmt: skip
+    parser.add_argument("--budget", type=float, metavar="X", help="the maximum cost per query")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the plan as JSON, for matryo search --plan")
     parser.add_argument("--figure", type=Path, metavar="FILE", help="draw recall against cost: FILE.svg or FILE.png")
-    parser.add_argument("--confidence", type=float, default=0.95, metavar="X", help="how surely [0.95]")
+    parser.add_argument("--confidence", type=float, default=0.95, metavar="X", help="confidence of the recall [0.95]")
     add_source_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="print the frontier as a JSON object, and no table")
+    parser.add_argument("--json", action="store_true", help="print the frontier as a JSON object instead of a table")
+    parser.add_argument("--force", action="store_true", help="overwrite --out and --figure, whatever they hold")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Plan, print the frontier, write what was asked for."""
+    """Choose a plan, print the frontier, and write --out and --figure."""
     from matryo.errors import InputError
-    from matryo.files import write_json
+    from matryo.files import check_may_write, write_json
     from matryo.retrieve import Index
-    from matryo.retrieve.plan.picture import save
+    from matryo.retrieve.plan.picture import is_picture, save
 
     if args.figure is not None and args.figure.suffix not in (".svg", ".png"):
-        raise InputError("--figure must end in .svg or .png", got=args.figure.name, cure="that says how it is drawn")
+        raise InputError("--figure must end in .svg or .png", got=args.figure.name, cure="change the suffix")
+    for path, is_ours in ((args.out, _is_plan), (args.figure, is_picture)):
+        if path is not None:
+            check_may_write(path, force=args.force, is_ours=is_ours)
     with Index.open(args.folder) as index:
         choice = index.plan(
             recall=args.recall, k=args.k, queries=_queries(args, index), cost=args.cost,
             budget=args.budget, confidence=args.confidence, progress=not args.quiet,
         )  # fmt: skip
-        bare = not index.store.wanted()
-    wrote = [f"faster plans may be had after: matryo index {args.folder} --build"] if bare and not args.json else []
+        has_guides = bool(index.store.wanted())
+    notes = [] if has_guides or args.json else [f"guides allow faster plans: matryo index {args.folder} --build"]
     if args.figure is not None:
         save(choice, args.figure)
-        wrote += [f"drawn in {args.figure}"]
+        notes += [f"wrote the figure to {args.figure}"]
     if args.out is not None and choice.plan is not None:
         write_json(args.out, choice.plan.to_dict())
-        wrote += [f"plan in {args.out}: matryo search {args.folder} QUERIES --plan {args.out}"]
+        notes += [f"wrote the plan to {args.out}: matryo search {args.folder} QUERIES --plan {args.out}"]
     print(json.dumps(choice.to_figures(), ensure_ascii=False) if args.json else choice)
-    if wrote:
-        print("\n".join(wrote), file=sys.stderr if args.json else sys.stdout)
+    if notes:
+        print("\n".join(notes), file=sys.stderr if args.json else sys.stdout)
     if choice.plan is None:
-        raise InputError("no plan that holds is within the budget", got=args.budget, cure="raise it, or ask for less")
+        cure = "raise --budget or lower --recall"
+        raise InputError("no plan within the budget reaches the recall", got=args.budget, cure=cure)
 
 
 def _queries(args: argparse.Namespace, index: Index) -> Array | None:
@@ -82,6 +87,18 @@ def _queries(args: argparse.Namespace, index: Index) -> Array | None:
         return np.concatenate([batch.vectors for batch in open_queries(args, index).batches()])
     for name in ("format", "id_column", "vector_column"):
         if getattr(args, name) is not None:
-            rule = f"--{name.replace('_', '-')} says how queries are read"
-            raise InputError(rule, got="no --queries", cure="drop it, or give some")
+            rule = f"--{name.replace('_', '-')} applies to --queries"
+            raise InputError(rule, got="no --queries", cure="pass --queries SOURCE")
     return None
+
+
+def _is_plan(path: Path) -> bool:
+    """Whether ``path`` is a plan that an earlier run wrote."""
+    from matryo.errors import InputError
+    from matryo.retrieve.plan.choice import as_plan
+
+    try:
+        as_plan(path)
+    except InputError:
+        return False
+    return True

@@ -1,4 +1,4 @@
-"""What the verbs that read vectors share: how a SOURCE is named and opened, queries that fit, ids as they are typed."""
+"""Shared by the verbs that read vectors: the options of a SOURCE, opening sources and queries, and parsing ids."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ __all__ = ["add_source_arguments", "open_queries", "open_sources", "parse_ids"]
 
 
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:
-    """How to read a SOURCE, for every verb that reads one."""
+    """Add the options that say how a SOURCE is read."""
     group = parser.add_argument_group("reading files")
-    group.add_argument("--format", choices=["npy", "jsonl", "parquet", "arrow", "embeddings", "index"],
-                       help="what a SOURCE is (default: as its name says)")  # fmt: skip
-    group.add_argument("--id-column", metavar="NAME", help="column or key of the ids [id, if there]")
-    group.add_argument("--vector-column", metavar="NAME", help="column or key of the vectors [vector or embedding]")
+    group.add_argument("--format", choices=["npy", "jsonl", "csv", "parquet", "arrow", "embeddings", "index"],
+                       help="format of SOURCE (default: by its name)")  # fmt: skip
+    group.add_argument("--id-column", metavar="NAME", help="column or key of the ids [id, if it exists]")
+    group.add_argument("--vector-column", metavar="NAME", help="column or key with lists of numbers [vector or "
+                       "embedding; in a CSV file else all columns of numbers]")
 
 
 def open_sources(
     args: argparse.Namespace, paths: Sequence[str], payload: Sequence[str] | None = ()
 ) -> list[Source]:
-    """The sources that were named, which must have one dim."""
+    """Open the sources, which must all have the same dim."""
     from matryo.errors import InputError
     from matryo.retrieve.sources import open_source
 
@@ -35,18 +36,18 @@ def open_sources(
                     payload_columns=payload)
         for path in paths
     ]  # fmt: skip
-    for one in sources:
-        if one.dim != sources[0].dim:
+    for source in sources:
+        if source.dim != sources[0].dim:
             raise InputError(
                 f"all vectors must have the {sources[0].dim} dims of {sources[0].name}",
-                got=f"{one.dim} in {one.name}",
-                cure="encode every row with one model",
+                got=f"{source.dim} in {source.name}",
+                cure="encode every row with the same model",
             )
     return sources
 
 
 def open_queries(args: argparse.Namespace, index: Index) -> Source:
-    """The source of the queries, which must fit the index."""
+    """Open the queries, which must have the dim of the index."""
     from matryo.errors import InputError
 
     [source] = open_sources(args, [args.queries])
@@ -60,7 +61,7 @@ def open_queries(args: argparse.Namespace, index: Index) -> Source:
 
 
 def parse_ids(index: Index, words: Sequence[str]) -> list[int] | list[str]:
-    """Words of a command line as ids of the kind that the index has."""
+    """Command-line words as ids of the type that the index has."""
     from matryo.errors import InputError
 
     if index.store.snapshot().text_ids:
@@ -70,5 +71,5 @@ def parse_ids(index: Index, words: Sequence[str]) -> list[int] | list[str]:
         try:
             ids.append(int(word))
         except ValueError:
-            raise InputError("the ids of this index are integers", got=repr(word), cure="check the ids") from None
+            raise InputError("the ids of this index are integers", got=repr(word), cure="pass an integer") from None
     return ids

@@ -1,8 +1,8 @@
-"""Search an index: the nearest vectors of each query, with their payloads.
+"""Search an index: print the nearest vectors of each query, with their payloads.
 
-QUERIES is what `matryo index` takes as a SOURCE; --like asks with a row of the index instead. The nearest at full dim
-are found, unless a plan says which dims are read and how many rows are kept: --plan FILE (of `matryo plan`), or --dims
-16,512 --keep 200 (a shortlist of 200 at 16 dims, ranked again at 512). --where takes payloads that match, as JSON:
+QUERIES is any SOURCE of `matryo index`; --like uses rows of the index as queries instead. By default the search is
+exact at full dim. A plan makes it faster: --plan FILE (from `matryo plan`), or --dims 16,512 --keep 200 (a shortlist of
+200 at 16 dims, re-ranked at 512). --where restricts the search to matching payloads, as JSON:
 '{"year": {"$gte": 2020}, "lang": "en"}'.
 """
 
@@ -22,55 +22,56 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "run"]
 
-_KEEP = 200   # the paper's shortlist
+_KEEP = 200   # the shortlist length of the paper
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """FOLDER, QUERIES, by which plan, among what, and where the hits go."""
+    """FOLDER, QUERIES, the plan, the filter and the output."""
     from matryo.cli.reading import add_source_arguments
 
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="an index")
-    parser.add_argument("queries", nargs="?", metavar="QUERIES", help="vectors that ask; - is standard input")
-    parser.add_argument("--like", nargs="+", metavar="ID", help="rows that ask; none finds itself")
-    parser.add_argument("-k", type=int, default=10, metavar="K", help="how many are found for each query [10]")
-    parser.add_argument("--where", metavar="JSON", help="search among payloads that match")
-    how = parser.add_argument_group("how to search (default: exactly, at full dim)")
-    how.add_argument("--plan", type=Path, metavar="FILE", help="the plan that `matryo plan --out` wrote")
-    how.add_argument("--dims", metavar="M,M,…", help="the dim of each stage; one is a search at that dim")
-    how.add_argument("--keep", metavar="K,K,…", help=f"what each stage but the last keeps [{_KEEP}, then half, …]")
-    how.add_argument("--funnel", action="store_true", help="halve what is kept while the dim doubles")
-    how.add_argument("--int8", action="store_true", help="the first stage reads the copies in 8 bits")
-    how.add_argument("--probe", type=float, metavar="X", help="the first stage reads this share of the rows: 0.05")
-    how.add_argument("--ef", type=int, metavar="N", help="the first stage walks a graph with N candidates at hand")
-    how.add_argument("--exact", action="store_true", help="the default, said aloud: no plan")
+    parser.add_argument("queries", nargs="?", metavar="QUERIES", help="query vectors; - is standard input")
+    parser.add_argument("--like", nargs="+", metavar="ID", help="use these rows as queries; a row does not find itself")
+    parser.add_argument("-k", type=int, default=10, metavar="K", help="hits per query [10]")
+    parser.add_argument("--where", metavar="JSON", help="search only among matching payloads")
+    how = parser.add_argument_group("plan (default: exact search at full dim)")
+    how.add_argument("--plan", type=Path, metavar="FILE", help="a plan that `matryo plan --out` wrote")
+    how.add_argument("--dims", metavar="M,M,…", help="the dim of each stage")
+    how.add_argument("--keep", metavar="K,K,…", help=f"shortlist of each stage but the last [{_KEEP}, then half, …]")
+    how.add_argument("--funnel", action="store_true", help="halve the shortlist while the dim doubles")
+    how.add_argument("--int8", action="store_true", help="the first stage reads the 8-bit copies")
+    how.add_argument("--probe", type=float, metavar="X", help="IVF: the first stage reads this share of the rows")
+    how.add_argument("--ef", type=int, metavar="N", help="HNSW: the first stage walks the graph with N candidates")
+    how.add_argument("--exact", action="store_true", help="exact search (the default)")
     add_source_arguments(parser)
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads that share the queries [1]")
-    parser.add_argument("--json", action="store_true", help="print a JSON object for each query, and no table")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per query instead of tables")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the hits to FILE.npz or FILE.jsonl")
+    parser.add_argument("--force", action="store_true", help="overwrite --out, whatever it holds")
 
 
 class _Answer(NamedTuple):
-    """What was found for some queries."""
+    """The hits of a batch of queries."""
 
     queries: Sequence[int | str]
-    """Their ids, or numbers."""
+    """The ids or numbers of the queries."""
     hits: Hits
 
 
 def run(args: argparse.Namespace) -> None:
-    """Search, and print or write what was found."""
+    """Search, and print or write the hits."""
     from matryo.retrieve import Index
 
     _check_options(args)
     with Index.open(args.folder) as index:
         plan = _plan(args)
         where = _where(args.where)
-        found = _like(args, index, plan, where) if args.like else _ask(args, index, plan, where)
+        answers = _like(args, index, plan, where) if args.like else _search(args, index, plan, where)
         if args.out is not None:
-            count = _write(args.out, index, found)
-            print(f"hits of {count:,} quer{'y' if count == 1 else 'ies'} in {args.out}")
+            count = _write(args.out, index, answers)
+            print(f"wrote the hits of {count:,} quer{'y' if count == 1 else 'ies'} to {args.out}")
             return
-        for number, (query, hits) in enumerate(_told(index, found)):
+        for number, (query, hits) in enumerate(_with_payloads(index, answers)):
             if args.json:
                 print(json.dumps({"query": query, "hits": hits}, ensure_ascii=False))
             else:
@@ -78,37 +79,41 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _check_options(args: argparse.Namespace) -> None:
-    """Raise where nobody asks, or one option would silently make another idle."""
+    """Refuse missing queries, contradictory options and an output that may not be replaced."""
     from matryo.errors import InputError
+    from matryo.files import check_may_write
 
     if (args.queries is None) == (args.like is None):
         got = "neither" if args.queries is None else "both"
-        raise InputError("either QUERIES or --like must say what to look for", got=got, cure="name one of them")
+        raise InputError("pass either QUERIES or --like", got=got, cure="for example --like ID")
     if args.out is not None and args.out.suffix not in (".npz", ".jsonl"):
-        raise InputError("--out must end in .npz or .jsonl", got=args.out.name, cure="that says how it is written")
+        raise InputError("--out must end in .npz or .jsonl", got=args.out.name, cure="change the suffix")
     if args.out is not None and args.json:
-        raise InputError("hits go to one place", got="--out and --json", cure="drop one")
+        raise InputError("hits are either written or printed", got="--out and --json", cure="drop one")
+    if args.out is not None:
+        check_may_write(args.out, force=args.force, is_ours=_holds_hits)
     stages = ("dims", "keep", "funnel", "int8", "probe", "ef")
     for option, idle, rule in (
-        ("exact", ("plan", *stages), "--exact has no plan"),
-        ("plan", stages, "--plan brings its stages with it"),
+        ("exact", ("plan", *stages), "--exact takes no plan"),
+        ("plan", stages, "--plan already has stages"),
     ):
         given = [f"--{name}" for name in idle if getattr(args, name)]
         if getattr(args, option) and given:
             raise InputError(rule, got=" ".join(given), cure="drop one")
     given = [f"--{name}" for name in stages if getattr(args, name)]
     if given and not args.dims:
-        raise InputError("a plan needs its dims", got=" ".join(given), cure="say for example --dims 16,512")
+        raise InputError("a plan needs --dims", got=" ".join(given), cure="for example --dims 16,512")
 
 
 def _plan(args: argparse.Namespace) -> Plan | None:
-    """The plan that was asked for; None searches exactly."""
-    from matryo.cli.evaluate import parse_dims
+    """The plan of the options; None for exact search."""
+    from matryo.cli.subjects import parse_dims
     from matryo.errors import InputError
     from matryo.retrieve import Plan, Stage
+    from matryo.retrieve.plan.choice import as_plan
 
     if args.plan:
-        return _read_plan(args.plan)
+        return as_plan(args.plan)
     dims = parse_dims(args.dims)
     if dims is None:
         return None
@@ -119,10 +124,10 @@ def _plan(args: argparse.Namespace) -> Plan | None:
         if len(keeps) == 1:
             keeps = [keeps[0], *(max(keeps[0] >> place, k) for place in range(1, len(dims) - 1))][: len(dims) - 1]
         if len(keeps) != len(dims) - 1:
-            rule = "--keep must say what the first stage keeps, or each but the last"
-            raise InputError(rule, got=f"{len(keeps)} for {len(dims)} dims", cure="the last one keeps -k")
+            rule = "--keep must have one number, or one per stage but the last"
+            raise InputError(rule, got=f"{len(keeps)} for {len(dims)} dims", cure="the last stage keeps -k")
         if keeps and min(keeps) < k:
-            raise InputError("keep must be at least k", got=f"keep={min(keeps)}, k={k}", cure="keep more")
+            raise InputError("keep must be at least k", got=f"keep={min(keeps)}, k={k}", cure="raise --keep")
         stages = tuple(Stage(dim, keep) for dim, keep in zip(dims, [*keeps, k], strict=True))
     if args.int8:
         stages = (replace(stages[0], precision="int8"), *stages[1:])
@@ -135,9 +140,9 @@ def _funnel(args: argparse.Namespace, dims: Sequence[int], keeps: Sequence[int],
 
     if len(dims) != 2 or len(keeps) != 1:
         raise InputError(
-            "a funnel has a short dim, a long one and what it keeps at first",
+            "a funnel needs a short dim, a long dim and the first shortlist length",
             got=f"--dims {args.dims} --keep {args.keep or _KEEP}",
-            cure="say for example --dims 16,512 --keep 200",
+            cure="for example --dims 16,512 --keep 200",
         )
     return Plan.funnel(dims[0], dims[1], keep=keeps[0], k=k).stages
 
@@ -148,18 +153,7 @@ def _keeps(text: str | None) -> list[int]:
     try:
         return [int(part) for part in (text or str(_KEEP)).split(",")]
     except ValueError:
-        raise InputError("--keep must be numbers of rows", got=repr(text), cure="say for example --keep 200") from None
-
-
-def _read_plan(path: Path) -> Plan:
-    from matryo.errors import InputError
-    from matryo.retrieve import Plan
-
-    try:
-        return Plan.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
-        rule = f"{path} must be a plan in JSON"
-        raise InputError(rule, got=error, cure=f"write one: matryo plan FOLDER --out {path.name}") from error
+        raise InputError("--keep must be numbers of rows", got=repr(text), cure="for example --keep 200") from None
 
 
 def _where(text: str | None) -> dict[str, Any] | None:
@@ -170,14 +164,14 @@ def _where(text: str | None) -> dict[str, Any] | None:
     except ValueError as error:
         example = """--where '{"year": {"$gte": 2020}}'"""
         raise InputError("--where must be JSON", got=f"{text:.60}: {error}", cure=f"for example {example}") from error
-    return where   # what it says is checked by the search
+    return where   # the search checks its content
 
 
-# ── asking ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── searching ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _ask(args: argparse.Namespace, index: Index, plan: Plan | None, where: Any) -> Iterator[_Answer]:
-    """The hits of queries from a source, a batch at a time."""
+def _search(args: argparse.Namespace, index: Index, plan: Plan | None, where: Any) -> Iterator[_Answer]:
+    """The hits of queries from a source, in batches."""
     from matryo.cli.reading import open_queries
 
     first = 0
@@ -189,41 +183,41 @@ def _ask(args: argparse.Namespace, index: Index, plan: Plan | None, where: Any) 
 
 
 def _like(args: argparse.Namespace, index: Index, plan: Plan | None, where: Any) -> Iterator[_Answer]:
-    """The hits of rows of the index, but for themselves."""
+    """The hits of rows of the index, without the rows themselves."""
     import numpy as np
 
     from matryo.cli.reading import parse_ids
     from matryo.retrieve import Hits
 
     ids = parse_ids(index, args.like)
-    more = args.k + 1 if args.k > 0 else args.k   # a k that is none is told by the search
+    more = args.k + 1 if args.k > 0 else args.k   # the search refuses k < 1
     hits = index.search(index.get(ids)[0], more, plan, args.exact, where, args.threads)
-    others = np.argsort(hits.ids == np.array(ids)[:, None], axis=1, kind="stable")[:, : args.k]   # itself comes last
+    others = np.argsort(hits.ids == np.array(ids)[:, None], axis=1, kind="stable")[:, : args.k]   # itself last
     yield _Answer(ids, Hits(np.take_along_axis(hits.ids, others, 1), np.take_along_axis(hits.scores, others, 1)))
 
 
-# ── telling ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── output ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _told(index: Index, found: Iterator[_Answer]) -> Iterator[tuple[int | str, list[dict[str, Any]]]]:
+def _with_payloads(index: Index, answers: Iterator[_Answer]) -> Iterator[tuple[int | str, list[dict[str, Any]]]]:
     """Each query with its hits: id, score and payload."""
     import numpy as np
 
-    for answer in found:
+    for answer in answers:
         for query, ids, scores in zip(answer.queries, answer.hits.ids, answer.hits.scores, strict=True):
-            there = np.isfinite(scores)
-            known = ids[there].tolist()
-            payloads = index.get(known)[1] if known else []
-            # The shortest text that is this number in float32, not its sixteen digits in float64.
-            worth = [float(str(score)) for score in scores[there]]
+            real = np.isfinite(scores)
+            hit_ids = ids[real].tolist()
+            payloads = index.get(hit_ids)[1] if hit_ids else []
+            # The shortest decimal that is this float32, not the sixteen digits of its float64.
+            decimals = [float(str(score)) for score in scores[real]]
             yield query, [
                 {"id": id, "score": score, "payload": payload}
-                for id, score, payload in zip(known, worth, payloads, strict=True)
+                for id, score, payload in zip(hit_ids, decimals, payloads, strict=True)
             ]
 
 
 def _table(query: int | str, hits: Sequence[dict[str, Any]], metric: str) -> str:
-    """The hits of one query, aligned; payloads are cut at the edge of the terminal."""
+    """The hits of one query as aligned text; payloads are truncated at the width of the terminal."""
     room = shutil.get_terminal_size((120, 24)).columns
     rows = [("id", metric, "payload")]
     for hit in hits:
@@ -237,8 +231,8 @@ def _table(query: int | str, hits: Sequence[dict[str, Any]], metric: str) -> str
     return "\n".join([f"query {query}", *(lines if hits else ["  nothing found"])])
 
 
-def _write(out: Path, index: Index, found: Iterator[_Answer]) -> int:
-    """All hits into one file, which appears whole; returns how many queries there were."""
+def _write(out: Path, index: Index, answers: Iterator[_Answer]) -> int:
+    """Write all hits to one file atomically, and return the number of queries."""
     import numpy as np
 
     from matryo.files import replacing
@@ -246,12 +240,23 @@ def _write(out: Path, index: Index, found: Iterator[_Answer]) -> int:
     count = 0
     with replacing(out) as file:
         if out.suffix == ".jsonl":
-            for query, hits in _told(index, found):
+            for query, hits in _with_payloads(index, answers):
                 file.write((json.dumps({"query": query, "hits": hits}, ensure_ascii=False) + "\n").encode())
                 count += 1
             return count
-        answers = list(found)
-        queries = [query for answer in answers for query in answer.queries]
-        ids, scores = (np.concatenate([getattr(one.hits, name) for one in answers]) for name in ("ids", "scores"))
+        parts = list(answers)
+        queries = [query for part in parts for query in part.queries]
+        ids, scores = (np.concatenate([getattr(part.hits, name) for part in parts]) for name in ("ids", "scores"))
         np.savez(file, queries=np.array(queries), ids=ids, scores=scores)
     return len(queries)
+
+
+def _holds_hits(path: Path) -> bool:
+    """Whether ``path`` is a file of hits that an earlier search wrote."""
+    import zipfile
+
+    if path.suffix == ".npz":
+        names = zipfile.ZipFile(path).namelist() if zipfile.is_zipfile(path) else []
+        return set(names) == {"queries.npy", "ids.npy", "scores.npy"}
+    with path.open("rb") as file:
+        return file.read(9) == b'{"query":'

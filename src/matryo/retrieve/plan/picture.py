@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
     from matryo.retrieve.plan.choice import Choice
 
-__all__ = ["draw", "save"]
+__all__ = ["draw", "is_picture", "save"]
+
+_MARK = "matryo plan"   # in the metadata of the file, so that a later run may replace it
 
 _INK, _SOFT, _RULE, _BLUE, _ORANGE = "#1c1d20", "#5d6067", "#d8dade", "#0072b2", "#d55e00"   # the colours of the report
 _SETTINGS = {
@@ -64,9 +66,15 @@ def save(choice: Choice, path: str | Path) -> None:
     figure = draw(choice)
     from matplotlib import style
 
-    metadata = {"Date": None, "Creator": None} if kind == ".svg" else {"Software": None}
+    metadata = {"Date": None, "Creator": _MARK} if kind == ".svg" else {"Software": _MARK}
     with style.context(["default", _SETTINGS]), replacing(Path(path)) as file:
         figure.savefig(file, format=kind[1:], dpi=200, metadata=metadata)
+
+
+def is_picture(path: Path) -> bool:
+    """Whether ``path`` is a file that :func:`save` wrote."""
+    with path.open("rb") as file:
+        return _MARK.encode() in file.read(4096)
 
 
 def _plot(axes: Axes, choice: Choice) -> None:

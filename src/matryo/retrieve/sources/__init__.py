@@ -1,11 +1,12 @@
-"""Vectors from files, with ids and payloads: what an index is filled from, and what asks it.
+"""Vectors from files, with ids and payloads, for filling an index and as queries.
 
 ==========================  ====================================================================================
 ``.npy``                    memory-mapped; no ids, no payloads
-``.parquet``, ``.arrow``    also ``.feather``: a column of lists of numbers, one of ids; the others are payload
-``.jsonl``                  ``{"id": …, "vector": […], "payload": {…}}``; "embedding" will do, other keys are payload
-an embeddings folder        its ids; label, class and superclass are payload
-an index                    its ids and payloads: a copy may have other dims, or another precision
+``.parquet``, ``.arrow``    also ``.feather``: a column of lists of numbers, a column of ids; other columns are payload
+``.csv``, ``.tsv``          numeric columns, or one column of JSON lists; a column of ids; other columns are payload
+``.jsonl``                  ``{"id": …, "vector": […], "payload": {…}}``, or "embedding"; other keys are payload
+an embeddings folder        ids; label, class and superclass as payload
+an index                    ids and payloads; a copy can have other dims or another precision
 ``-``                       standard input: JSON lines, or the bytes of a ``.npy`` file
 ==========================  ====================================================================================
 
@@ -16,7 +17,7 @@ an index                    its ids and payloads: a copy may have other dims, or
 >>> source.dim, [(batch.ids, batch.payload) for batch in source.batches()]
 (2, [(['a'], [{'year': 2021}])])
 
-No file of vectors is ever read whole.
+Files are read in batches, never as a whole.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ import numpy as np
 
 from matryo.errors import InputError
 from matryo.retrieve.sources.arrays import MAGIC, open_embeddings, open_index, open_npy, open_npy_stream
+from matryo.retrieve.sources.csv_files import open_csv
 from matryo.retrieve.sources.lines import first_line, open_lines
-from matryo.retrieve.sources.source import Columns, Source, unreadable
+from matryo.retrieve.sources.source import Columns, Source, is_integer, unreadable
 from matryo.retrieve.sources.tables import open_table
 from matryo.retrieve.store.sql.database import DATABASE
 
@@ -43,10 +45,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Columns", "Format", "Source", "open_source", "read_ids"]
 
-Format = Literal["npy", "jsonl", "parquet", "arrow", "embeddings", "index"]
+Format = Literal["npy", "jsonl", "csv", "parquet", "arrow", "embeddings", "index"]
 _SUFFIXES: dict[str, Format] = {
-    ".npy": "npy", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".arrow": "arrow",
-    ".feather": "arrow",
+    ".npy": "npy", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet",
+    ".arrow": "arrow", ".feather": "arrow",
 }  # fmt: skip
 
 
@@ -60,24 +62,26 @@ def open_source(
 ) -> Source:
     """Open a file, an embeddings folder, an index, or standard input (``-``).
 
-    Its name tells the ``format`` if you do not. Columns are those of a table, or the keys of JSON lines: by default
-    "id" where there is one, "vector" or "embedding", and all others as the payload.
+    ``format`` is detected from the name by default. Columns are those of a table, or the keys of JSON lines. The
+    defaults are "id" if it exists, "vector" or "embedding", and all other columns as payload.
     """
     columns = Columns(id_column, vector_column, None if payload_columns is None else tuple(payload_columns))
     if format is not None and format not in get_args(Format):
-        raise InputError(f"a format must be one of {', '.join(get_args(Format))}", got=repr(format), cure="name one")
+        raise InputError(f"format must be one of {', '.join(get_args(Format))}", got=repr(format), cure="pick one")
     if str(path) == "-":
         return _open_stdin(format, columns)
     place = Path(path)
     kind = format or _format(place)
     if kind in ("npy", "embeddings", "index") and (id_column or vector_column):
-        raise InputError(f"{place} has no columns to name", got=id_column or vector_column, cure="drop that option")
+        raise InputError(f"{place} has no named columns", got=id_column or vector_column, cure="drop that option")
     if kind == "npy":
         return open_npy(place)
     if kind == "embeddings":
         return open_embeddings(place, columns)
     if kind == "index":
         return open_index(place, columns)
+    if kind == "csv":
+        return open_csv(place, columns)
     if kind == "jsonl":
         try:
             with place.open("rb") as stream:
@@ -89,7 +93,7 @@ def open_source(
 
 
 def read_ids(path: str | Path) -> list[int] | list[str]:
-    """Ids from a file: a one-dimensional .npy, or text with one a line, all integers if the first one is."""
+    """Read ids from a one-dimensional .npy file, or from text with one id per line (integers if the first one is)."""
     place = Path(path)
     try:
         if place.suffix == ".npy":
@@ -102,21 +106,16 @@ def read_ids(path: str | Path) -> list[int] | list[str]:
         raise InputError(
             f"{place} must be a file of ids",
             got=error,
-            cure="write one a line, or a one-dimensional .npy of integers or strings",
+            cure="write one id per line, or a one-dimensional .npy of integers or strings",
         ) from error
     lines = lines[:-1] if lines[-1] == "" else lines
-    if not lines or not _is_integer(lines[0]):
+    if not lines or not is_integer(lines[0]):
         return lines
-    strange = next((number for number, line in enumerate(lines) if not _is_integer(line)), None)
-    if strange is not None:
-        rule = f"{place}, line {strange + 1}: an id must be an integer, as the first one is"
-        raise InputError(rule, got=f"{lines[strange]!r:.40}", cure="mend it, or give strings only")
+    bad = next((number for number, line in enumerate(lines) if not is_integer(line)), None)
+    if bad is not None:
+        rule = f"{place}, line {bad + 1}: an id must be an integer, like the first one"
+        raise InputError(rule, got=f"{lines[bad]!r:.40}", cure="fix it, or use strings only")
     return [int(line) for line in lines]
-
-
-def _is_integer(text: str) -> bool:
-    digits = text.removeprefix("-")
-    return digits.isascii() and digits.isdigit() and str(int(text)) == text   # not 007, which is a name
 
 
 def _format(path: Path) -> Format:
@@ -125,9 +124,9 @@ def _format(path: Path) -> Format:
     if path.suffix.lower() in _SUFFIXES:
         return _SUFFIXES[path.suffix.lower()]
     raise InputError(
-        f"vectors must be in a folder of embeddings or of an index, or a file that ends in {', '.join(_SUFFIXES)}",
-        got=path if path.exists() else f"{path}, which is not there",
-        cure="say its format, or pipe it in as JSON lines" if path.exists() else "check the path",
+        f"vectors must be in an embeddings folder, an index, or a file that ends in {', '.join(_SUFFIXES)}",
+        got=path if path.exists() else f"{path}, which does not exist",
+        cure="specify --format, or pipe it in as JSON lines" if path.exists() else "check the path",
     )
 
 
@@ -137,7 +136,7 @@ def _format(path: Path) -> Format:
 def _open_stdin(format: Format | None, columns: Columns) -> Source:
     name = "standard input"
     if format not in (None, "npy", "jsonl"):
-        raise InputError(f"{name} must be JSON lines or npy", got=format, cure="give the file's path instead")
+        raise InputError(f"{name} must be JSON lines or npy", got=format, cure="pass the path of the file")
     given = cast("io.BufferedReader", sys.stdin.buffer)
     begin = given.read(len(MAGIC))
     stream = _put_back(begin, given)
@@ -150,7 +149,7 @@ def _open_stdin(format: Format | None, columns: Columns) -> Source:
 
 
 def _put_back(begin: bytes, stream: io.BufferedReader) -> io.BufferedReader:
-    """``stream`` as it was before ``begin`` was read from it."""
+    """``stream`` with ``begin``, which was read from it, in front again."""
     return io.BufferedReader(_Prefixed(begin, stream), 1 << 16)
 
 
@@ -173,7 +172,7 @@ def _once(name: str, read: Callable[[int, int], Iterator[Batch]]) -> Callable[[i
 
     def read_once(rows: int, skip: int) -> Iterator[Batch]:
         if not left:
-            raise InputError(f"{name} can be read once", got="a second time", cure="write it to a file first")
+            raise InputError(f"{name} can be read only once", got="a second read", cure="write it to a file first")
         return left.pop()(rows, skip)
 
     return read_once

@@ -1,4 +1,4 @@
-"""Vectors of ``.npy`` files, embeddings folders and indexes, memory-mapped; and of ``.npy`` bytes as they come in."""
+"""Vectors from ``.npy`` files, embeddings folders and indexes (memory-mapped), and from a stream of ``.npy`` bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["MAGIC", "open_embeddings", "open_index", "open_npy", "open_npy_stream"]
 
 MAGIC = b"\x93NUMPY"
-"""What a .npy file begins with."""
+"""The first bytes of a .npy file."""
 
 
 def open_npy(path: Path) -> Source:
@@ -42,7 +42,7 @@ def open_npy(path: Path) -> Source:
 
 
 def open_npy_stream(name: str, stream: BinaryIO) -> Source:
-    """The same, of bytes that come in once and in order."""
+    """The rows of a .npy file that arrives as a stream."""
     try:
         version = np.lib.format.read_magic(stream)
         header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -51,7 +51,7 @@ def open_npy_stream(name: str, stream: BinaryIO) -> Source:
         raise unreadable(name, "npy", error) from error
     _check_matrix(name, shape, dtype)
     if by_columns:
-        raise InputError(f"{name} must hold its vectors row by row", got="Fortran order", cure="give the file's path")
+        raise InputError(f"{name} must be in C order", got="Fortran order", cure="pass its path")
     size = shape[1] * dtype.itemsize
 
     def read(rows: int, skip: int) -> Iterator[Batch]:
@@ -63,55 +63,56 @@ def open_npy_stream(name: str, stream: BinaryIO) -> Source:
             if whole > max(0, skip - start):
                 yield Batch(vectors[max(0, skip - start) :])
             if whole < wanted:
-                rule = f"{name}, row {start + whole}: there must be {shape[0]} rows, as the header says"
-                raise InputError(rule, got=start + whole, cure="check what writes it")
+                rule = f"{name}, row {start + whole}: the header announces {shape[0]} rows"
+                raise InputError(rule, got=start + whole, cure="check its writer")
 
     return Source(name, shape[1], shape[0], has_ids=False, read=read)
 
 
 def open_embeddings(path: Path, columns: Columns) -> Source:
-    """The rows of an embeddings folder, with their ids; label, class and superclass are the payload."""
-    inside = sorted(one.parent for one in [*path.glob(f"*/{MANIFEST}"), *path.glob(f"embeddings/*/{MANIFEST}")])
-    if inside and not (path / MANIFEST).exists():
+    """The rows and ids of an embeddings folder; label, class and superclass are the payload."""
+    manifests = [*path.glob(f"*/{MANIFEST}"), *path.glob(f"embeddings/*/{MANIFEST}")]
+    splits = sorted(manifest.parent for manifest in manifests)
+    if splits and not (path / MANIFEST).exists():
         raise EmbeddingsError(
             f"{path} must be the embeddings folder of one split",
-            got=f"one that holds {', '.join(one.name for one in inside)}",
-            cure=f"name the split: {inside[0]}",
+            got=f"a folder of {', '.join(split.name for split in splits)}",
+            cure=f"specify the split: {splits[0]}",
         )
     opened = EmbeddingSet.open(path)
-    own_ids = "ids.npy" in opened.manifest.files   # else they are numbered by whoever takes them
-    known = _Described(opened.manifest, columns)
+    own_ids = "ids.npy" in opened.manifest.files   # otherwise the index numbers the rows
+    described = _Described(opened.manifest, columns)
 
     def read(rows: int, skip: int) -> Iterator[Batch]:
         for start in range(skip, len(opened), rows):
             part = slice(start, start + rows)
             ids = opened.ids[part].tolist() if own_ids else None
-            payload = None if opened.labels is None else [known[label] for label in opened.labels[part].tolist()]
+            payload = None if opened.labels is None else [described[label] for label in opened.labels[part].tolist()]
             yield Batch(np.array(opened.vectors[part]), ids, payload)
 
-    nesting = opened.nesting if len(opened.nesting) > 1 else None   # a single dim says nothing of the others
+    nesting = opened.nesting if len(opened.nesting) > 1 else None   # a single dim is no nesting
     return Source(str(path), opened.dim, len(opened), own_ids, read, nesting)
 
 
 def open_index(path: Path, columns: Columns) -> Source:
-    """The rows of an index, with their ids and payloads, as they are now."""
+    """The current rows of an index, with ids and payloads."""
     store = Store.open(path)
-    every = store.snapshot().ids()
-    if not len(every):
-        raise InputError(f"{path} must hold a vector", got="an empty index", cure="add some first")
+    all_ids = store.snapshot().ids()
+    if not len(all_ids):
+        raise InputError(f"{path} must hold a vector", got="an empty index", cure="add vectors first")
 
     def read(rows: int, skip: int) -> Iterator[Batch]:
-        for start in range(skip, len(every), rows):
-            ids = every[start : start + rows].tolist()
+        for start in range(skip, len(all_ids), rows):
+            ids = all_ids[start : start + rows].tolist()
             vectors, payload = store.get(ids)
-            yield Batch(vectors, ids, [columns.payload_of(one) for one in payload])
+            yield Batch(vectors, ids, [columns.payload_of(fields) for fields in payload])
 
     nesting = store.about.nesting
-    return Source(str(path), nesting.dim, len(every), True, read, nesting if len(nesting) > 1 else None)
+    return Source(str(path), nesting.dim, len(all_ids), True, read, nesting if len(nesting) > 1 else None)
 
 
 class _Described(dict[int, dict[str, Any]]):
-    """What a label says, made once for each."""
+    """The payload of each label, computed once per label."""
 
     def __init__(self, about: Manifest, columns: Columns) -> None:
         super().__init__()
@@ -133,9 +134,9 @@ class _Described(dict[int, dict[str, Any]]):
 def _check_matrix(name: str, shape: Sequence[int], dtype: Any) -> None:
     if len(shape) != 2 or dtype.kind not in "fiu":
         raise InputError(
-            f"{name} must hold a two-dimensional array of real numbers, one row a vector",
+            f"{name} must hold a two-dimensional array of real numbers, one row per vector",
             got=f"shape {tuple(shape)}, {dtype}",
-            cure="stack the vectors as rows; a single one is vectors[None]",
+            cure="stack the vectors as rows; a single vector is vectors[None]",
         )
     if not all(shape):
-        raise InputError(f"{name} must hold a vector", got=f"shape {tuple(shape)}", cure="check what wrote it")
+        raise InputError(f"{name} must hold a vector", got=f"shape {tuple(shape)}", cure="check its writer")

@@ -1,4 +1,4 @@
-"""A source: vectors that are read a batch at a time, with ids and payloads where they have any."""
+"""A source: vectors that are read in batches, with ids and payloads if the file has them."""
 
 from __future__ import annotations
 
@@ -17,43 +17,46 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
-__all__ = ["Columns", "Source", "first_bad", "unreadable"]
+__all__ = ["Columns", "Source", "first_bad", "is_integer", "unreadable"]
 
 _BATCH_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Which column, or key, has what: None is "id", "vector" or "embedding", and all others for the payload."""
+    """The names of the id, vector and payload columns (or keys).
+
+    None means the defaults: "id", "vector" or "embedding", and all other columns as payload.
+    """
 
     id: str | None = None
     vector: str | None = None
     payload: tuple[str, ...] | None = None
 
     def payload_of(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of ``fields`` that are asked for."""
+        """The entries of ``fields`` that belong to the payload."""
         return {name: value for name, value in fields.items() if self.payload is None or name in self.payload}
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Vectors that can be read a batch at a time."""
+    """Vectors that can be read in batches."""
 
     name: str
-    """The path as it was given, for messages."""
+    """The path as the user gave it, for messages."""
     dim: int
     count: int | None
-    """How many vectors there are, where that is known before the end."""
+    """The number of vectors; None if it is unknown before the end."""
     has_ids: bool
     read: Callable[[int, int], Iterator[Batch]]
-    """Batches of so many rows, after those that are skipped."""
+    """``read(rows, skip)`` yields batches of ``rows`` rows after the first ``skip``."""
     nesting: Nesting | None = None
-    """The dims at which the vectors are meant to be read, where the source says so."""
+    """The nesting of the vectors, if the source has one."""
 
     def batches(self, rows: int | None = None, skip: int = 0) -> Iterator[Batch]:
-        """The vectors, ``rows`` at a time (64 MB by default), but for the first ``skip``, which are not looked at.
+        """Yield the vectors after the first ``skip`` in batches of ``rows`` (64 MB by default).
 
-        What comes before a row that cannot be used is given first, and then the error that names it.
+        The rows before a bad row are yielded first; then the error names the bad row.
         """
         _check_counts(rows, skip)
         done = skip
@@ -64,7 +67,7 @@ class Source:
                 yield Batch(*(None if part is None else part[:good] for part in batch))
             if good < len(finite):
                 raise InputError(
-                    f"{self.name}, row {done + good}: a vector must be of finite numbers",
+                    f"{self.name}, row {done + good}: a vector must have finite numbers",
                     got=first_bad(batch.vectors[good]),
                     cure="drop that row, or encode it again",
                 )
@@ -72,19 +75,29 @@ class Source:
 
 
 def first_bad(vector: Array) -> str:
-    """The first number of ``vector`` that is not finite, and where it is."""
+    """The first number of ``vector`` that is not finite, and its position."""
     at = int(np.argmin(np.isfinite(vector)))
     return f"{vector[at]} at {at}"
 
 
 def unreadable(name: object, kind: str, error: object) -> InputError:
-    """The error for a file that is not what it is taken for."""
-    told = " ".join(str(error).split())   # one line, whatever a library says
-    return InputError(f"{name} must be a readable {kind} file", got=told, cure="check the path, or write it again")
+    """The error for a file that cannot be read as ``kind``."""
+    message = " ".join(str(error).split())   # on one line
+    return InputError(f"{name} must be a readable {kind} file", got=message, cure="check the path, or write it again")
+
+
+def is_integer(text: str) -> bool:
+    """Whether ``text`` is an integer in its usual form; 007 is a name.
+
+    >>> is_integer("-7"), is_integer("007"), is_integer("7.0")
+    (True, False, False)
+    """
+    digits = text.removeprefix("-")
+    return digits.isascii() and digits.isdigit() and str(int(text)) == text
 
 
 def _check_counts(rows: int | None, skip: int) -> None:
     if rows is not None and rows < 1:
-        raise InputError("a batch must have a row or more", got=rows, cure="leave it out for 64 MB of them")
+        raise InputError("a batch must have at least one row", got=rows, cure="omit it for batches of 64 MB")
     if skip < 0:
-        raise InputError("the rows to skip must be 0 or more", got=skip, cure="0 reads all")
+        raise InputError("skip must be 0 or more", got=skip, cure="0 reads all rows")

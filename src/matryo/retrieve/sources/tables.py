@@ -1,4 +1,4 @@
-"""Vectors of tables, parquet or Arrow: one column of lists of numbers, one of ids, and the others as payload."""
+"""Vectors from Parquet and Arrow tables: a column of lists of numbers, a column of ids, and the rest as payload."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.errors import InputError, MissingExtra
+from matryo.retrieve.sources.rows import ID, VECTORS
 from matryo.retrieve.sources.source import Columns, Source, unreadable
 from matryo.retrieve.store import Batch
 
@@ -20,11 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["open_table"]
 
-_ID, _VECTORS = "id", ("vector", "embedding")
-
 
 def open_table(path: Path, kind: str, columns: Columns) -> Source:
-    """The rows of a parquet file, or of an Arrow file or stream (``kind`` is parquet or arrow)."""
+    """The rows of a Parquet file, or of an Arrow file or stream (``kind`` is parquet or arrow)."""
     with MissingExtra.unless_installed("pyarrow", "arrow"):
         arrow: Any = import_module("pyarrow")
     try:
@@ -34,7 +33,7 @@ def open_table(path: Path, kind: str, columns: Columns) -> Source:
     except (OSError, arrow.ArrowException) as error:
         raise unreadable(path, kind, error) from error
     if first is None:
-        raise InputError(f"{path} must hold a vector", got="no row", cure="check what wrote it")
+        raise InputError(f"{path} must hold a vector", got="no row", cure="check the program that wrote it")
     dim = _width(path, first.column(0), 0, None)
 
     def read(rows: int, skip: int) -> Iterator[Batch]:
@@ -54,7 +53,7 @@ def open_table(path: Path, kind: str, columns: Columns) -> Source:
 
 
 class _BadRow(InputError):
-    """A row that cannot be used: number ``at`` of a part whose first row is number ``first`` of the file."""
+    """A bad row: row ``at`` of a part whose first row is row ``first`` of the file."""
 
     def __init__(self, path: Path, first: int, at: int, rule: str, got: object, cure: str) -> None:
         super().__init__(f"{path}, row {first + at}: {rule}", got=got, cure=cure)
@@ -66,7 +65,7 @@ class _Opened:
     schema: Any
     count: int | None
     parts: Callable[[list[str], int], Iterator[Any]]
-    """Record batches of some columns, of about so many rows."""
+    """``parts(names, rows)`` yields record batches of these columns, of about ``rows`` rows."""
 
 
 def _open_parquet(path: Path) -> _Opened:
@@ -84,7 +83,7 @@ def _open_arrow(arrow: Any, path: Path) -> _Opened:
         source = arrow.memory_map(str(path), "r")
         try:
             return arrow.ipc.open_file(source)
-        except arrow.ArrowInvalid:   # what other programs call .arrow may be a stream
+        except arrow.ArrowInvalid:   # some programs write streams to .arrow files
             source.seek(0)
             return arrow.ipc.open_stream(source)
 
@@ -99,7 +98,7 @@ def _open_arrow(arrow: Any, path: Path) -> _Opened:
 
 
 def _parts(arrow: Any, batches: Iterator[Any], rows: int, skip: int) -> Iterator[Any]:
-    """Record batches of ``rows`` each, after the first ``skip`` rows; a last, smaller one comes before any error."""
+    """Record batches of ``rows`` rows after the first ``skip``; rows read before an error are yielded first."""
     held: list[Any] = []
     count, failed = 0, None
     try:
@@ -127,7 +126,7 @@ def _joined(arrow: Any, held: list[Any]) -> list[Any]:
 
 @dataclass(frozen=True)
 class _Table:
-    """The columns that are read, of which file."""
+    """The file, and the columns that are read from it."""
 
     arrow: Any
     path: Path
@@ -140,7 +139,7 @@ class _Table:
         return [self.vector, *([] if self.id is None else [self.id]), *self.payload]
 
     def usable(self, part: Any, dim: int, first: int) -> tuple[Batch | None, _BadRow | None]:
-        """The rows of ``part`` up to one that cannot be used, and what is wrong with that."""
+        """The rows of ``part`` before the first bad row, and the error of that row."""
         failed = None
         while part.num_rows:
             try:
@@ -160,7 +159,7 @@ class _Table:
             return None
         ids: list[Any] = part.column(self.id).to_pylist()
         if None in ids:
-            cure = "fill it in, or name another column"
+            cure = "fill it in, or use another column"
             raise _BadRow(self.path, first, ids.index(None), "every row must have an id", f"{self.id}: null", cure)
         return ids
 
@@ -172,41 +171,41 @@ class _Table:
             column = part.column(name)
             values[name] = column.to_pylist()
             if types.is_floating(column.type):
-                strange = [row for row, one in enumerate(values[name]) if one is not None and not np.isfinite(one)]
-                if strange:
-                    got, cure = f"{name}: {values[name][strange[0]]}", "write null, or leave that column out: --payload"
-                    raise _BadRow(self.path, first, strange[0], "a payload must have finite numbers", got, cure)
+                bad = [row for row, value in enumerate(values[name]) if value is not None and not np.isfinite(value)]
+                if bad:
+                    got, cure = f"{name}: {values[name][bad[0]]}", "write null, or exclude that column with --payload"
+                    raise _BadRow(self.path, first, bad[0], "a payload must have finite numbers", got, cure)
             elif types.is_temporal(column.type):
-                values[name] = [None if one is None else one.isoformat() for one in values[name]]
+                values[name] = [None if value is None else value.isoformat() for value in values[name]]
         return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
 
 
 def _chosen(arrow: Any, path: Path, schema: Any, columns: Columns) -> _Table:
-    """Which columns of ``schema`` are the vector, the id and the payload."""
+    """Choose the vector, id and payload columns of ``schema``."""
     types = {field.name: field.type for field in schema}
     for name in (columns.id, columns.vector, *(columns.payload or ())):
         if name is not None and name not in types:
-            raise InputError(f"{path} must have the column {name}", got=", ".join(types), cure="name one of these")
+            raise InputError(f"{path} has no column {name}", got=", ".join(types), cure="use one of these names")
     lists = [name for name, type in types.items() if _is_vector(arrow, type)]
-    usual = [name for name in _VECTORS if name in lists]
+    usual = [name for name in VECTORS if name in lists]
     vector = columns.vector or next(iter(usual or (lists if len(lists) == 1 else [])), None)
     if vector is None or vector not in lists:
         got = f"{vector} of {types[vector]}" if vector else f"{', '.join(lists) or 'none'} among {', '.join(types)}"
-        cure = "say which: --vector-column NAME" if lists else "write one: list<float> or fixed_size_list<float>"
+        cure = "specify one: --vector-column NAME" if lists else "write list<float> or fixed_size_list<float>"
         raise InputError(f"{path} must have one column of lists of numbers", got=got, cure=cure)
-    id = columns.id or (_ID if _ID in types else None)
+    id = columns.id or (ID if ID in types else None)
     if id is not None and not _is_id(arrow, types[id]):
         raise InputError(
-            f"{path}: the id column must have integers or strings", got=f"{id} of {types[id]}", cure="name another"
+            f"{path}: the id column must have integers or strings", got=f"{id} of {types[id]}", cure="use another"
         )
     payload = columns.payload if columns.payload is not None else tuple(n for n in types if n not in (vector, id))
-    strange = [name for name in payload if not _is_plain(arrow, types[name])]
-    if strange:
-        rest = ",".join(name for name in payload if name not in strange) or "none"
+    unsupported = [name for name in payload if not _is_plain(arrow, types[name])]
+    if unsupported:
+        rest = ",".join(name for name in payload if name not in unsupported) or "none"
         raise InputError(
-            f"{path}: a payload must be of text, numbers, dates, booleans, and lists and structs of these",
-            got=f"{strange[0]} of {types[strange[0]]!s:.60}",
-            cure=f"leave it out: --payload {rest}",
+            f"{path}: a payload must hold text, numbers, dates, booleans, and lists and structs of these",
+            got=f"{unsupported[0]} of {types[unsupported[0]]!s:.60}",
+            cure=f"exclude it: --payload {rest}",
         )
     return _Table(arrow, path, vector, id, payload)
 
@@ -217,7 +216,7 @@ def _is_list(arrow: Any, type: Any) -> bool:
 
 
 def _is_vector(arrow: Any, type: Any) -> bool:
-    type = getattr(type, "storage_type", type)   # tensors of a fixed shape are lists inside
+    type = getattr(type, "storage_type", type)   # fixed-shape tensors are stored as lists
     types = arrow.types
     return _is_list(arrow, type) and bool(types.is_floating(type.value_type) or types.is_integer(type.value_type))
 
@@ -229,7 +228,7 @@ def _is_id(arrow: Any, type: Any) -> bool:
 
 
 def _is_plain(arrow: Any, type: Any, top: bool = True) -> bool:
-    """Whether values of ``type`` are JSON as they are; at the ``top``, dates are too, as text."""
+    """Whether values of ``type`` are JSON values; at the ``top`` level dates are allowed, as text."""
     types = arrow.types
     if types.is_struct(type):
         return all(_is_plain(arrow, field.type, False) for field in type)
@@ -241,13 +240,13 @@ def _is_plain(arrow: Any, type: Any, top: bool = True) -> bool:
 
 
 def _width(path: Path, column: Any, first: int, dim: int | None) -> int:
-    """How many numbers each list of ``column`` has, which must be ``dim``; its first row is number ``first``."""
+    """The length of the lists in ``column``, which must be ``dim``; ``first`` is the number of the first row."""
     compute = import_module("pyarrow.compute")
     lengths = compute.fill_null(compute.list_value_length(_storage(column)), -1).to_numpy(zero_copy_only=False)
     wanted = int(lengths[0]) if dim is None else dim
     bad = np.flatnonzero((lengths != wanted) | (lengths < 1))
     if len(bad):
-        rule = f"a vector must have {f'{wanted} numbers, as the first one has' if wanted > 0 else 'numbers'}"
+        rule = f"a vector must have {f'{wanted} numbers, like the first one' if wanted > 0 else 'numbers'}"
         got = "null" if lengths[bad[0]] < 0 else lengths[bad[0]]
         raise _BadRow(path, first, int(bad[0]), rule, got, "drop that row, or encode it again")
     return wanted

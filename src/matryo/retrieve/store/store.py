@@ -245,7 +245,7 @@ class Store:
     def build(self, kind: str, fields: Mapping[str, Any], write: Callable[[Blocks, Path], None]) -> None:
         """Build a guide of this ``kind`` with these ``fields`` for each segment that has none.
 
-        Later calls build it for new segments too. Each guide is one commit: a kill loses only the guide that is being built.
+        Later calls build it for new segments too. Each guide is one commit: a kill loses only the current one.
         """
         with self._changing():
             built = {(record.segment, record.kind): record.fields for record in records.read_guides(self._database)}
