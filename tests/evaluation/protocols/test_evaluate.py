@@ -268,7 +268,7 @@ def cells(text: str) -> list[list[str]]:
 def test_a_table_of_several_models_has_the_union_of_their_dims(pair: tuple[EmbeddingSet, EmbeddingSet]) -> None:
     nested = evaluate(*pair, interpolated=False, progress=False)
     other = evaluate(*pair, dims=[3, 8], progress=False)
-    heading, names, titles, *rows, _ = cells(table([("nested", nested), ("other", other)], show=["1-NN"]))
+    _, names, titles, *rows, _ = cells(table([("nested", nested), ("other", other)], show=["1-NN"]))
     assert (names, titles) == (["nested", "other"], ["dim", "1-NN", "1-NN"])
     assert rows == [
         ["2", f"{100 * nested.at(2).top1:.1f}", "–"],
@@ -280,7 +280,7 @@ def test_a_table_of_several_models_has_the_union_of_their_dims(pair: tuple[Embed
 
 def test_models_of_one_dim_each_form_one_column(pair: tuple[EmbeddingSet, EmbeddingSet]) -> None:
     each = [("fixed", evaluate(*pair, dims=[dim], progress=False)) for dim in (8, 2, 4)]
-    heading, titles, *rows = cells(table(each, show=["1-NN"]))
+    _, _, *rows = cells(table(each, show=["1-NN"]))
     assert [row[0] for row in rows] == ["2", "4", "8"]
     assert {len(row) for row in rows} == {2}
     again = cells(table([*each, each[1]], show=["1-NN"]))   # another seed: a column of its own

@@ -141,7 +141,7 @@ def test_what_cannot_be_asked() -> None:
         zero_shot(*named)
     with pytest.raises(EmbeddingsError, match=r"describe at least two classes.*got 1\): give a text"):
         zero_shot(EmbeddingSet.of(np.ones((2, 8)), labels=[0, -1]), queries)
-    with pytest.raises(EmbeddingsError, match=r"a text for each.*got 50 queries of known class, 6 classes without a text"):
+    with pytest.raises(EmbeddingsError, match=r"got 50 queries of known class, 6 classes without a text"):
         zero_shot(EmbeddingSet.of(np.ones((2, 8)), labels=[0, 1]), queries)
     with pytest.raises(EmbeddingsError, match=r"there must be queries of known class.*got 0 queries of known class"):
         zero_shot(texts, EmbeddingSet.of(queries.vectors, labels=[-1] * 57))
