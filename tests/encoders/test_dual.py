@@ -80,8 +80,8 @@ def test_the_temperature_stops_at_its_floor_and_comes_back():
 
 
 def test_mistakes_are_named():
-    with pytest.raises(InputError, match=r"different dims need a common one \(got 24 and 128\): name the dim"):
+    with pytest.raises(InputError, match=r"different dims need a common dim \(got 24 and 128\): set the dim"):
         Dual(ConvNet(24), text_encoder())
     for temperature in (0.0, -1.0, math.nan, math.inf):
-        with pytest.raises(InputError, match="the temperature must be positive"):
+        with pytest.raises(InputError, match="temperature must be a positive number"):
             Dual(ConvNet(8), ConvNet(8), temperature=temperature)

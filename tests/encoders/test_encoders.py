@@ -2,16 +2,18 @@
 
 import importlib.util
 import sys
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from matryo.encoders import ConvNet, build_encoder, encoder_names, from_timm, resnet18, resnet34, resnet50
+from matryo.encoders import ConvNet, build_encoder, encoder_names, from_timm
 from matryo.encoders.layers import BlurConv2d, make_norm
 from matryo.errors import InputError, MissingExtra
 
+resnet18, resnet34, resnet50 = (partial(build_encoder, name) for name in ("resnet18", "resnet34", "resnet50"))
 PUBLISHED = {resnet18: 11_176_512, resnet34: 21_284_672, resnet50: 23_508_032}   # torchvision's, without the classifier
 OWN_DIM = {"convnet": 256, "resnet18": 512, "resnet34": 512, "resnet50": 2048}
 
@@ -239,8 +241,8 @@ def test_another_dim_is_a_projection():
         ({"name": "resnet18", "stem": "tiny"}, r"unknown stem \(got 'tiny'\): choose one of imagenet, small"),
         ({"name": "resnet18", "norm": "layer"}, r"unknown norm \(got 'layer'\): choose one of batch, group"),
         ({"name": "convnet", "norm": "layer"}, "unknown norm"),
-        ({"name": "resnet50", "pretrained": True}, r"timm models only \(got 'resnet50'\): use timm:resnet50"),
-        ({"name": "convnet", "pretrained": True}, "timm models only"),
+        ({"name": "resnet50", "pretrained": True}, r"pretrained needs a timm \(got 'resnet50'\): use timm:resnet50"),
+        ({"name": "convnet", "pretrained": True}, "needs a timm model"),
     ],
 )
 def test_mistakes_are_named(options, message):
@@ -266,5 +268,5 @@ def test_a_timm_model_is_an_encoder():
     projected = build_encoder("timm:resnet10t", dim=32).eval()
     with torch.no_grad():
         assert projected(torch.randn(2, 3, 64, 64)).shape == (2, 32)
-    with pytest.raises(InputError, match=r"timm has no such model \(got 'resnet_none'\)"):
+    with pytest.raises(InputError, match=r"unknown timm model \(got 'resnet_none'\)"):
         build_encoder("timm:resnet_none")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from matryo.encoders import ResNet, SlimmableLinear, SlimmableResNet, build_encoder, resnet18, widths_dims
+from matryo.encoders import ResNet, SlimmableLinear, SlimmableResNet, build_encoder, widths_dims
 from matryo.encoders.layers import Layers
 from matryo.encoders.resnet import Basic, Bottleneck
 from matryo.errors import InputError
@@ -166,7 +166,7 @@ def test_all_widths_compile_to_one_graph():
 
 def test_the_widths_share_everything_but_their_norms():
     with torch.device("meta"):
-        plain, net = resnet18(), build_encoder("resnet18", widths=(0.25, 0.5, 0.75, 1.0))
+        plain, net = build_encoder("resnet18"), build_encoder("resnet18", widths=(0.25, 0.5, 0.75, 1.0))
     counts = [sum(value.numel() for value in each.parameters()) for each in (plain, net)]
     norms = sum(value.numel() for name, value in plain.named_parameters() if value.ndim == 1)
     assert counts[1] - counts[0] == norms * (0.25 + 0.5 + 0.75)
@@ -178,16 +178,16 @@ def test_the_widths_share_everything_but_their_norms():
     "widths", [(), (0.5,), (0.5, 0.25, 1.0), (0.5, 0.5, 1.0), (0.0, 1.0), (0.3, 1.0), (0.5, 1.5), (-0.5, 1.0)]
 )
 def test_widths_must_give_whole_channels(widths):
-    with pytest.raises(InputError, match=r"increasing shares of 64 .* whole numbers, the last one 1 .*use 0.25, 0.5"):
+    with pytest.raises(InputError, match=r"increasing fractions of 64 .* integers, the last one 1 .*use 0.25, 0.5"):
         widths_dims(64, widths)
 
 
 def test_mistakes_are_named():
     assert widths_dims(2048, (0.25, 0.5, 0.75, 1)) == (512, 1024, 1536, 2048)
-    with pytest.raises(InputError, match=r"shares of 64 that give whole numbers.*got \(0\.3, 1\.0\)"):
+    with pytest.raises(InputError, match=r"fractions of 64 that give integers.*got \(0\.3, 1\.0\)"):
         build_encoder("resnet18", widths=(0.3, 1.0))
-    with pytest.raises(InputError, match=r"widths it was trained at \(got 0.75\): choose one of 0.25, 0.5, 1"):
+    with pytest.raises(InputError, match=r"one the network was trained at \(got 0.75\): use one of 0.25, 0.5, 1"):
         slimmable().narrow(0.75)
     for name, dim in (("convnet", 0), ("resnet18", 64), ("timm:resnet18", 0)):
-        with pytest.raises(InputError, match=r"only a ResNet is slimmable.*resnet18, resnet34, resnet50 and dim 0"):
+        with pytest.raises(InputError, match=r"only a ResNet with dim 0 .*resnet18 or resnet34 or resnet50 and dim 0"):
             build_encoder(name, dim=dim, widths=WIDTHS)

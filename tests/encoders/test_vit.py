@@ -221,10 +221,10 @@ def test_it_compiles_to_one_graph():
     ("make", "message"),
     [
         (lambda: vit("vit-x16"), r"unknown vision transformer \(got 'vit-x16'\): choose one of vit-ti4"),
-        (lambda: vit("vit-b16", size=100), r"whole patches of 16 px \(got 100 px\)"),
+        (lambda: vit("vit-b16", size=100), r"multiple of the patch size 16 \(got 100\)"),
         (lambda: vit("vit-b16", pooling="last"), r"unknown pooling \(got 'last'\): choose one of cls, mean"),
-        (lambda: ViT(24, 1, 5), r"multiple of the heads \(got 24 and 5\)"),
-        (lambda: ViT(24, 1, 4, size=32)(torch.zeros(1, 3, 32, 40)), r"whole patches of 16 px \(got 32 × 40 px\)"),
+        (lambda: ViT(24, 1, 5), r"multiple of heads \(got dim=24, heads=5\)"),
+        (lambda: ViT(24, 1, 4, size=32)(torch.zeros(1, 3, 32, 40)), r"the patch size 16 \(got 32 × 40 px\)"),
         (lambda: build_encoder("vit-b12"), r"unknown encoder \(got 'vit-b12'\): did you mean vit-b32"),
     ],
 )

@@ -1,6 +1,6 @@
-"""Encoders: networks that map an input to an embedding z ∈ R^d, and say their ``dim``.
+"""Encoders: networks with an attribute ``dim`` that map a batch of inputs to embeddings [batch, dim].
 
-Images are [batch, 3, height, width]; texts are :class:`Tokens`; a :class:`Dual` has pairs of either.
+Images are [batch, 3, height, width]; texts are :class:`Tokens`; a :class:`Dual` takes pairs of inputs.
 """
 
 from matryo.encoders.adapters.open_clip import OpenClip, from_open_clip
@@ -13,7 +13,7 @@ from matryo.encoders.convnet import ConvNet
 from matryo.encoders.dual import Dual, DualEncoder
 from matryo.encoders.projected import Projected
 from matryo.encoders.registry import build_encoder, encoder_names, save_shape
-from matryo.encoders.resnet import ResNet, resnet18, resnet34, resnet50
+from matryo.encoders.resnet import ResNet
 from matryo.encoders.slimmable import SlimmableLinear, SlimmableResNet, widths_dims
 from matryo.encoders.tokens import Tokens, pool
 from matryo.encoders.vit import ViT, vit
@@ -42,9 +42,6 @@ __all__ = [
     "from_timm",
     "from_transformers",
     "pool",
-    "resnet18",
-    "resnet34",
-    "resnet50",
     "save_shape",
     "truncation_of",
     "vit",

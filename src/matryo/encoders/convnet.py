@@ -1,4 +1,4 @@
-"""A small residual network for small images: what the demo trains on a laptop CPU in two minutes."""
+"""A small residual network for small images; the demo trains it on a laptop CPU in two minutes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["ConvNet"]
 
 
 class ConvNet(nn.Module):
-    """A stride-2 stem, one residual block a stage, a 4 × 4 map, a projection to ``dim``.
+    """A stride-2 stem, one residual block per stage, a 4 × 4 feature map, a projection to ``dim``.
 
-    The map is projected whole instead of being averaged: where a part lies tells much about a drawing. The
-    embedding leaves through a batch norm without scale or shift: every dimension then has the same spread, so
-    each prefix starts with its share of the signal.
+    The feature map is flattened, not averaged, because positions matter in small drawings. A batch norm without scale
+    and shift follows the projection: every dimension has the same variance, so every prefix starts with its share of
+    the signal.
     """
 
     def __init__(self, dim: int = 256, *, width: int = 32, stages: int = 3, norm: str = "batch") -> None:
@@ -36,14 +36,14 @@ class ConvNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[batch, 3, height, width] → [batch, dim]."""
         x = self.blocks(self.stem(x))
-        if x.shape[-2:] != (4, 4):   # at 32 px it is already
+        if x.shape[-2:] != (4, 4):   # no pooling needed for 32 px
             x = self.pool(x)
         z: Tensor = self.spread(self.projection(x.flatten(1)).float())
         return z
 
 
 class Block(nn.Module):
-    """Two 3×3 convolutions around a shortcut, beginning as the shortcut alone."""
+    """Two 3×3 convolutions with a shortcut; initialised so that only the shortcut contributes."""
 
     def __init__(self, before: int, after: int, *, stride: int, norm: str) -> None:
         super().__init__()
@@ -64,5 +64,5 @@ class Block(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        """The block's output, added to its shortcut."""
+        """Add the convolutions to the shortcut."""
         return torch.relu(self.body(x) + self.shortcut(x))

@@ -1,4 +1,4 @@
-"""Dual: two encoders that meet in one space, with a projection each and a learned temperature."""
+"""Dual encoders: two encoders with a common embedding space and a learned temperature."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ __all__ = ["Dual", "DualEncoder", "temperature_of"]
 
 
 class DualEncoder(nn.Module):
-    """What every dual encoder is: pairs of inputs to pairs of vectors of ``dim`` dimensions, and a temperature.
+    """The base class: maps pairs of inputs to pairs of vectors, and has a temperature.
 
-    The temperature is learned as CLIP learns it: the logarithm of its inverse, and never below 0.01.
+    The temperature is parametrised as in CLIP: the logarithm of its inverse is learned, and it is at least 0.01.
     """
 
     dim: int
 
     def embed_queries(self, inputs: Any) -> Tensor:
-        """Inputs of the first kind → [batch, dim]."""
+        """Embed the first inputs of pairs, [batch, dim]."""
         raise NotImplementedError
 
     def embed_candidates(self, inputs: Any) -> Tensor:
-        """Inputs of the second kind → [batch, dim]."""
+        """Embed the second inputs of pairs, [batch, dim]."""
         raise NotImplementedError
 
     @property
     def temperature(self) -> Tensor:
-        """What cosines are divided by."""
+        """The divisor of the cosines."""
         raise NotImplementedError
 
     def forward(self, inputs: tuple[Any, Any]) -> tuple[Tensor, Tensor]:
@@ -41,13 +41,13 @@ class DualEncoder(nn.Module):
 
 
 class Dual(DualEncoder):
-    """Two encoders (of images and texts, say) and a linear map of each to ``dim``.
+    """Two encoders, e.g. of images and of texts, each followed by a linear map to ``dim``.
 
     Args:
-        queries: the encoder of the first of a pair.
-        candidates: the encoder of the second. The same object is a siamese network, whose sides share all weights.
-        dim: dimensions of the common space; 0 takes the encoders as they are, which must then agree.
-        temperature: where it begins.
+        queries: the encoder of the first input of a pair.
+        candidates: the encoder of the second. Pass the same object for a siamese network, which shares all weights.
+        dim: the dimensions of the common space. 0 adds no linear map; both encoders must then have the same dim.
+        temperature: the initial temperature.
 
     >>> from matryo.encoders import Bert, BertConfig, ConvNet, Tokens
     >>> dual = Dual(ConvNet(dim=24), Bert(BertConfig.named("bert-tiny", vocab_size=100)), dim=16)
@@ -63,12 +63,12 @@ class Dual(DualEncoder):
     ) -> None:
         super().__init__()
         if not 0 < temperature < math.inf:
-            raise InputError("the temperature must be positive", got=temperature, cure="use 0.07")
+            raise InputError("temperature must be a positive number", got=temperature, cure="use 0.07")
         if not dim and queries.dim != candidates.dim:
             raise InputError(
-                "two encoders of different dims need a common one",
+                "two encoders of different dims need a common dim",
                 got=f"{queries.dim} and {candidates.dim}",
-                cure="name the dim of the embedding",
+                cure="set the dim of the embedding",
             )
         self.dim = dim or int(queries.dim)   # type: ignore[arg-type]
         self.queries = Projected(queries, dim, bias=False) if dim else queries
@@ -77,38 +77,38 @@ class Dual(DualEncoder):
         self.logit_scale = nn.Parameter(torch.tensor(-math.log(temperature)))
 
     def embed_queries(self, inputs: Any) -> Tensor:
-        """Inputs of the first kind → [batch, dim]."""
+        """Embed the first inputs of pairs, [batch, dim]."""
         z: Tensor = self.queries(inputs)
         return z
 
     def embed_candidates(self, inputs: Any) -> Tensor:
-        """Inputs of the second kind → [batch, dim]."""
+        """Embed the second inputs of pairs, [batch, dim]."""
         z: Tensor = self.candidates(inputs)
         return z
 
     @property
     def temperature(self) -> Tensor:
-        """What cosines are divided by."""
+        """The divisor of the cosines."""
         return temperature_of(self.logit_scale)
 
 
 def temperature_of(logit_scale: Tensor) -> Tensor:
-    """exp(-logit_scale), but not below 0.01: smaller ones make training unstable."""
+    """exp(−logit_scale), but at least 0.01: smaller temperatures make training unstable."""
     floored: Tensor = Floor.apply((-logit_scale).exp())   # type: ignore[no-untyped-call]
     return floored
 
 
 class Floor(torch.autograd.Function):
-    """At least 0.01; below it, only a gradient that leads back passes, where that of a clamp would be stuck."""
+    """max(value, 0.01). Below, gradients that increase the value still pass; a clamp would block them all."""
 
-    LEAST = 0.01
+    MINIMUM = 0.01
 
     @staticmethod
     def forward(ctx: Any, value: Tensor) -> Tensor:
         ctx.save_for_backward(value)
-        return value.clamp(min=Floor.LEAST)
+        return value.clamp(min=Floor.MINIMUM)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (value,) = ctx.saved_tensors
-        return torch.where((value >= Floor.LEAST) | (grad < 0), grad, 0.0)
+        return torch.where((value >= Floor.MINIMUM) | (grad < 0), grad, 0.0)

@@ -1,4 +1,4 @@
-"""Layers that several encoders share: the choices of norm and convolution, and the anti-aliased strided one."""
+"""Layers shared by several encoders: norms, convolutions and anti-aliased strided convolutions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NORMS = ("batch", "group")
 
 
 def make_norm(kind: str, channels: int) -> nn.Module:
-    """Batch norm, or group norm (which sees each image alone, so results do not depend on the batch)."""
+    """A batch norm, or a group norm, whose results do not depend on the other images of the batch."""
     if kind == "batch":
         return nn.BatchNorm2d(channels)
     if kind == "group":
@@ -27,28 +27,28 @@ def make_norm(kind: str, channels: int) -> nn.Module:
 
 @dataclass(frozen=True)
 class Layers:
-    """What a network is built of."""
+    """The kinds of layers that a network is built from."""
 
     blurpool: bool = False
     norm: str = "batch"
 
     def make_conv(self, before: int, after: int, kernel: int, stride: int) -> nn.Conv2d:
-        """A convolution from ``before`` to ``after`` channels that keeps the size, but for its stride."""
+        """A padded convolution from ``before`` to ``after`` channels: only the stride changes the size."""
         if self.blurpool and stride > 1:
             return BlurConv2d(before, after, kernel, stride, kernel // 2)
         return nn.Conv2d(before, after, kernel, stride, kernel // 2, bias=False)
 
     def make_norm(self, channels: int) -> nn.Module:
-        """A normalisation of ``channels`` channels."""
+        """The norm for ``channels`` channels."""
         return make_norm(self.norm, channels)
 
 
 PUBLISHED = Layers()
-"""What the networks of the papers are built of."""
+"""The layers of the published networks."""
 
 
 class BlurConv2d(nn.Conv2d):
-    """A strided convolution that low-passes its input first (blurpool), so that small shifts matter less."""
+    """A strided convolution after a low-pass filter (blurpool), less sensitive to small shifts."""
 
     blur: Tensor
 

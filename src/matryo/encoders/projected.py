@@ -1,4 +1,4 @@
-"""Projected: an encoder followed by a linear map to another number of dimensions."""
+"""An encoder followed by a linear projection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An encoder by its name, as recipes spell it."""
+"""Build an encoder from its name, as in recipes."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 __all__ = ["build_encoder", "encoder_names", "save_shape"]
 
-_ELSEWHERE = ("timm:MODEL", "transformers:NAME", "sentence-transformers:NAME", "open_clip:NAME", "bert:FOLDER")
-_CLIP_TOKENS = 49408   # of the tokenizer that open_clip uses unless a model names another
+_LIBRARIES = ("timm:MODEL", "transformers:NAME", "sentence-transformers:NAME", "open_clip:NAME", "bert:FOLDER")
+_CLIP_TOKENS = 49408   # vocabulary of open_clip's default tokenizer
 
 
 def encoder_names() -> tuple[str, ...]:
-    """The names :func:`build_encoder` knows, besides those that begin with the library they come from."""
+    """The names of built-in encoders; models of other libraries are written LIBRARY:NAME."""
     return ("convnet", *SHAPES, *VITS, *BERTS)
 
 
@@ -54,25 +54,25 @@ def build_encoder(
     length: int = 0,
     shape: Path | None = None,
 ) -> nn.Module:
-    """The encoder called ``name``; ``timm:MODEL``, ``transformers:NAME``, … is any model of that library.
+    """Build the encoder ``name``; ``timm:MODEL``, ``transformers:NAME``, … are models of other libraries.
 
     Args:
-        name: one of :func:`encoder_names`, or a library, a colon and a name (or folder) there. ``bert:FOLDER`` reads a
-            BERT from a Hugging Face or sentence-transformers folder without either library.
-        dim: 0 keeps the width the network has by itself (512 for ResNet18, 2048 for ResNet50); another value adds a
-            linear projection, except for ``convnet``, which is built for any.
-        stem: how a ResNet begins: ``imagenet`` or ``small``.
-        blurpool: low-pass before the strided convolutions of a ResNet.
+        name: one of :func:`encoder_names`, or LIBRARY:NAME with the name or folder of a model. ``bert:FOLDER`` loads a
+            BERT from a Hugging Face or sentence-transformers folder without these libraries.
+        dim: the embedding size. 0 keeps that of the network (512 for ResNet18, 2048 for ResNet50); other values add a
+            linear projection, except for ``convnet``, which is built for any dim.
+        stem: the stem of a ResNet: ``imagenet`` or ``small``.
+        blurpool: anti-alias the strided convolutions of a ResNet.
         norm: ``batch`` or ``group``, for ``convnet`` and the ResNets.
-        pretrained: start a timm model from its published weights. Other libraries' names mean their weights.
-        widths: make a ResNet slimmable.
-        size: pixels a side of the images, for vision transformers, ours and timm's.
-        pooling: ``mean``, ``cls`` or ``last``, for transformers; empty is the network's own.
-        dropout: share of the features left out in training, for transformers; None is the network's own.
-        drop_path: share of branches left out in training, for the vision transformers.
-        vocabulary: how many tokens a BERT knows; 0 is 30522.
-        length: how many tokens the longest text of a BERT has; 0 is 512.
-        shape: a folder of :func:`save_shape`: the encoder is built from there, and where it once came from is not read.
+        pretrained: load the published weights of a timm model. Models of other libraries always load their weights.
+        widths: make a ResNet slimmable, with these widths.
+        size: the side of the images in pixels, for vision transformers (built-in or timm).
+        pooling: ``mean``, ``cls`` or ``last``, for transformers; empty keeps the network's default.
+        dropout: the dropout rate, for transformers; None keeps the network's default.
+        drop_path: the stochastic-depth rate, for the built-in vision transformers.
+        vocabulary: the vocabulary size of a BERT; 0 means 30522.
+        length: the maximum text length of a BERT in tokens; 0 means 512.
+        shape: a folder written by :func:`save_shape`. The encoder is built from it; its original source is not read.
     """
     _check_options(name, pretrained, widths, dim)
     if name == "convnet":
@@ -99,14 +99,14 @@ def build_encoder(
     if not dim or dim == encoder.dim:
         return encoder
     if isinstance(encoder, DualEncoder):
-        raise InputError("a dual encoder has the dim it has", got=f"{dim}, not {encoder.dim}", cure="use dim 0")
+        raise InputError(f"this dual encoder has dim {encoder.dim}", got=f"dim {dim}", cure="use dim 0")
     return Projected(encoder, dim)
 
 
 def save_shape(encoder: nn.Module, folder: Path) -> None:
-    """Write to ``folder`` what :func:`build_encoder` needs to build ``encoder`` again when its source is gone.
+    """Write what :func:`build_encoder` needs to rebuild ``encoder`` without its original source.
 
-    An encoder that is built from its name alone writes nothing.
+    Built-in encoders write nothing: their name is enough.
     """
     inner = encoder.encoder if isinstance(encoder, Projected) else encoder
     if isinstance(inner, Bert | TransformersEncoder | SentenceEncoder | OpenClip | TimmEncoder):
@@ -114,14 +114,14 @@ def save_shape(encoder: nn.Module, folder: Path) -> None:
 
 
 def _from_library(library: str, name: str, pooling: str, dropout: float | None, shape: Path | None) -> nn.Module:
-    place = shape or name
+    source = shape or name
     encoder: nn.Module
     if library == "bert":
-        return Bert.open(place, pooling=pooling, dropout=dropout, weights=shape is None)
+        return Bert.open(source, pooling=pooling, dropout=dropout, weights=shape is None)
     if library == "transformers":
-        encoder = from_transformers(place, pooling=pooling or "mean", pretrained=shape is None)
+        encoder = from_transformers(source, pooling=pooling or "mean", pretrained=shape is None)
     elif library == "sentence-transformers":
-        encoder = from_sentence_transformers(place, truncation=truncation_of(name))
+        encoder = from_sentence_transformers(source, truncation=truncation_of(name))
     elif library == "open_clip":
         encoder = _from_open_clip(name, shape)
     else:
@@ -135,34 +135,35 @@ def _from_library(library: str, name: str, pooling: str, dropout: float | None, 
 def _from_open_clip(name: str, shape: Path | None) -> OpenClip:
     if shape is not None:
         return from_open_clip(f"local-dir:{shape}", pretrained_text=False)
-    model, _, weights = (name, "", "") if ":" in name else name.partition("/")   # a folder, or owner/name
+    # With a colon the name is local-dir:FOLDER or hf-hub:OWNER/NAME, whose "/" does not separate weights.
+    model, _, weights = (name, "", "") if ":" in name else name.partition("/")
     return from_open_clip(model, weights or None)
 
 
 def _check_vocabulary(encoder: nn.Module, vocabulary: int) -> None:
-    """A number that the model does not know would stop it with an error of the device, in the middle of training."""
+    """Raise if the tokenizer does not fit the model: an unknown id would crash on the device during training."""
     known = _known_tokens(encoder)
     if known is not None and vocabulary > known:
         raise InputError(
-            f"a tokenizer must not have more than the {known:,} tokens that the model knows",
+            f"the tokenizer must not have more tokens than the model's {known:,}",
             got=f"{vocabulary:,}",
             cure="use the tokenizer of the model",
         )
-    # CLIP's vector of a text stands at its highest number: with other numbers that is some word, and not the end.
+    # CLIP pools a text at its highest token id, which is the end token only in CLIP's own vocabulary.
     reads_as_clip = isinstance(encoder, OpenClip) and "hf_tokenizer_name" not in _text_settings(encoder)
     if reads_as_clip and vocabulary not in (0, known, _CLIP_TOKENS):
         raise InputError(
-            "a model of open_clip reads with its own tokenizer",
-            got=f"one of {vocabulary:,} tokens instead of {known:,}",
-            cure="name its tokenizer.json: --text.tokenizer PATH",
+            "an open_clip model needs its own tokenizer",
+            got=f"a tokenizer with {vocabulary:,} tokens instead of {known:,}",
+            cure="pass its tokenizer.json: --text.tokenizer PATH",
         )
 
 
 def _known_tokens(encoder: nn.Module) -> int | None:
-    """How many tokens it has an embedding of; None where nothing tells."""
+    """The vocabulary size of the encoder; None if unknown."""
     if isinstance(encoder, OpenClip) and "hf_model_name" not in _text_settings(encoder):
         return int(_text_settings(encoder).get("vocab_size", _CLIP_TOKENS))
-    for module in encoder.modules():   # a BERT of ours, or the transformers model that an adapter holds
+    for module in encoder.modules():   # a Bert, or the transformers model in an adapter
         known = getattr(getattr(module, "config", None), "vocab_size", None)
         if known is not None:
             return int(known)
@@ -176,17 +177,17 @@ def _text_settings(encoder: OpenClip) -> dict[str, Any]:
 
 def _check_options(name: str, pretrained: bool, widths: Sequence[float], dim: int) -> None:
     if pretrained and not name.startswith("timm:"):
-        raise InputError("published weights come with timm models only", got=repr(name), cure=f"use timm:{name}")
+        raise InputError("pretrained needs a timm model", got=repr(name), cure=f"use timm:{name}")
     if widths and (name not in SHAPES or dim):
         raise InputError(
-            "only a ResNet is slimmable, at the dim it has by itself",
+            "only a ResNet with dim 0 can be slimmable",
             got=f"{name!r}, dim {dim}",
-            cure=f"choose {', '.join(SHAPES)} and dim 0",
+            cure=f"use {' or '.join(SHAPES)} and dim 0",
         )
 
 
 def _unknown(name: str) -> InputError:
     near = get_close_matches(name, encoder_names(), n=1)
-    families = f"convnet, {', '.join(SHAPES)}, {VITS[0]} … {VITS[-1]}, {', '.join(BERTS)}, {' or '.join(_ELSEWHERE)}"
+    families = f"convnet, {', '.join(SHAPES)}, {VITS[0]} … {VITS[-1]}, {', '.join(BERTS)}, {' or '.join(_LIBRARIES)}"
     cure = f"did you mean {near[0]}?" if near else f"choose {families}"
     return InputError("unknown encoder", got=repr(name), cure=cure)

@@ -1,9 +1,9 @@
-"""ResNet 18, 34 and 50 without their classifier; parameter names are torchvision's, so public weights load."""
+"""ResNet 18, 34 and 50 without a classifier. Parameter names are those of torchvision, so public weights load."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
@@ -13,7 +13,7 @@ from matryo.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["SHAPES", "STEMS", "ResNet", "resnet18", "resnet34", "resnet50"]
+__all__ = ["SHAPES", "STEMS", "ResNet"]
 
 STEMS = ("imagenet", "small")
 
@@ -23,11 +23,11 @@ class ResNet(nn.Module):
 
     Args:
         block: :class:`Basic` (18, 34) or :class:`Bottleneck` (50).
-        depths: blocks in each of the four stages.
-        stem: ``imagenet`` is 7×7 stride 2 and a max-pool; ``small`` is one 3×3 convolution, for images of
-            about 32 px.
-        layers: which norms it has, and whether it low-passes before each strided convolution but the first.
-        channels: how many the first stage has; the published networks have 64.
+        depths: the number of blocks of each of the four stages.
+        stem: ``imagenet`` is a 7×7 convolution of stride 2 and a max-pool; ``small`` is one 3×3 convolution, for images
+            of about 32 px.
+        layers: the kind of norm, and whether strided convolutions (except the first) are anti-aliased.
+        channels: the channels of the first stage; 64 in the published networks.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ResNet(nn.Module):
             raise InputError("unknown stem", got=repr(stem), cure=f"choose one of {', '.join(STEMS)}")
         self.dim = 8 * channels * block.expansion
         large = stem == "imagenet"
-        sharp = replace(layers, blurpool=False)   # nothing is blurred before it was looked at once
+        sharp = replace(layers, blurpool=False)   # the first convolution is never blurred
         self.conv1 = sharp.make_conv(3, channels, 7 if large else 3, 2 if large else 1)
         self.bn1 = layers.make_norm(channels)
         self.relu = nn.ReLU(inplace=True)
@@ -67,7 +67,7 @@ class ResNet(nn.Module):
         return self.from_stem(self.conv1(x))
 
     def from_stem(self, x: Tensor) -> Tensor:
-        """From what the first convolution gives to [batch, dim]."""
+        """Continue from the output of the first convolution to [batch, dim]."""
         x = self.maxpool(self.relu(self.bn1(x)))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         z: Tensor = self.avgpool(x).flatten(1)
@@ -75,7 +75,7 @@ class ResNet(nn.Module):
 
 
 class Basic(nn.Module):
-    """Two 3×3 convolutions around a shortcut."""
+    """Two 3×3 convolutions with a shortcut."""
 
     expansion = 1
 
@@ -89,14 +89,14 @@ class Basic(nn.Module):
         self.downsample = _shortcut(before, after, stride, layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The block's output, added to its shortcut."""
+        """Add the convolutions to the shortcut."""
         y: Tensor = self.relu(self.bn1(self.conv1(x)))
         y = self.relu(self.bn2(self.conv2(y)) + self.downsample(x))
         return y
 
 
 class Bottleneck(nn.Module):
-    """1×1 down, 3×3 (which carries the stride), 1×1 up, around a shortcut."""
+    """1×1 down, 3×3 (with the stride), 1×1 up, with a shortcut."""
 
     expansion = 4
 
@@ -112,7 +112,7 @@ class Bottleneck(nn.Module):
         self.downsample = _shortcut(before, 4 * after, stride, layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The block's output, added to its shortcut."""
+        """Add the convolutions to the shortcut."""
         y: Tensor = self.relu(self.bn1(self.conv1(x)))
         y = self.relu(self.bn2(self.conv2(y)))
         y = self.relu(self.bn3(self.conv3(y)) + self.downsample(x))
@@ -124,26 +124,7 @@ SHAPES: dict[str, tuple[type[Basic] | type[Bottleneck], tuple[int, ...]]] = {
     "resnet34": (Basic, (3, 4, 6, 3)),
     "resnet50": (Bottleneck, (3, 4, 6, 3)),
 }
-"""The published networks by name: their block, and how many of it each stage has."""
-
-
-def resnet18(**options: Any) -> ResNet:
-    """ResNet18: d = 512."""
-    return _published("resnet18", **options)
-
-
-def resnet34(**options: Any) -> ResNet:
-    """ResNet34: d = 512."""
-    return _published("resnet34", **options)
-
-
-def resnet50(**options: Any) -> ResNet:
-    """ResNet50, the paper's encoder: d = 2048."""
-    return _published("resnet50", **options)
-
-
-def _published(name: str, *, blurpool: bool = False, norm: str = "batch", **options: Any) -> ResNet:
-    return ResNet(*SHAPES[name], layers=Layers(blurpool, norm), **options)
+"""The published networks by name: the kind of block, and the number of blocks per stage."""
 
 
 def _shortcut(before: int, after: int, stride: int, layers: Layers) -> nn.Module:

@@ -1,8 +1,7 @@
 """A slimmable network (Yu et al. 2018): one ResNet and one head that run at several widths.
 
-At width w every convolution uses the first w of its channels, and the embedding has w·d dimensions. The widths
-share all weights but those of the norms: each has its own. No layer is told the width: it sees it in the number of
-channels that arrive.
+At width w (a fraction), every convolution uses the first w of its channels, and the embedding has w·d dimensions. The
+widths share all weights except those of the norms. Layers infer the width from the number of input channels.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ __all__ = ["SlimmableLinear", "SlimmableResNet", "widths_dims"]
 
 
 def widths_dims(count: int, widths: Sequence[float]) -> tuple[int, ...]:
-    """How many of ``count`` channels or dimensions each width has.
+    """The number of channels (or dimensions) of each width, out of ``count``.
 
     >>> widths_dims(512, (0.25, 0.5, 0.75, 1.0))
     (128, 256, 384, 512)
@@ -40,7 +39,7 @@ def widths_dims(count: int, widths: Sequence[float]) -> tuple[int, ...]:
     whole = all(abs(width * count - dim) < 1e-6 for width, dim in zip(widths, dims, strict=True))
     if not dims or not whole or list(dims) != sorted(set(dims)) or dims[0] < 1 or dims[-1] != count:
         raise InputError(
-            f"widths must be increasing shares of {count} that give whole numbers, the last one 1",
+            f"widths must be increasing fractions of {count} that give integers, the last one 1",
             got=tuple(widths),
             cure="use 0.25, 0.5, 0.75, 1",
         )
@@ -48,7 +47,7 @@ def widths_dims(count: int, widths: Sequence[float]) -> tuple[int, ...]:
 
 
 class SlimmableResNet(ResNet):
-    """A ResNet that runs at each of ``widths``, shares of its channels; the rest is as for :class:`ResNet`.
+    """A ResNet that runs at each of ``widths``, fractions of its channels. Other arguments as for :class:`ResNet`.
 
     >>> from matryo.encoders.resnet import SHAPES
     >>> net = SlimmableResNet(*SHAPES["resnet18"], widths=(0.5, 1.0), stem="small").eval()
@@ -73,18 +72,18 @@ class SlimmableResNet(ResNet):
         self.plain = partial(ResNet, block, depths, stem=stem, layers=layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[batch, 3, height, width] → [widths, batch, dim]: a narrow embedding, then zeros."""
-        stem = self.conv1(x)   # the image has three channels at any width, so this runs once
-        each = [self.from_stem(stem[:, :channels]) for channels in self.channels.values()]
-        return torch.stack([F.pad(z, (0, self.dim - z.shape[1])) for z in each])
+        """[batch, 3, height, width] → [widths, batch, dim]; narrow embeddings are padded with zeros."""
+        stem = self.conv1(x)   # shared by all widths: its input is the image
+        embeddings = [self.from_stem(stem[:, :channels]) for channels in self.channels.values()]
+        return torch.stack([F.pad(z, (0, self.dim - z.shape[1])) for z in embeddings])
 
     def narrow(self, width: float) -> ResNet:
-        """The network at one width as a plain ResNet, with copies of its weights."""
+        """Copy the network at one width to a plain ResNet."""
         if width not in self.channels:
             raise InputError(
-                "a slimmable network runs at the widths it was trained at",
+                "width must be one the network was trained at",
                 got=width,
-                cure=f"choose one of {', '.join(f'{known:g}' for known in self.channels)}",
+                cure=f"use one of {', '.join(f'{trained:g}' for trained in self.channels)}",
             )
         net = self.plain(channels=self.channels[width]).to(self.conv1.weight)
         with torch.no_grad():
@@ -98,10 +97,10 @@ class SlimmableResNet(ResNet):
 
 
 class SlimmableLinear(NestedLinear):
-    """The head of a slimmable network: a narrow embedding meets the first columns of the one weight.
+    """The head of a slimmable network: a narrow embedding uses the first columns of the shared weight.
 
-    ``logits`` takes the [widths, batch, d] that :class:`SlimmableResNet` gives. The zeros behind a narrow embedding
-    are what hides the other columns from it, so that all widths are one product.
+    ``logits`` takes the output of :class:`SlimmableResNet`, [widths, batch, d]. The zero padding of narrow embeddings
+    cancels the other columns, so one matrix product serves all widths.
     """
 
     def __init__(self, nesting: Nesting, classes: int, *, bias: bool = True) -> None:
@@ -113,11 +112,11 @@ class SlimmableLinear(NestedLinear):
         return logits if self.bias is None else logits + self.bias
 
     def losses(self, z: Tensor, target: Tensor, *, engine: str = "auto", **options: Any) -> Tensor:   # noqa: ARG002
-        """The unweighted cross-entropy at each width, [widths]; all logits are kept, whatever the engine."""
+        """The unweighted cross-entropy at each width, [widths]. The engine is ignored: all logits are stored."""
         return cross_entropy_by_dim(self.logits(z), target, **options)
 
     def narrow(self, dim: int) -> NestedLinear:
-        """The head of the network whose embedding has ``dim`` dimensions, with copies of its weights."""
+        """Copy the head for the network whose embedding has ``dim`` dimensions."""
         head = NestedLinear(Nesting([dim]), self.classes, tied=True, bias=self.bias is not None).to(self.weight)
         head.load_state_dict({**self.state_dict(), "weight": self.weight_at(dim)})
         return head
@@ -137,7 +136,7 @@ class _SlimLayers(Layers):
 
 
 class _SlimConv2d(nn.Conv2d):
-    """A convolution that gives as large a share of its output channels as it is given of its input's."""
+    """A convolution that computes the same fraction of its output channels as its input has of the input channels."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve with the first channels of the weight."""
@@ -147,16 +146,16 @@ class _SlimConv2d(nn.Conv2d):
 
 
 class _SlimBlurConv2d(BlurConv2d, _SlimConv2d):
-    """Blur what arrives, then the slim convolution."""
+    """A low-pass filter, then the slim convolution."""
 
 
 class _SwitchableNorm(nn.ModuleDict):
-    """A norm for each width, under the number of its channels."""
+    """One norm per width, keyed by its number of channels."""
 
     def __init__(self, layers: Layers, channels: int, widths: Sequence[float]) -> None:
         super().__init__({str(count): layers.make_norm(count) for count in widths_dims(channels, widths)})
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise by the norm of the width that ``x`` has."""
+        """Apply the norm for the width of ``x``."""
         normalised: Tensor = self[str(x.shape[1])](x)
         return normalised

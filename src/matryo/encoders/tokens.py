@@ -1,4 +1,4 @@
-"""Tokens: a batch of texts as integers, and how what a network says of each token becomes one vector a text."""
+"""Tokens, a batch of tokenised texts, and the pooling of token vectors into one vector per text."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ class Tokens(NamedTuple):
     ids: Tensor
     """int64 [batch, length]."""
     mask: Tensor | None = None
-    """bool [batch, length], False at padding; None where no row is padded, for which attention is faster."""
+    """bool [batch, length], False at padding. None means no padding, which makes attention faster."""
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Tokens:
-        """The same on ``device``."""
+        """Copy the tokens to ``device``."""
         mask = None if self.mask is None else self.mask.to(device, non_blocking=non_blocking)
         return Tokens(self.ids.to(device, non_blocking=non_blocking), mask)
 
 
 def check_pooling(kind: str) -> None:
-    """Raise unless :func:`pool` knows ``kind``."""
+    """Raise unless ``kind`` is a pooling of :func:`pool`."""
     if kind not in POOLINGS:
         raise InputError("unknown pooling", got=repr(kind), cure=f"choose one of {', '.join(POOLINGS)}")
 
 
 def pool(hidden: Tensor, mask: Tensor | None, kind: str) -> Tensor:
-    """[batch, length, d] → [batch, d]: the mean of the tokens that are no padding, the first one, or the last one.
+    """Pool [batch, length, d] to [batch, d]: the mean, the first or the last of the tokens that are not padding.
 
     >>> hidden = torch.tensor([[[2.0], [4.0], [9.0]]])
     >>> mask = torch.tensor([[True, True, False]])
@@ -53,7 +53,7 @@ def pool(hidden: Tensor, mask: Tensor | None, kind: str) -> Tensor:
         if mask is None:
             return hidden.mean(1)
         kept = mask.unsqueeze(-1).to(hidden.dtype)
-        # A batch may be filled up with empty texts: their vector is zero, not a division by zero.
+        # Batches may be filled up with empty texts: their vector is zero, without a division by zero.
         return (hidden * kept).sum(1) / kept.sum(1).clamp(min=1)
     if mask is None:
         return hidden[:, 0 if kind == "cls" else -1]

@@ -1,4 +1,4 @@
-"""Vision transformers without their classifier; parameter names are timm's, so public weights load."""
+"""Vision transformers without a classifier. Parameter names are those of timm, so public weights load."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matryo.errors import InputError
 
 __all__ = ["VITS", "ViT", "vit"]
 
-# Width, layers and heads.
+# Width, number of layers, number of heads.
 _SIZES = {"ti": (192, 12, 3), "s": (384, 12, 6), "b": (768, 12, 12), "l": (1024, 24, 16)}
 VITS = tuple(f"vit-{size}{patch}" for size in _SIZES for patch in (4, 8, 16, 32))
 _EPS = 1e-6
@@ -20,16 +20,16 @@ _POOLINGS = ("cls", "mean")
 
 
 def vit(name: str, *, size: int = 224, pooling: str = "cls", dropout: float = 0.0, drop_path: float = 0.0) -> ViT:
-    """The vision transformer called ``name``: ``vit-b16`` is ViT-B with patches of 16 px, for images of ``size`` px.
+    """Build the vision transformer ``name``: ``vit-b16`` is ViT-B with patches of 16 px, for images of ``size`` px.
 
     >>> vit("vit-ti4", size=32).dim
     192
     """
-    found = re.fullmatch(r"vit-([a-z]+)(\d+)", name)
-    if found is None or found[1] not in _SIZES:
+    match = re.fullmatch(r"vit-([a-z]+)(\d+)", name)
+    if match is None or match[1] not in _SIZES:
         raise InputError("unknown vision transformer", got=repr(name), cure=f"choose one of {', '.join(VITS)}")
-    width, depth, heads = _SIZES[found[1]]
-    patch = int(found[2])
+    width, depth, heads = _SIZES[match[1]]
+    patch = int(match[2])
     return ViT(width, depth, heads, patch=patch, size=size, pooling=pooling, dropout=dropout, drop_path=drop_path)
 
 
@@ -38,15 +38,14 @@ class ViT(nn.Module):
 
     Args:
         dim: the width.
-        depth: how many layers.
-        heads: attention heads a layer.
-        patch: pixels a side of a patch.
-        size: pixels a side of the images it is made for. Others may come: the vectors of positions are then
-            interpolated, as they are for finetuning at a higher resolution.
-        pooling: ``cls`` reads a token of its own; ``mean`` averages the patches and has no such token.
-        dropout: share of the features that training leaves out, behind each linear layer.
-        drop_path: share of the images for which training leaves out a branch (stochastic depth); this for the last
-            layer, none for the first, on a line between.
+        depth: the number of layers.
+        heads: attention heads per layer.
+        patch: the side of a patch in pixels.
+        size: the side of the training images in pixels. For other sizes, the position embeddings are interpolated, as
+            for fine-tuning at a higher resolution.
+        pooling: ``cls`` uses a class token; ``mean`` averages the patches and has no class token.
+        dropout: the dropout rate after each linear layer.
+        drop_path: the stochastic-depth rate of the last layer; it grows linearly from 0 at the first layer.
     """
 
     def __init__(
@@ -65,26 +64,27 @@ class ViT(nn.Module):
         if pooling not in _POOLINGS:
             raise InputError("unknown pooling", got=repr(pooling), cure=f"choose one of {', '.join(_POOLINGS)}")
         if dim % heads:
-            raise InputError("the width must be a multiple of the heads", got=f"{dim} and {heads}", cure="divide it")
+            got, cure = f"dim={dim}, heads={heads}", "change one of them"
+            raise InputError("dim must be a multiple of heads", got=got, cure=cure)
         if size % patch:
             cure = f"use images of {max(1, round(size / patch)) * patch} px: --data.size, --data.test_size"
-            raise InputError(f"images must be cut into whole patches of {patch} px", got=f"{size} px", cure=cure)
+            raise InputError(f"the image size must be a multiple of the patch size {patch}", got=size, cure=cure)
         self.dim, self.heads, self.patch, self.pooling, self.grid = dim, heads, patch, pooling, size // patch
         self.patch_embed = PatchEmbed(dim, patch)
-        own = 1 if pooling == "cls" else 0
-        self.cls_token = nn.Parameter(torch.zeros(1, 1, dim)) if own else None
-        self.pos_embed = nn.Parameter(torch.zeros(1, own + self.grid**2, dim))
+        extra = 1 if pooling == "cls" else 0
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, dim)) if extra else None
+        self.pos_embed = nn.Parameter(torch.zeros(1, extra + self.grid**2, dim))
         self.pos_drop = nn.Dropout(dropout)
         rates = [drop_path * i / max(1, depth - 1) for i in range(depth)]
         self.blocks = nn.Sequential(*(Block(dim, heads, dropout, rate) for rate in rates))
         self.norm = nn.LayerNorm(dim, eps=_EPS)
-        self._draw()
+        self._initialise()
 
     def forward(self, x: Tensor) -> Tensor:
         """[batch, 3, height, width] → [batch, dim]."""
         rows, columns = x.shape[-2] // self.patch, x.shape[-1] // self.patch
         if (rows * self.patch, columns * self.patch) != tuple(x.shape[-2:]):
-            rule = f"images must be cut into whole patches of {self.patch} px"
+            rule = f"the image size must be a multiple of the patch size {self.patch}"
             raise InputError(rule, got=f"{x.shape[-2]} × {x.shape[-1]} px", cure="resize them")
         x = self.patch_embed(x)
         if self.cls_token is not None:
@@ -93,15 +93,15 @@ class ViT(nn.Module):
         return x[:, 0] if self.cls_token is not None else x.mean(1)
 
     def _positions(self, rows: int, columns: int) -> Tensor:
-        """The vectors of positions, for a grid of patches of that shape."""
+        """The position embeddings for a grid of ``rows`` × ``columns`` patches."""
         if (rows, columns) == (self.grid, self.grid):
             return self.pos_embed
-        own = self.pos_embed.shape[1] - self.grid**2
-        grid = self.pos_embed[:, own:].float().unflatten(1, (self.grid, self.grid)).permute(0, 3, 1, 2)
+        extra = self.pos_embed.shape[1] - self.grid**2
+        grid = self.pos_embed[:, extra:].float().unflatten(1, (self.grid, self.grid)).permute(0, 3, 1, 2)
         grid = F.interpolate(grid, (rows, columns), mode="bicubic", antialias=True).flatten(2).transpose(1, 2)
-        return torch.cat([self.pos_embed[:, :own], grid.to(self.pos_embed.dtype)], 1)
+        return torch.cat([self.pos_embed[:, :extra], grid.to(self.pos_embed.dtype)], 1)
 
-    def _draw(self) -> None:
+    def _initialise(self) -> None:
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
         if self.cls_token is not None:
             nn.init.normal_(self.cls_token, std=1e-6)
@@ -112,7 +112,7 @@ class ViT(nn.Module):
 
 
 class PatchEmbed(nn.Module):
-    """A linear map of each patch: a convolution whose stride is its kernel."""
+    """A linear map of each patch: a convolution whose stride equals its kernel size."""
 
     def __init__(self, dim: int, patch: int) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class PatchEmbed(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a perceptron, each on normalised input and added to it."""
+    """A pre-norm transformer block: attention and an MLP, each with a residual connection."""
 
     def __init__(self, dim: int, heads: int, dropout: float, drop_path: float) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class Block(nn.Module):
         return x + self._drop(self.mlp(self.norm2(x)))
 
     def _drop(self, branch: Tensor) -> Tensor:
-        """Stochastic depth: leave the branch out for some images, so that the others count for more."""
+        """Stochastic depth: drop the branch for a random part of the images and scale up the rest."""
         if not self.training or not self.drop_path:
             return branch
         kept = torch.rand(branch.shape[0], 1, 1, device=branch.device) >= self.drop_path
@@ -148,7 +148,7 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-    """Scaled dot-product attention of several heads."""
+    """Multi-head scaled dot-product attention."""
 
     def __init__(self, dim: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -160,13 +160,13 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[batch, length, d] → [batch, length, d]."""
         query, key, value = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
-        seen = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(-2)
-        y: Tensor = self.proj_drop(self.proj(seen))
+        mixed = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(-2)
+        y: Tensor = self.proj_drop(self.proj(mixed))
         return y
 
 
 class Mlp(nn.Module):
-    """A perceptron four times as wide inside."""
+    """An MLP with a hidden layer of 4 · dim."""
 
     def __init__(self, dim: int, dropout: float) -> None:
         super().__init__()

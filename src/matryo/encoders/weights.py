@@ -1,4 +1,4 @@
-"""Weights as other libraries read them: safetensors that say they are PyTorch's."""
+"""Write weights as safetensors files that other libraries load."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ __all__ = ["write_weights"]
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
-    """Write ``weights`` to a safetensors file, whole or absent."""
-    # Copies, as tensors that share memory are refused, in the plain layout, as others are not read by everyone.
-    plain = {name: _plain(value) for name, value in weights.items()}
+    """Write ``weights`` to a safetensors file, atomically."""
+    # Contiguous copies: safetensors refuses shared memory, and other layouts (channels_last) are not widely supported.
+    layout = torch.contiguous_format
+    plain = {name: value.detach().cpu().clone(memory_format=layout) for name, value in weights.items()}
     with replacing(path) as file:
         file.write(save(plain, metadata={"format": "pt"}))
 
-
-def _plain(value: Tensor) -> Tensor:
-    return value.detach().cpu().clone(memory_format=torch.contiguous_format)

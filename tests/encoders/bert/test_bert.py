@@ -197,7 +197,7 @@ def test_a_shape_is_enough_to_build_it_again(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "roberta"}, r"only a BERT with absolute positions.*got roberta.*use transformers:"),
+        ({"model_type": "roberta"}, r"a BERT with absolute positions.*got roberta.*use transformers:"),
         ({"position_embedding_type": "relative_key"}, r"got bert, relative_key"),
         ({"num_hidden_layers": 4}, r"every weight that config.json describes \(got 16 missing and 0 of another shape"),
         ({"vocab_size": 51}, r"0 missing and 1 of another shape, the first is embeddings.word_embeddings.weight"),
@@ -214,7 +214,7 @@ def test_folders_that_hold_something_else(change, message, tmp_path):
 
 
 def test_folders_without_what_they_need(tmp_path):
-    with pytest.raises(InputError, match=r"cannot read a model's settings.*config.json"):
+    with pytest.raises(InputError, match=r"cannot read the model's settings.*config.json"):
         Bert.open(tmp_path)
     Bert(BertConfig(**SMALL)).save_shape(tmp_path)
     with pytest.raises(InputError, match=r"must be in model.safetensors.*save the model"):
@@ -289,7 +289,7 @@ def test_the_dropout_of_a_folder_can_be_another(tmp_path):
 def test_a_tokenizer_must_fit_the_model(tmp_path):
     Bert(BertConfig(**SMALL)).save(tmp_path)
     build_encoder(f"bert:{tmp_path}", vocabulary=50)
-    with pytest.raises(InputError, match=r"more than the 50 tokens that the model knows \(got 51\): use the tokenizer"):
+    with pytest.raises(InputError, match=r"more tokens than the model's 50 \(got 51\): use the tokenizer"):
         build_encoder(f"bert:{tmp_path}", vocabulary=51)
 
 
@@ -307,7 +307,7 @@ def test_it_compiles_to_one_graph():
 
 
 def test_a_text_longer_than_the_positions_is_refused():
-    with pytest.raises(InputError, match=r"must not exceed the 16 positions of the model \(got 17\)"):
+    with pytest.raises(InputError, match=r"at most 16 tokens \(got 17\): truncate it"):
         Bert(BertConfig(**SMALL))(Tokens(torch.ones(1, 17, dtype=torch.int64)))
     with pytest.raises(InputError, match=r"unknown pooling \(got 'max'\): choose one of mean, cls, last"):
         Bert(BertConfig(**SMALL), pooling="max")

@@ -1,1 +1,1 @@
-"""Adapters: models of timm, transformers, sentence-transformers and open_clip as encoders."""
+"""Adapters that make models of timm, transformers, sentence-transformers and open_clip encoders."""

@@ -1,4 +1,4 @@
-"""A sentence-transformers model as an encoder: its sentence embedding, up to where it would be truncated."""
+"""A sentence-transformers model as an encoder: the embedding is its sentence embedding, ready for truncation."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from matryo.encoders.adapters.transformers import freeze_poolers
+from matryo.encoders.adapters.transformers import cannot_load, freeze_poolers
 from matryo.encoders.adapters.truncation import Truncation, truncation_of
 from matryo.encoders.tokens import Tokens
 from matryo.errors import InputError, MissingExtra
 
 __all__ = ["SentenceEncoder", "from_sentence_transformers"]
 
-_NO_TRANSFORMER = ("StaticEmbedding", "WordEmbeddings", "BoW")   # which read texts in ways of their own
+_NO_TRANSFORMER = ("StaticEmbedding", "WordEmbeddings", "BoW")   # with their own tokenisation
 
 
 class SentenceEncoder(nn.Module):
-    """A ``SentenceTransformer`` whose texts come as tokens."""
+    """A ``SentenceTransformer`` that takes :class:`Tokens`."""
 
     def __init__(self, model: nn.Module, dim: int, truncation: Truncation) -> None:
         super().__init__()
@@ -26,40 +26,37 @@ class SentenceEncoder(nn.Module):
         freeze_poolers(model)
 
     def forward(self, tokens: Tokens) -> Tensor:
-        """Tokens → [batch, dim], ready to be sliced and normalised."""
+        """Tokens → [batch, dim], prepared for slicing."""
         mask = tokens.ids.new_ones(tokens.ids.shape) if tokens.mask is None else tokens.mask.long()
         z: Tensor = self.model({"input_ids": tokens.ids, "attention_mask": mask})["sentence_embedding"]
         return self.truncation.prepare(z)
 
     def save(self, folder: str | Path) -> None:
-        """Write the model as sentence-transformers does."""
+        """Write the model as a sentence-transformers folder."""
         self.model.save(str(folder))   # type: ignore[operator]
 
     def save_shape(self, folder: str | Path) -> None:
-        """Write the whole model: its modules are not described without their weights."""
+        """Write the whole model, because sentence-transformers has no format without weights."""
         self.save(folder)
 
 
 def from_sentence_transformers(
     name: str | Path, *, truncation: Truncation | None = None, **options: Any
 ) -> SentenceEncoder:
-    """The model ``name`` of a hub, or of a folder, as an encoder; ``options`` go to ``SentenceTransformer``.
+    """Load the model ``name`` of a hub or folder as an encoder; ``options`` go to ``SentenceTransformer``.
 
-    ``truncation`` is the recipe of the model if its name is known (:func:`truncation_of`), else a plain slice. A
-    ``truncate_dim`` that it was saved with is set aside: what is nested is the whole vector.
+    ``truncation`` defaults to that of the model if its name is known (:func:`truncation_of`), else to a plain slice. A
+    ``truncate_dim`` stored with the model is ignored: the encoder returns whole vectors.
     """
     with MissingExtra.unless_installed("sentence-transformers", "sentence"):
         from sentence_transformers import SentenceTransformer
     try:
         model = SentenceTransformer(str(name), **{"device": "cpu", **options})
     except (OSError, ValueError) as error:
-        raise InputError(
-            "sentence-transformers must be able to load the model", got=f"{name}: {str(error).splitlines()[0]}",
-            cure="check the name or the folder",
-        ) from error  # fmt: skip
+        raise cannot_load("sentence-transformers cannot load the model", name, error) from error
     if (kind := type(model[0]).__name__) in _NO_TRANSFORMER:
-        rule, cure = "a sentence-transformers model must begin with a transformer", "choose another model"
-        raise InputError(rule, got=f"{name}, which begins with {kind}", cure=cure)
+        rule, cure = "a sentence-transformers model must start with a transformer", "choose another model"
+        raise InputError(rule, got=f"{name}, which starts with {kind}", cure=cure)
     model.truncate_dim = None
     dim = model.get_embedding_dimension()
     return SentenceEncoder(model.float(), int(dim or 0), truncation or truncation_of(str(name)))

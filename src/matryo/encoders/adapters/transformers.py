@@ -1,4 +1,4 @@
-"""A transformers model of texts or images as an encoder: its last layer, pooled, is the embedding."""
+"""A transformers model of texts or images as an encoder: the embedding is its pooled last layer."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from matryo.encoders.tokens import Tokens, check_pooling, pool
 from matryo.errors import InputError, MissingExtra
 
-__all__ = ["TransformersEncoder", "freeze_poolers", "from_transformers"]
+__all__ = ["TransformersEncoder", "cannot_load", "freeze_poolers", "from_transformers"]
 
 
 class TransformersEncoder(nn.Module):
-    """A transformers model with a pooling of its last layer."""
+    """A transformers model followed by a pooling of its last layer."""
 
     def __init__(self, model: nn.Module, dim: int, pooling: str) -> None:
         super().__init__()
@@ -24,12 +24,12 @@ class TransformersEncoder(nn.Module):
 
     @property
     def words(self) -> Tensor:
-        """The embedding matrix [vocabulary, d]: what masked prediction is tied to."""
+        """The token embedding matrix, [vocabulary, d], to which masked prediction is tied."""
         words: Tensor = self.model.get_input_embeddings().weight   # type: ignore[operator]
         return words
 
     def hidden(self, inputs: Tokens | Tensor) -> Tensor:
-        """What the last layer says of each token or patch, [batch, length, d]."""
+        """The output of the last layer for each token or patch, [batch, length, d]."""
         if isinstance(inputs, Tokens):
             mask = None if inputs.mask is None else inputs.mask.long()
             out = self.model(input_ids=inputs.ids, attention_mask=mask)
@@ -43,21 +43,26 @@ class TransformersEncoder(nn.Module):
         return pool(self.hidden(inputs), inputs.mask if isinstance(inputs, Tokens) else None, self.pooling)
 
     def save(self, folder: str | Path) -> None:
-        """Write the model as transformers does, so that ``AutoModel.from_pretrained`` loads it.
-
-        Its tokenizer is not a part of it: save that to the same folder.
-        """
+        """Write the model for ``AutoModel.from_pretrained``. Save its tokenizer to the same folder separately."""
         self.model.save_pretrained(str(folder))   # type: ignore[operator]
 
     def save_shape(self, folder: str | Path) -> None:
-        """Write its config, from which ``from_transformers(folder, pretrained=False)`` builds it again."""
+        """Write the config, from which ``from_transformers(folder, pretrained=False)`` rebuilds the model."""
         self.model.config.save_pretrained(str(folder))   # type: ignore[union-attr, operator]
 
 
-def freeze_poolers(model: nn.Module) -> None:
-    """Train no pooler (a tanh layer behind the last): nothing here reads it, and what is not read has no gradient.
+def cannot_load(
+    rule: str, name: str | Path, error: Exception, cure: str = "check the name or the folder"
+) -> InputError:
+    """The error for a model that another library failed to load, with the first line of that library's message."""
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    return InputError(rule, got=f"{name}: {reason}", cure=cure)
 
-    It stays part of the model, which goes home as whole as it came.
+
+def freeze_poolers(model: nn.Module) -> None:
+    """Exclude poolers (a tanh layer after the last) from training: they are unused and would get no gradient.
+
+    They stay in the model, so that it is exported complete.
     """
     for name, module in model.named_modules():
         if name.rpartition(".")[2] == "pooler":
@@ -67,9 +72,9 @@ def freeze_poolers(model: nn.Module) -> None:
 def from_transformers(
     name: str | Path, *, pooling: str = "mean", pretrained: bool = True, **options: Any
 ) -> TransformersEncoder:
-    """The model ``name`` of a hub, or of a folder, as an encoder; ``options`` go to ``AutoModel``.
+    """Load the model ``name`` of a hub or folder as an encoder; ``options`` go to ``AutoModel``.
 
-    ``pretrained=False`` reads only its config and draws new weights.
+    ``pretrained=False`` reads only the config and initialises new weights.
     """
     with MissingExtra.unless_installed("transformers", "transformers"):
         import transformers
@@ -81,17 +86,14 @@ def from_transformers(
         else:
             model = auto.from_config(transformers.AutoConfig.from_pretrained(str(name), **options))
     except (OSError, ValueError) as error:
-        raise InputError(
-            "transformers must be able to load the model", got=f"{name}: {str(error).splitlines()[0]}",
-            cure="check the name or the folder",
-        ) from error  # fmt: skip
+        raise cannot_load("transformers cannot load the model", name, error) from error
     width = getattr(model.config, "hidden_size", None)
-    two = hasattr(model, "encoder") and hasattr(model, "decoder")
-    if width is None or two:
+    has_decoder = hasattr(model, "encoder") and hasattr(model, "decoder")
+    if width is None or has_decoder:
         raise InputError(
-            "a model of transformers must give one vector of hidden_size a token or patch",
+            "a transformers model must output one vector of hidden_size per token or patch",
             got=f"{name}, a {type(model).__name__}",
-            cure="use sentence-transformers:NAME, which runs the encoder of a T5 alone" if two
-            else "a convolutional network comes from timm:MODEL, a CLIP from open_clip:NAME",
+            cure="use sentence-transformers:NAME, which runs only the encoder of a T5" if has_decoder
+            else "use timm:MODEL for convolutional networks, open_clip:NAME for CLIP",
         )  # fmt: skip
     return TransformersEncoder(model.float(), int(width), pooling)

@@ -1,4 +1,4 @@
-"""How published nested models want to be truncated: most are just sliced, some are normalised as a whole before."""
+"""How published nested models are truncated: most are just sliced, some need a layer norm first."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ __all__ = ["KNOWN", "Truncation", "truncation_of"]
 
 @dataclass(frozen=True)
 class Truncation:
-    """What comes before the slice; whatever it is, a slice is brought to unit length afterwards."""
+    """The preparation of vectors before slicing. A slice is always normalised afterwards."""
 
     layer_norm: bool = False
-    """Subtract the mean of all dimensions and divide by their spread, without learned weights."""
+    """Apply a layer norm without learned weights over all dimensions."""
 
     def prepare(self, z: Tensor) -> Tensor:
-        """Vectors [..., d] as they may be sliced."""
+        """Prepare vectors [..., d] for slicing."""
         return F.layer_norm(z, z.shape[-1:]) if self.layer_norm else z
 
 
-# By the last part of a name, in lower case. Those that are just sliced are here to say that they are known.
+# Keyed by the last part of the model name, in lower case. Models with a plain slice are listed as verified.
 KNOWN = {
     "nomic-embed-text-v1.5": Truncation(layer_norm=True),
     "embeddinggemma-300m": Truncation(),
@@ -35,7 +35,7 @@ KNOWN = {
 
 
 def truncation_of(name: str) -> Truncation:
-    """The recipe of the model called ``name``, or lying in a folder of that name; a plain slice if it is not known.
+    """The truncation of the model (or folder) ``name``; a plain slice if the name is unknown.
 
     >>> truncation_of("nomic-ai/nomic-embed-text-v1.5")
     Truncation(layer_norm=True)

@@ -1,1 +1,1 @@
-"""BERT in plain PyTorch, and the folders its public weights come in."""
+"""BERT in plain PyTorch, and a reader for folders of public weights."""

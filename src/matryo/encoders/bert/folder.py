@@ -1,4 +1,4 @@
-"""Folders of BERT weights, as transformers and sentence-transformers write them, read without either."""
+"""Read BERT folders of transformers and sentence-transformers without these libraries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _POOLINGS = {
     "cls": "cls",
     "mean": "mean",
     "lasttoken": "last",
-    "pooling_mode_cls_token": "cls",   # as sentence-transformers spelt them before 6
+    "pooling_mode_cls_token": "cls",   # names used before sentence-transformers 6
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_lasttoken": "last",
 }
@@ -32,54 +32,54 @@ _POOLINGS = {
 
 @dataclass(frozen=True)
 class BertFolder:
-    """What a folder says of the BERT in it."""
+    """The settings of a BERT in a folder, and the file of its weights."""
 
     config: Mapping[str, Any]
     pooling: str
-    """Empty where the folder states none."""
+    """Empty if the folder states none."""
     weights: Path
 
     @classmethod
     def open(cls, folder: Path) -> BertFolder:
-        """Read the settings; the weights wait."""
+        """Read the settings, but not the weights."""
         inside, pooling = _sentence_modules(folder)
         config = _json(inside / CONFIG)
         if config.get("model_type") != "bert" or config.get("position_embedding_type", "absolute") != "absolute":
             got = ", ".join(str(config[key]) for key in ("model_type", "position_embedding_type") if key in config)
             raise InputError(
-                "only a BERT with absolute positions can be opened so",
+                "bert:FOLDER must hold a BERT with absolute positions",
                 got=got or f"{inside / CONFIG} without model_type",
                 cure=f"use transformers:{folder}",
             )
         return cls(config, pooling or config.get("pooling", ""), inside / WEIGHTS)
 
     def read(self, wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The weights called as in ``wanted``, as float32; the file may hold more (a pooler, a head)."""
+        """Load the weights named in ``wanted`` as float32; others (a pooler, a head) are skipped."""
         try:
             stored = load_file(self.weights)
         except (OSError, SafetensorError) as error:
-            rule, cure = "a BERT's weights must be in model.safetensors", "save the model with transformers 5"
+            rule, cure = "the weights must be in model.safetensors", "save the model with transformers 5"
             raise InputError(rule, got=f"{self.weights}: {error}", cure=cure) from error
-        found = {_name(name): value for name, value in stored.items()}
-        missing = [name for name in wanted if name not in found]
-        wrong = [name for name in wanted if name in found and found[name].shape != wanted[name].shape]
+        weights = {_name(name): value for name, value in stored.items()}
+        missing = [name for name in wanted if name not in weights]
+        wrong = [name for name in wanted if name in weights and weights[name].shape != wanted[name].shape]
         if missing or wrong:
             raise InputError(
                 "model.safetensors must hold every weight that config.json describes",
                 got=f"{len(missing)} missing and {len(wrong)} of another shape, the first is {[*missing, *wrong][0]}",
                 cure="download the folder again",
             )
-        return {name: found[name].float() for name in wanted}
+        return {name: weights[name].float() for name in wanted}
 
 
 def _name(stored: str) -> str:
-    """A weight's name, without the prefix of a model with a head and in today's spelling."""
+    """Normalise a weight's name: drop the prefix of models with a head, and update old spellings."""
     name = stored.removeprefix("bert.")
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
 def _sentence_modules(folder: Path) -> tuple[Path, str]:
-    """Where the transformer of a sentence-transformers folder lies, and its pooling; others are their own."""
+    """The subfolder of the transformer and its pooling; the folder itself and "" for plain transformers folders."""
     if not (folder / "modules.json").is_file():
         return folder, ""
     inside, pooling = folder, ""
@@ -89,7 +89,7 @@ def _sentence_modules(folder: Path) -> tuple[Path, str]:
             inside = folder / module["path"]
         elif kind == "Pooling":
             pooling = _pooling(folder, _json(folder / module["path"] / CONFIG))
-        elif kind != "Normalize":   # which every truncation does again
+        elif kind != "Normalize":   # truncation normalises anyway
             raise _not_plain(folder, kind)
     return inside, pooling
 
@@ -105,7 +105,7 @@ def _pooling(folder: Path, values: Mapping[str, Any]) -> str:
 
 
 def _not_plain(folder: Path, got: str) -> InputError:
-    rule = "a BERT is read with one pooling behind it and nothing else"
+    rule = "bert:FOLDER supports one pooling and no other modules after the BERT"
     return InputError(rule, got=got, cure=f"use sentence-transformers:{folder}")
 
 
@@ -113,4 +113,4 @@ def _json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError("cannot read a model's settings", got=f"{path}: {error}", cure="check the folder") from error
+        raise InputError("cannot read the model's settings", got=f"{path}: {error}", cure="check the folder") from error

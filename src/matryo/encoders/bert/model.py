@@ -1,4 +1,4 @@
-"""BERT in plain PyTorch, without its classifiers; parameter names are transformers', so public weights load."""
+"""BERT in plain PyTorch, without heads. Parameter names are those of transformers, so public weights load."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BERTS", "Bert", "BertConfig"]
 
-# Layers, width and heads: the sizes that Google published.
+# Number of layers, width, number of heads: the sizes published by Google.
 BERTS = {
     "bert-tiny": (2, 128, 2),
     "bert-mini": (4, 256, 4),
@@ -36,7 +36,7 @@ _ACTS: dict[str, Any] = {"gelu": F.gelu, "relu": F.relu, "silu": F.silu, "swish"
 
 @dataclass(frozen=True)
 class BertConfig:
-    """What a BERT is, by the names that config.json has; the defaults are BERT-Base."""
+    """The settings of a BERT, named as in config.json; the defaults are BERT-Base."""
 
     vocab_size: int = 30522
     hidden_size: int = 768
@@ -57,15 +57,15 @@ class BertConfig:
             raise InputError(
                 "hidden_size must be a multiple of num_attention_heads",
                 got=f"{self.hidden_size} and {self.num_attention_heads}",
-                cure="choose as many heads as divide it",
+                cure="change one of them",
             )
         if self.hidden_act not in _GELU_TANH | set(_ACTS):
-            known = ", ".join(sorted(_GELU_TANH | set(_ACTS)))
-            raise InputError("unknown hidden_act", got=repr(self.hidden_act), cure=f"choose one of {known}")
+            names = ", ".join(sorted(_GELU_TANH | set(_ACTS)))
+            raise InputError("unknown hidden_act", got=repr(self.hidden_act), cure=f"choose one of {names}")
 
     @classmethod
     def named(cls, name: str, **changes: Any) -> BertConfig:
-        """The published size ``name``, with what is given in ``changes``.
+        """The published size ``name``, with ``changes`` applied.
 
         >>> BertConfig.named("bert-mini", vocab_size=8192).intermediate_size
         1024
@@ -74,25 +74,25 @@ class BertConfig:
         sizes = {"num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": heads}
         return cls(**{**sizes, "intermediate_size": 4 * width, **changes})
 
-    def with_dropout(self, share: float) -> BertConfig:
-        """The same with that dropout, of features and of attention."""
-        return replace(self, hidden_dropout_prob=share, attention_probs_dropout_prob=share)
+    def with_dropout(self, rate: float) -> BertConfig:
+        """Set the dropout rate of features and of attention."""
+        return replace(self, hidden_dropout_prob=rate, attention_probs_dropout_prob=rate)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> BertConfig:
-        """From what a config.json holds; names it does not know are left alone."""
-        known = {item.name for item in fields(cls)}
-        return cls(**{name: value for name, value in values.items() if name in known and value is not None})
+        """Read the contents of a config.json; unknown names are ignored."""
+        names = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in values.items() if name in names and value is not None})
 
 
 class Bert(nn.Module):
-    """The encoder of Devlin et al., from tokens to one vector a text.
+    """The encoder of Devlin et al., from tokens to one vector per text.
 
-    Every text is one segment: its token types are zero. There is no pooler (a tanh layer that sentence embeddings do
-    not use), so the vectors are the mean of the last layer or its first token.
+    Every text is one segment (token type 0). There is no pooler (a tanh layer that sentence embeddings do not use): the
+    vectors of the last layer are pooled directly.
 
     Args:
-        config: the sizes; those of a config.json.
+        config: the settings, as in config.json.
         pooling: ``mean``, ``cls`` or ``last``.
 
     >>> bert = Bert(BertConfig.named("bert-tiny", vocab_size=100))
@@ -117,21 +117,21 @@ class Bert(nn.Module):
     def open(
         cls, folder: str | Path, *, pooling: str = "", dropout: float | None = None, weights: bool = True
     ) -> Bert:
-        """The BERT of a Hugging Face or sentence-transformers folder: its config.json and model.safetensors.
+        """Load a BERT from a Hugging Face or sentence-transformers folder (config.json and model.safetensors).
 
-        ``pooling`` and ``dropout`` are those that the folder states unless given; without either, the pooling is the
-        mean. ``weights=False`` reads only config.json and draws new ones.
+        ``pooling`` and ``dropout`` override those of the folder; the default pooling is the mean. ``weights=False``
+        reads only config.json and initialises new weights.
         """
-        found = BertFolder.open(Path(folder))
-        config = BertConfig.of(found.config)
+        stored = BertFolder.open(Path(folder))
+        config = BertConfig.of(stored.config)
         config = config if dropout is None else config.with_dropout(dropout)
-        bert = cls(config, pooling=pooling or found.pooling or "mean")
+        bert = cls(config, pooling=pooling or stored.pooling or "mean")
         if weights:
-            bert.load_state_dict(found.read(bert.state_dict()))
+            bert.load_state_dict(stored.read(bert.state_dict()))
         return bert
 
     def save(self, folder: str | Path) -> None:
-        """Write config.json and model.safetensors, as ``transformers.AutoModel.from_pretrained`` reads them."""
+        """Write config.json and model.safetensors for ``transformers.AutoModel.from_pretrained``."""
         self.save_shape(folder)
         write_weights(Path(folder) / WEIGHTS, self.library_weights())
 
@@ -140,26 +140,26 @@ class Bert(nn.Module):
         write_json(Path(folder) / CONFIG, self.library_config())
 
     def library_config(self) -> dict[str, Any]:
-        """What config.json says of it."""
-        about = {"architectures": ["BertModel"], "model_type": "bert", "pooling": self.pooling}
-        return {**about, **asdict(self.config)}
+        """The contents of config.json."""
+        kind = {"architectures": ["BertModel"], "model_type": "bert", "pooling": self.pooling}
+        return {**kind, **asdict(self.config)}
 
     def library_weights(self) -> dict[str, Tensor]:
-        """The weights of a BertModel. It always has a pooler, which is zero here: nothing has trained one."""
+        """The weights of a transformers BertModel. Its pooler, which it always has, is zero: it was not trained."""
         width = self.config.hidden_size
         pooler = {"pooler.dense.weight": torch.zeros(width, width), "pooler.dense.bias": torch.zeros(width)}
         return {**self.state_dict(), **pooler}
 
     @property
     def words(self) -> Tensor:
-        """The embedding matrix [vocabulary, d]: what masked prediction is tied to."""
+        """The token embedding matrix, [vocabulary, d], to which masked prediction is tied."""
         return self.embeddings.word_embeddings.weight
 
     def hidden(self, tokens: Tokens) -> Tensor:
-        """What the last layer says of each token, [batch, length, d]."""
-        length, most = tokens.ids.shape[1], self.config.max_position_embeddings
-        if length > most:
-            raise InputError(f"a text must not exceed the {most} positions of the model", got=length, cure="cut it")
+        """The output of the last layer for each token, [batch, length, d]."""
+        length, limit = tokens.ids.shape[1], self.config.max_position_embeddings
+        if length > limit:
+            raise InputError(f"a text must have at most {limit} tokens", got=length, cure="truncate it")
         mask = None if tokens.mask is None else tokens.mask[:, None, None, :]
         hidden: Tensor = self.encoder(self.embeddings(tokens.ids), mask)
         return hidden
@@ -170,7 +170,7 @@ class Bert(nn.Module):
 
 
 class Embeddings(nn.Module):
-    """The sum of a token's, its position's and its segment's vectors."""
+    """The sum of token, position and segment embeddings."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -182,13 +182,13 @@ class Embeddings(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """[batch, length] → [batch, length, d]."""
-        places = self.position_embeddings.weight[: ids.shape[1]] + self.token_type_embeddings.weight[0]
-        x: Tensor = self.dropout(self.LayerNorm(self.word_embeddings(ids) + places))
+        positions = self.position_embeddings.weight[: ids.shape[1]] + self.token_type_embeddings.weight[0]
+        x: Tensor = self.dropout(self.LayerNorm(self.word_embeddings(ids) + positions))
         return x
 
 
 class Layers(nn.Module):
-    """The layers, one after the other."""
+    """The stack of layers."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -202,7 +202,7 @@ class Layers(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and a perceptron, each added to its input and normalised."""
+    """A post-norm transformer layer: attention and an MLP, each with a residual connection."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -218,7 +218,7 @@ class Layer(nn.Module):
 
 
 class Attention(nn.Module):
-    """Tokens look at each other, and the result is added to what they were."""
+    """Self-attention with a residual connection and a norm."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -232,7 +232,7 @@ class Attention(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Scaled dot-product attention of several heads."""
+    """Multi-head scaled dot-product attention."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -242,18 +242,16 @@ class SelfAttention(nn.Module):
         self.value = nn.Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """[batch, length, d] → [batch, length, d]; ``mask`` is False where nobody may look."""
-        query, key, value = (part(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self._parts())
-        dropped = self.dropout if self.training else 0.0
-        seen = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropped)
-        return seen.transpose(1, 2).flatten(-2)
-
-    def _parts(self) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
-        return self.query, self.key, self.value
+        """[batch, length, d] → [batch, length, d]; ``mask`` is False at tokens not to attend to."""
+        projections = (self.query, self.key, self.value)
+        query, key, value = (linear(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for linear in projections)
+        rate = self.dropout if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=rate)
+        return mixed.transpose(1, 2).flatten(-2)
 
 
 class Intermediate(nn.Module):
-    """The wide layer of the perceptron."""
+    """The hidden layer of the MLP."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -268,7 +266,7 @@ class Intermediate(nn.Module):
 
 
 class Output(nn.Module):
-    """Back to d, added to what came before, normalised."""
+    """A linear map to d, the residual connection and the norm."""
 
     def __init__(self, before: int, config: BertConfig) -> None:
         super().__init__()
