@@ -57,10 +57,10 @@ def test_rows_of_evaluate_join_the_card(texts_run, tmp_path):
     from matryo.results import append_rows, stamp
 
     rows = tmp_path / "rows.jsonl"
-    append_rows(rows, [stamp("pairs", "texts", {"dims": (8, 128), "ndcg": (0.5, 0.75)}, seed=0)])
+    append_rows(rows, [stamp("sts", "texts", {"dims": (8, 128), "spearman": (0.5, 0.75)}, seed=0)])
     out = tmp_path / "out"
     assert main(["export", str(texts_run), "--to", "transformers", "--out", str(out), "--rows", str(rows)]) == 0
-    assert "| dim | ndcg |\n|---:|---:|\n| 8 | 0.5 |\n| 128 | 0.75 |" in (out / "README.md").read_text()
+    assert "| dim | spearman |\n|---:|---:|\n| 8 | 0.5 |\n| 128 | 0.75 |" in (out / "README.md").read_text()
 
 
 def error(capsys, *words):

@@ -161,9 +161,9 @@ def test_a_corrupt_image_is_one_line_from_worker_processes_too(folder, tmp_path,
         (["--head.knd", "tied"], "--head.knd: did you mean --head.kind?"),
         (["--optim.lrr=3"], "--optim.lrr=3: did you mean --optim.lr?"),
         (["--lr", "3"], "--lr: did you mean --optim.lr?"),
-        (["--set", "optim.lr=1"], "--set: say --optim.lr 1"),
-        (["--set=optim.lr=1"], "--set=optim.lr=1: say --optim.lr 1"),
-        (["optim.lr=1"], "optim.lr=1: say --optim.lr 1"),
+        (["--set", "optim.lr=1"], "--set: write --optim.lr 1"),
+        (["--set=optim.lr=1"], "--set=optim.lr=1: write --optim.lr 1"),
+        (["optim.lr=1"], "optim.lr=1: write --optim.lr 1"),
         (["--set", "optim.rate=1"], "--set"),   # nothing is near
         (["--verbose"], "--verbose"),
     ],
@@ -183,3 +183,20 @@ def test_numbered_classes_are_names_of_their_own(few, tmp_path):
             Image.fromarray(few.split("val").image(0)).save(digits / split / name / "a.png")
     known = open_dataset("folder", digits, classes=("cat", "dog"))
     assert {*known.split("val").labels, *known.split("train").labels} == {-1}
+
+
+def test_a_complete_run_is_extended(folder, tmp_path, capsys):
+    words = ["train", "demo", "--data", folder, "--data.source", "folder", "--out", tmp_path / "run", *FAST,
+             "--head.dims", "8,16"]  # fmt: skip
+    longer = [str(word) for word in [*words, "--loop.epochs", "2"]]
+    assert main([str(word) for word in words]) == 0
+    first = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert main(longer) == 1
+    assert "add --extend" in capsys.readouterr().err
+    assert main([*longer, "--extend"]) == 0
+    second = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert [facts["recipe"]["loop"]["epochs"] for facts in (first, second)] == [1, 2]
+    assert second["row"]["figures"]["seconds"] >= first["row"]["figures"]["seconds"]
+    assert "already complete" not in capsys.readouterr().out
+    assert main(longer) == 0
+    assert "was already complete; nothing was trained" in capsys.readouterr().out

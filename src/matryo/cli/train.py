@@ -2,7 +2,8 @@
 
 `matryo recipes` lists the bundled recipes. Every recipe field is also an option:
 `matryo train demo --optim.lr 0.01 --head.dims 8,32,256`. If interrupted, run the same command again to resume from the
-last checkpoint. On several GPUs: `torchrun --nproc-per-node 8 -m matryo train RECIPE …`.
+last checkpoint. To continue a complete run, add --extend with a larger --loop.epochs. On several GPUs:
+`torchrun --nproc-per-node 8 -m matryo train RECIPE …`.
 """
 
 from __future__ import annotations
@@ -28,10 +29,13 @@ _NAMES = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """RECIPE, --data, --out, and an option for every field of a recipe."""
     names = ", ".join(bundled_recipes())
-    parser.usage = "matryo train RECIPE [--data DIR] [--out RUN] [--quiet] [--SECTION.FIELD VALUE …]"
+    parser.usage = "matryo train RECIPE [--data DIR] [--out RUN] [--extend] [--quiet] [--SECTION.FIELD VALUE …]"
     parser.add_argument("recipe", metavar="RECIPE", help=f"a bundled recipe ({names}) or a .toml file")
     parser.add_argument("--data", type=Path, metavar="DIR", help="folder of the dataset; not for bundled data")
     parser.add_argument("--out", type=Path, metavar="RUN", help="run folder (default: runs/RECIPE)")
+    parser.add_argument(
+        "--extend", action="store_true", help="continue a run to more --loop.epochs or --loop.steps than it has"
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     group = parser.add_argument_group("recipe fields", "In brackets: the value if the recipe does not set the field.")
     for field in recipe_fields():
@@ -49,8 +53,8 @@ def run(args: argparse.Namespace) -> None:
     from matryo.data import open_dataset
     from matryo.training import train
 
-    complete = RunFolder(out).complete
-    train(recipe, open_dataset(recipe.data.source, args.data), out, progress=not args.quiet)
+    complete = RunFolder(out).complete and not args.extend
+    train(recipe, open_dataset(recipe.data.source, args.data), out, extend=args.extend, progress=not args.quiet)
     if os.environ.get("RANK", "0") == "0":
         if complete:
             print(f"{out} was already complete; nothing was trained")
