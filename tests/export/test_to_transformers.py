@@ -12,7 +12,7 @@ from PIL import Image
 from matryo.encoders import Tokens, TransformersEncoder
 from matryo.errors import InputError
 from matryo.export import export
-from matryo.inference.model import GivenImages
+from matryo.inference.items import GivenImages
 from matryo.training.batches.images import centred_images
 
 transformers = pytest.importorskip("transformers")
@@ -101,8 +101,8 @@ def test_images_are_read_as_here(crop, tmp_path):
 
 
 def test_what_transformers_would_not_apply_is_refused(tmp_path):
-    rule = r"transformers has no place for this model .*export it to sentence-transformers or onnx"
+    rule = r"transformers cannot represent this model .*export it to sentence-transformers or onnx"
     with pytest.raises(InputError, match=rule):
         export(text_model(dim=48, dims=(8, 48)), "transformers", tmp_path / "out")
-    with pytest.raises(InputError, match=r"transformers has no place .*resnet18\): export it to timm or onnx"):
+    with pytest.raises(InputError, match=r"transformers cannot represent .*resnet18\): export it to timm or onnx"):
         export(image_model(), "transformers", tmp_path / "out")

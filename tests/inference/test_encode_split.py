@@ -103,7 +103,7 @@ def test_a_write_that_was_stopped_goes_on_only_with_the_same_data(model, dataset
         patch.setattr(TrainedModel, "embed", stopped)
         encode_split(model, dataset, "one", tmp_path / "e", batch=4, progress=False)
     other = array_dataset({"one": (images[::-1], labels)}, ["a", "b", "c"])
-    with pytest.raises(EmbeddingsError, match=r"cannot continue .*fingerprint\.content was"):
+    with pytest.raises(EmbeddingsError, match=r"cannot be resumed .*fingerprint\.content was"):
         encode_split(model, other, "one", tmp_path / "e", batch=4, progress=False)
     found = encode_split(model, dataset, "one", tmp_path / "e", batch=4, progress=False)
     at_once = encode_split(model, dataset, "one", tmp_path / "f", batch=4, progress=False)
@@ -163,7 +163,7 @@ def test_vectors_are_exact_however_the_model_was_trained_unless_asked_otherwise(
     quick = replace(exact, precision="bf16")
     split = dataset.split("one")
     with torch.no_grad():
-        parts = [network.embed(inputs) for inputs in batches.test_inputs(split, recipe, exact.device)]
+        parts = [network.embed(inputs) for inputs in batches.ordered_inputs(split, recipe, exact.device)]
         wanted = torch.cat(parts).numpy()
     found = encode_split(exact, dataset, "one", tmp_path / "e", progress=False)
     np.testing.assert_array_equal(np.asarray(found.vectors), wanted)

@@ -14,10 +14,11 @@ from matryo.errors import InputError, NestingError
 from matryo.heads import NestedLinear
 from matryo.inference import load
 from matryo.inference.gradcam import gradcam, overlay
-from matryo.inference.model import GivenImages, TrainedModel
+from matryo.inference.items import GivenImages
+from matryo.inference.model import TrainedModel
 from matryo.nesting import Nesting
 from matryo.training import train
-from matryo.training.batches.open import test_batches as batches_of  # pytest would collect the other name
+from matryo.training.batches.open import ordered_batches as batches_of  # pytest would collect the other name
 from matryo.training.model import build_model
 from matryo.training.objectives.classify import Classifier
 from matryo.training.recipe.fields import Recipe

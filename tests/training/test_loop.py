@@ -20,7 +20,7 @@ from tqdm import tqdm
 from matryo.data import array_dataset
 from matryo.errors import DataError, InputError, NestingError, RunError, TrainingError
 from matryo.inference import load
-from matryo.training import load_recipe, loop, train
+from matryo.training import held_out, load_recipe, loop, train
 from matryo.training.measure import measure
 from matryo.training.model import build_model
 from matryo.training.recipe.fields import Recipe
@@ -181,7 +181,7 @@ def test_a_run_stopped_after_its_last_step_trains_no_further(tmp_path, monkeypat
     """Seven steps are one epoch and a part of another, whose rest must not be trained on."""
     whole = train(recipe(loop__steps=7), dataset(), tmp_path / "whole", progress=False)
     with monkeypatch.context() as patched:
-        patched.setattr(loop, "measure", lambda *_: 1 / 0)
+        patched.setattr(held_out, "measure", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             train(recipe(loop__steps=7), dataset(), tmp_path / "run", progress=False)
     run = train(recipe(loop__steps=7), dataset(), tmp_path / "run", progress=False)
@@ -191,7 +191,7 @@ def test_a_run_stopped_after_its_last_step_trains_no_further(tmp_path, monkeypat
 
 
 def test_what_cannot_be_measured_is_told_before_training(tmp_path):
-    with pytest.raises(InputError, match="whole patches"):
+    with pytest.raises(InputError, match="multiple of the patch size"):
         train(recipe(encoder__name="vit-ti8", encoder__dim=0, data__test_size=20), dataset(), tmp_path / "run",
               progress=False)  # fmt: skip
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
@@ -199,7 +199,7 @@ def test_what_cannot_be_measured_is_told_before_training(tmp_path):
 
 def test_a_run_may_be_measured_on_other_splits_than_it_began_with(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr(loop, "measure", lambda *_: 1 / 0)
+        patched.setattr(held_out, "measure", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             train(recipe(), dataset(), tmp_path / "run", progress=False)
     run = train(recipe(data__test=""), dataset(), tmp_path / "run", progress=False)
@@ -223,7 +223,7 @@ def test_measuring_has_a_bar_of_its_own(tmp_path, capsys, monkeypatch):
     train(recipe(loop__steps=1), dataset(), tmp_path / "run")
     said = capsys.readouterr().err
     assert "test test: 100%" in said
-    assert "the warm-up of 3 steps outlasts the 1 of training" in said
+    assert "the warm-up takes 3 steps and training only 1" in said
 
 
 def test_other_images_under_the_same_labels_are_another_run(tmp_path):
@@ -298,7 +298,7 @@ def test_attention_of_cudnn_has_no_part_in_training_and_is_given_back(tmp_path, 
         seen.append(torch.backends.cuda.cudnn_sdp_enabled())
         return measure(*args, **options)
 
-    monkeypatch.setattr(loop, "measure", watched)
+    monkeypatch.setattr(held_out, "measure", watched)
     for before in (True, False):
         torch.backends.cuda.enable_cudnn_sdp(before)
         try:

@@ -182,7 +182,7 @@ def test_weights_that_have_no_place_are_named_unless_they_do_not_matter(name, va
     encoder = build_encoder("vit-ti8", size=32)
     save_file({**encoder.state_dict(), name: torch.full((4,), float(value))}, tmp_path / "w.safetensors")
     if told:
-        with pytest.raises(RunError, match=r"weights of this encoder alone \(got 1 .*the first is " + name):
+        with pytest.raises(RunError, match=r"only weights of this encoder \(got 1 .*the first is " + name):
             start_from(encoder, tmp_path / "w.safetensors")
     else:
         start_from(encoder, tmp_path / "w.safetensors")
@@ -210,6 +210,6 @@ def test_layers_after_the_named_one_stay_in_training_mode():
 @pytest.mark.parametrize("name", ["layer5", "layer4.2", "relu", "layer1.0.downsample"])
 def test_an_unknown_layer_is_named_with_some_that_exist(name):
     encoder = build_encoder("resnet18")
-    with pytest.raises(RecipeError, match=rf"finetune.unfreeze must name.*got '{name}'.*use none, or.*layer4.1.bn2"):
+    with pytest.raises(RecipeError, match=rf"finetune.unfreeze must be a module.*got '{name}'.*use none, or.*layer4.1.bn2"):
         freeze_before(encoder, name)
     assert len(trained(encoder)) == len(list(encoder.parameters())), "a mistake freezes nothing"

@@ -94,9 +94,9 @@ def test_a_step_without_a_finite_gradient_is_as_if_it_had_never_been(name, wrong
             hook = next(model.parameters()).register_hook(lambda gradient: gradient * wrong)
             step(*inputs("classify"), 0.01)
             hook.remove()
-            assert step.left_out() == (1, 1)
+            assert step.skipped_steps() == (1, 1)
         step(*inputs("classify"), 0.01)
-        assert step.left_out() == (0, 0)
+        assert step.skipped_steps() == (0, 0)
         found.append((dict(model.named_parameters()), optimizer.state_dict()["state"]))
     (weights, state), (weights_after, state_after) = found
     assert all(torch.equal(weights_after[key], value) for key, value in weights.items())
@@ -110,4 +110,4 @@ def test_no_step_is_left_out_without_clipping_or_with_statistics_that_would_be_l
         recipe = override(Recipe(), {**SMALL, "head.dims": "8,16", **changes})
         model = build_model(recipe, 3, vocabulary=30)
         step = make_step(model, make_optimizer(model, recipe), recipe, Group(0, 1, torch.device("cpu")))
-        assert step.may_leave_out is expected
+        assert step.may_skip is expected

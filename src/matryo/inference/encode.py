@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
-from matryo.data.content import content_of
+from matryo.data.content import content_digest
 from matryo.data.dataset import PairSplit, TextSplit
 from matryo.embeddings import EmbeddingSet, EmbeddingWriter, Head
 from matryo.embeddings.place import RELEVANCE
@@ -100,7 +100,7 @@ def _encode(
 ) -> EmbeddingSet:
     names = [items.name(i) for i in range(len(items))]
     unique = len(set(names)) == len(names)   # they may repeat in a split that was put together by hand
-    content = content_of(items, None if isinstance(items, TextSplit) else _LOOKED_AT)
+    content = content_digest(items, None if isinstance(items, TextSplit) else _LOOKED_AT)
     if (out / "manifest.json").exists() and not overwrite:
         there = EmbeddingSet.open(out)
         wanted = (model.description, dtype, dataset.name, split, dataset.classes)
@@ -162,7 +162,7 @@ def _check_same(
 
 def _other(out: Path, got: str) -> EmbeddingsError:
     return EmbeddingsError(
-        f"{out} holds other embeddings", got=got, cure="choose another --out, or pass --overwrite"
+        f"{out} holds other embeddings", got=got, cure="choose another --out, or pass --force"
     )
 
 

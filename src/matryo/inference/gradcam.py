@@ -16,10 +16,10 @@ from torch.nn import functional as F
 
 from matryo.encoders import ConvNet, Projected, ResNet, TimmEncoder
 from matryo.errors import InputError, NestingError
-from matryo.inference.model import GivenImages
+from matryo.inference.items import as_images
 from matryo.nesting import Nesting
 from matryo.training.batches.augment import Normalise
-from matryo.training.batches.open import test_batches
+from matryo.training.batches.open import ordered_batches
 from matryo.training.step import autocast
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def gradcam(
     >>> seen = gradcam(load("runs/demo"), ["cat.png"], dims=(8, 256))         # doctest: +SKIP
     >>> overlay(seen.images[0], seen.maps[0, 0])                              # doctest: +SKIP
     """
-    given = GivenImages(images)
+    given = as_images(images)
     head = model.head
     if head is None:
         got = f"objective.kind {model.recipe.objective.kind}"
@@ -85,7 +85,7 @@ def gradcam(
     dims = _check_dims(head, dims)
     asked = _check_classes(classes, len(given), len(dims), len(model.classes))
     model.network.eval()
-    batches = test_batches(given, model.recipe, model.device, batch=_BATCH, workers=0)
+    batches = ordered_batches(given, model.recipe, model.device, batch=_BATCH, workers=0)
     parts: list[tuple[Tensor, ...]] = []
     for start, (pixels, _) in zip(range(0, len(given), _BATCH), batches, strict=True):
         layer = _choose_layer(model.network.encoder, pixels[:1]) if layer is None else layer

@@ -1,4 +1,4 @@
-"""A trained model, loaded from its run folder: images or texts in, vectors out."""
+"""A trained model, loaded from its run folder: images or texts in, vectors or classes out."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from matryo.data.images.decode import decode, to_rgb
 from matryo.data.texts.rows import TextRows
 from matryo.data.texts.tokenizer import Tokenizer
+from matryo.data.unlabelled import open_unlabelled
 from matryo.errors import InputError
 from matryo.files import sha256
+from matryo.inference.encode import head_arrays
+from matryo.inference.items import as_images, as_list
 from matryo.nesting import truncate
-from matryo.training.batches.open import test_batches
+from matryo.training.batches.open import ordered_batches
 from matryo.training.distributed import choose_device
 from matryo.training.objectives.classify import Classifier, at_width
 from matryo.training.recipe.against_data import noun
@@ -33,34 +35,56 @@ if TYPE_CHECKING:
 
     Vectors = np.ndarray[Any, np.dtype[np.float32]]
 
-__all__ = ["GivenImages", "TrainedModel", "load"]
+__all__ = ["Prediction", "TrainedModel", "load"]
 
 PRECISIONS = ("fp32", "bf16")
 _SIDES = ("queries", "candidates")
 
 
 @dataclass(frozen=True)
+class Prediction:
+    """The most likely class of each item."""
+
+    labels: tuple[str, ...]
+    """The class names."""
+    confidence: np.ndarray[Any, np.dtype[np.float32]]
+    """The softmax probability of each label, [n]."""
+    dim: int
+    """The dim at which the head classified."""
+
+
+@dataclass(frozen=True, repr=False)
 class TrainedModel:
-    """A model with the recipe it was trained by and the classes it knows."""
+    """A trained network with its recipe and class names."""
 
     network: NestedModel
     recipe: Recipe
     classes: tuple[str, ...]
     device: torch.device
     weights: str
-    """The SHA-256 of the weights: two models that differ in it differ."""
+    """The SHA-256 of the weights, which identifies the model."""
     width: float = 1.0
-    """The share of a slimmable network's channels that it uses."""
+    """The share of a slimmable network's channels in use."""
     tokenizer: Tokenizer | None = None
-    """How texts become numbers; None for a model of images."""
+    """The tokenizer; None for a model that reads images only."""
     sides: tuple[str, ...] = ()
-    """What the queries and the candidates of its pairs were: images or texts; empty where it learned from no pairs."""
+    """The kinds (images or texts) of queries and candidates, for a model trained on pairs; else empty."""
     precision: str = "fp32"
-    """What it computes in: fp32, which gives the vectors that every export gives, or bf16, quicker on a GPU."""
+    """The precision of the computation: fp32, whose vectors equal those of every export, or bf16, faster on a GPU."""
+
+    def __repr__(self) -> str:
+        """Two lines: what the model is, and what it reads, its dims and its classes."""
+        reads = " and ".join(["images"] * self.reads_images + ["texts"] * (self.tokenizer is not None))
+        classes = f", {len(self.classes):,} classes" if self.head is not None else ", no classes"
+        about = self.description
+        return (
+            f"TrainedModel({about['name']!r}, encoder {about['encoder']}, seed {about['seed']}, on {self.device})\n"
+            f"  reads {reads}; dims {', '.join(map(str, self.nesting.dims))}{classes}"
+        )
 
     @property
     def description(self) -> dict[str, Any]:
-        """What an embeddings folder says of the model that made it."""
+        """The model's entry in the manifest of an embeddings folder."""
         slimmable = self.recipe.head.kind == "slimmable"
         narrow = f" at width {self.width:g}" if self.width != 1 else ""
         return {
@@ -75,12 +99,12 @@ class TrainedModel:
 
     @property
     def nesting(self) -> Nesting:
-        """The dims this model was trained at."""
+        """The dims that the model was trained at, with their weights."""
         return self.network.nesting
 
     @property
     def head(self) -> NestedLinear | None:
-        """Its classifiers, if it has some."""
+        """The classifiers, or None for a model trained without classes."""
         return self.network.head if isinstance(self.network, Classifier) else None
 
     def encode(
@@ -89,68 +113,92 @@ class TrainedModel:
         """Images or texts → float32 vectors [n, dim], of unit norm unless ``normalize=False``.
 
         Args:
-            items: a list of texts, for a model that reads texts; or a uint8 array [n, height, width, 3], or a list of
-                such images, file paths or Pillow images, of any sizes.
+            items: texts, or images: paths, Pillow images, uint8 arrays [height, width, 3], one array
+                [n, height, width, 3], or a folder of images. A list, or a column of pandas, polars or datasets.
             dim: any prefix length up to the model's own, which is the default.
-            side: ``queries`` or ``candidates`` says which side of its pairs they are. A model of images and texts
-                takes a ``str`` for a text, unless that side was images: then it is the path of one.
+            side: ``queries`` or ``candidates``, for a model trained on pairs of images and texts: a ``str`` is then the
+                path of an image if that side is images. Without ``side``, such a model reads a ``str`` as a text.
         """
-        given, full = self._given(items, side), self.nesting.dim
+        split, full = self._split(items, side), self.nesting.dim
         dim = full if dim is None else dim
-        none = truncate(np.zeros((0, full), np.float32), dim)   # a wrong dim is told before anything is encoded
-        if not len(given):
-            return none
-        # No worker processes: they would run the caller's script once more, and be sent all its images.
-        vectors = np.concatenate([part for part, _ in self.embed(given, workers=0)])
-        return truncate(vectors, dim, normalize)
+        empty = truncate(np.zeros((0, full), np.float32), dim)   # an invalid dim is an error before any encoding
+        return truncate(self._vectors(split), dim, normalize) if len(split) else empty
 
-    def _given(self, items: Any, side: str | None) -> ImageSplit | TextSplit:
-        """What a caller passed, as a split without labels."""
+    def predict(self, items: Any, dim: int | None = None) -> Prediction:
+        """The class of each item with its confidence, by the head at ``dim`` (default: the largest).
+
+        ``items`` are those of :meth:`encode`. A separate head classifies only at the dims it was trained at.
+
+        >>> load("runs/demo").predict(["cat.png"]).labels      # doctest: +SKIP
+        ('animal-mammal',)
+        """
+        if self.head is None:
+            raise InputError(
+                "only a model trained with objective.kind classify predicts classes",
+                got=f"objective.kind {self.recipe.objective.kind}",
+                cure="use encode, and search or classify the vectors",
+            )
+        head, split = head_arrays(self.head), self._split(items, None)
+        dim = self.nesting.dim if dim is None else dim
+        logits = head.logits(np.zeros((0, head.dim), np.float32), dim)   # an invalid dim is an error before encoding
+        if len(split):
+            logits = head.logits(self._vectors(split), dim)
+        best = logits.argmax(1)
+        exponentials = np.exp(logits - logits.max(1, keepdims=True, initial=-np.inf))
+        confidence = exponentials[np.arange(len(best)), best] / exponentials.sum(1)
+        return Prediction(tuple(self.classes[index] for index in best), confidence.astype(np.float32), dim)
+
+    def _vectors(self, split: ImageSplit | TextSplit) -> Vectors:
+        # No worker processes: they would run the caller's script again, and receive copies of all the images.
+        return np.concatenate([vectors for vectors, _ in self.embed(split, workers=0)])
+
+    def _split(self, items: Any, side: str | None) -> ImageSplit | TextSplit:
+        """``items`` as a split without labels."""
         if side is not None and (side not in _SIDES or not self.sides):
             raise InputError(
-                "a side is queries or candidates, of a model trained on pairs",
+                "side must be queries or candidates, and the model trained on pairs",
                 got=f"{side!r}, a model trained on {'pairs' if self.sides else 'no pairs'}",
-                cure="leave side out" if not self.sides else "choose one of both",
+                cure="choose one of both" if self.sides else "leave side out",
             )
-        if isinstance(items, str):
-            items = [items]
-        told = isinstance(items, list | tuple) and bool(items) and all(isinstance(item, str) for item in items)
-        images = side is not None and self.sides[_SIDES.index(side)] == "images"
-        if self.tokenizer is None or images or (not told and self.reads_images):
-            return GivenImages(items)
-        if isinstance(items, list | tuple) and not items:
-            return TextRows([])
-        if not told:
-            got = type(items).__name__
-            if isinstance(items, list | tuple):
-                place, wrong = next((i, item) for i, item in enumerate(items) if not isinstance(item, str))
-                got = f"{type(wrong).__name__} at position {place}"
-            raise InputError("this model reads texts", got=got, cure="pass a list of str")
-        return TextRows(items)
+        is_images = side is not None and self.sides[_SIDES.index(side)] == "images"
+        if self.tokenizer is None or is_images:
+            return as_images(items)
+        if isinstance(items, Path):   # a folder or file of texts; a str is a text itself
+            split: Any = open_unlabelled(items)
+            self.check_reads(split)
+            return split   # type: ignore[no-any-return]
+        texts = as_list(items)
+        wrong = next((i for i, item in enumerate(texts) if not isinstance(item, str)), None)
+        if wrong is None:
+            return TextRows(list(texts))
+        if self.reads_images:
+            return as_images(items)
+        got = f"{type(texts[wrong]).__name__} at position {wrong}"
+        raise InputError("this model reads texts", got=got, cure="pass a list of str")
 
     @property
     def reads_images(self) -> bool:
-        """Whether images are among what it was trained on."""
+        """Whether the model was trained on images, alone or with texts."""
         return self.tokenizer is None or "images" in self.sides
 
     def check_reads(self, split: ImageSplit | TextSplit) -> None:
-        """Raise unless it was trained on what ``split`` holds, images or texts."""
-        kinds = {"images": self.reads_images, "texts": self.tokenizer is not None}
-        if not kinds[noun(split)]:
-            own = next(kind for kind, read in kinds.items() if read)
+        """Raise unless the model was trained on what ``split`` holds, images or texts."""
+        kind = noun(split)
+        if not (self.reads_images if kind == "images" else self.tokenizer is not None):
+            own = "texts" if kind == "images" else "images"
             rule, cure = f"this model reads {own}", f"choose a --source of {own}, or another model"
-            raise InputError(rule, got=f"{len(split):,} {noun(split)}", cure=cure)
+            raise InputError(rule, got=f"{len(split):,} {kind}", cure=cure)
 
     def embed(
         self, split: ImageSplit | TextSplit, *, start: int = 0, batch: int = 512, workers: int | None = None
     ) -> Iterator[tuple[Vectors, Any]]:
-        """(vectors, labels) of a split in order, un-normalised, batch by batch from item ``start`` on.
+        """Iterate over batches of (vectors, labels), in order from item ``start``; the vectors are not normalised.
 
-        ``workers`` processes decode large splits; None takes the recipe's number.
+        Large splits are decoded by ``workers`` processes; None is the recipe's number.
         """
         self.network.eval()
         with torch.inference_mode():
-            for inputs, labels in test_batches(
+            for inputs, labels in ordered_batches(
                 split, self.recipe, self.device, start=start, batch=batch, workers=workers, tokenizer=self.tokenizer
             ):
                 with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
@@ -160,10 +208,10 @@ class TrainedModel:
 
 
 def load(run: str | Path, *, device: str = "auto", width: float = 1.0, precision: str = "fp32") -> TrainedModel:
-    """The model of a complete run folder; a slimmable one at one of its widths.
+    """Load the model of a complete run folder; a slimmable one at one of its widths.
 
-    ``precision`` is what it encodes in, whatever it was trained in: ``bf16`` is quicker on a GPU, but its vectors
-    differ from those in ``fp32`` in the third digit.
+    ``precision`` is that of encoding, independent of training: ``bf16`` is faster on a GPU, but its vectors differ from
+    those of ``fp32`` in the third digit.
 
     >>> model = load("runs/demo")                    # doctest: +SKIP
     >>> model.encode(["cat.png"], dim=64).shape      # doctest: +SKIP
@@ -172,53 +220,11 @@ def load(run: str | Path, *, device: str = "auto", width: float = 1.0, precision
     if precision not in PRECISIONS:
         raise InputError("unknown precision", got=repr(precision), cure=f"choose one of {', '.join(PRECISIONS)}")
     path = Path(run)
-    saved = open_trained(path)
-    network = at_width(saved.network, width)
-    where = choose_device(device)
-    network.to(where, memory_format=torch.channels_last).eval()   # type: ignore[call-overload]
+    stored = open_trained(path)
+    network = at_width(stored.network, width)
+    target = choose_device(device)
+    network.to(target, memory_format=torch.channels_last).eval()   # type: ignore[call-overload]
     weights = sha256(RunFolder(path).weights)
     return TrainedModel(
-        network, saved.recipe, saved.classes, where, weights, width, saved.tokenizer, saved.sides, precision
+        network, stored.recipe, stored.classes, target, weights, width, stored.tokenizer, stored.sides, precision
     )
-
-
-class GivenImages:
-    """What a caller passed to ``encode`` or Grad-CAM, as a split without labels."""
-
-    shape = None
-
-    def __init__(self, images: Any) -> None:
-        if isinstance(images, (str, Path)) or hasattr(images, "convert"):
-            images = [images]
-        if isinstance(images, np.ndarray) and images.ndim == 3 and images.shape[-1] == 3:
-            images = images[None]
-        self.images = images
-        self.labels = np.full(len(images), -1, np.int64)
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def name(self, index: int) -> str:
-        return f"image {index}"
-
-    def image(self, index: int) -> Any:
-        item = self.images[index]
-        if isinstance(item, (str, Path)):
-            return decode(_read(Path(item)), str(item))
-        if hasattr(item, "convert"):
-            return to_rgb(item, self.name(index))
-        pixels = np.asarray(item)
-        if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[-1] != 3:
-            raise InputError(
-                "images must be uint8 [height, width, 3]",
-                got=f"{pixels.dtype} {list(pixels.shape)} at position {index}",
-                cure="pass RGB values of 0…255",
-            )
-        return pixels
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError("cannot read an image", got=f"{path}: {error.strerror}", cure="check the path") from error

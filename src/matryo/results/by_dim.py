@@ -49,7 +49,7 @@ def figures_by_dim(kind: str, figures: Mapping[str, Any]) -> dict[str, dict[int,
         for metric, splits in figures.items()
         if isinstance(splits, dict)
         for split, values in splits.items()
-        if isinstance(values, dict) and values and all(dim.isdecimal() for dim in values)
+        if isinstance(values, dict) and values and all(str(dim).isdecimal() for dim in values)
     }
 
 

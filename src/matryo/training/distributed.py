@@ -1,4 +1,4 @@
-"""One process or many: who am I, where do I compute, and the mean over everyone. ``torchrun`` starts many."""
+"""Distributed training: the rank and device of this process, and communication with the others (``torchrun``)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Agreement", "Group", "choose_device", "process_group"]
 
 @dataclass(frozen=True)
 class Group:
-    """This process among those that train together."""
+    """This process among those of a distributed training."""
 
     rank: int
     world: int
@@ -43,32 +43,32 @@ class Group:
         return value
 
     def wait(self) -> None:
-        """Until every process is here."""
+        """Wait until every process has reached this point."""
         if self.world > 1:
             distributed.barrier()
 
 
 class Agreement:
-    """Whether any process has said yes, told to all of them at the same step, so that none waits for one that left.
+    """Tells all processes at the same step whether any of them wants to stop, so that none waits for one that left.
 
-    Several processes hear it a step later: a GPU is then waited for no longer than the step before.
+    With several processes the answer is one step late, so that the CPU does not wait for the current step of the GPU.
     """
 
     def __init__(self, group: Group) -> None:
         self.group, on_gpu = group, group.device.type == "cuda"
-        self.said = torch.zeros((), device=group.device)
-        self.heard = torch.zeros((), pin_memory=on_gpu)
+        self.sent = torch.zeros((), device=group.device)
+        self.received = torch.zeros((), pin_memory=on_gpu)
         self.copied = torch.cuda.Event() if on_gpu else None
 
     def __call__(self, yes: bool) -> bool:
-        """Say yes or no, once a step; gives what was agreed on."""
+        """Called once per step with this process's wish; returns whether all stop now."""
         if self.group.world == 1:
             return yes
         if self.copied is not None:
             self.copied.synchronize()
-        agreed = bool(self.heard)
-        distributed.all_reduce(self.said.fill_(float(yes)))
-        self.heard.copy_(self.said, non_blocking=True)
+        agreed = bool(self.received)
+        distributed.all_reduce(self.sent.fill_(float(yes)))
+        self.received.copy_(self.sent, non_blocking=True)
         if self.copied is not None:
             self.copied.record()
         return agreed
@@ -76,7 +76,7 @@ class Agreement:
 
 @contextlib.contextmanager
 def process_group(device: str) -> Iterator[Group]:
-    """The group that torchrun started (or this process alone), for as long as the block lasts."""
+    """The process group that torchrun started, or this process alone, for the duration of the block."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         yield Group(0, 1, choose_device(device))
@@ -84,7 +84,7 @@ def process_group(device: str) -> Iterator[Group]:
     chosen = choose_device(device, int(os.environ["LOCAL_RANK"]))
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
-    # The others wait while the first one learns a tokenizer or measures; torchrun notices who died.
+    # Long, because the others wait while the first one trains a tokenizer or tests; torchrun detects dead processes.
     distributed.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=timedelta(hours=12))
     try:
         yield Group(int(os.environ["RANK"]), world, chosen)
@@ -93,7 +93,7 @@ def process_group(device: str) -> Iterator[Group]:
 
 
 def choose_device(name: str, local_rank: int = 0) -> torch.device:
-    """``auto`` is this process's GPU if there is one, else the CPU."""
+    """The torch device of ``name``; ``auto`` is this process's GPU if there is one, else the CPU."""
     if name in ("auto", "cuda") and torch.cuda.is_available():
         return torch.device("cuda", local_rank)
     if name == "auto":
@@ -103,5 +103,5 @@ def choose_device(name: str, local_rank: int = 0) -> torch.device:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise InputError("that device cannot be used", got=f"{name!r}: {reason}", cure="use cpu or auto") from error
+        raise InputError("the device cannot be used", got=f"{name!r}: {reason}", cure="use cpu or auto") from error
     return device

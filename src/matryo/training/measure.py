@@ -1,4 +1,4 @@
-"""What a run measures of its model on held-out splits: one figure or a few, at every dim, small and on the device."""
+"""The figures of a model on its test splits, at every dim: accuracy, hit rates, masked words or distillation loss."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tqdm import tqdm
 from matryo.data.dataset import PairSplit
 from matryo.nesting import truncate
 from matryo.training.batches.masking import HELD_OUT, Masks, check_windows, to_windows
-from matryo.training.batches.open import test_batches, test_inputs
+from matryo.training.batches.open import ordered_batches, ordered_inputs
 from matryo.training.objectives.base import hits_by_dim
 from matryo.training.objectives.classify import Classifier
 from matryo.training.objectives.masked import MaskedModel
@@ -38,23 +38,23 @@ def measure(
     model: NestedModel, split: Any, recipe: Recipe, device: torch.device, tokenizer: Tokenizer | None,
     progress: str = "",
 ) -> Figures:  # fmt: skip
-    """The figures of ``model`` on ``split``, each by dim; none where a split does not suit the objective.
+    """The figures of ``model`` on ``split``, one value per dim; empty if the split does not suit the objective.
 
-    ``progress`` is what stands before a bar; without it, there is none.
+    ``progress`` is the label of a progress bar; empty shows none.
     """
     model.eval()
-    given = recipe, device, tokenizer, progress
+    options = recipe, device, tokenizer, progress
     with torch.no_grad():
         if isinstance(split, PairSplit):
-            return hit_rates(model, split, *given)
+            return hit_rates(model, split, *options)
         if isinstance(model, PairModel):
-            return label_hit_rates(model, split, *given)
+            return label_hit_rates(model, split, *options)
         if isinstance(model, Classifier):
-            return {"top1": head_accuracy(model, split, *given)}
+            return {"top1": head_accuracy(model, split, *options)}
         if isinstance(model, MaskedModel) and tokenizer is not None:
             return masked_words(model, split, recipe, device, tokenizer, progress)
         if isinstance(model, DistilledModel) and model.taught_by:
-            return {"distil_loss": _divergence(model, split, *given)}
+            return {"distil_loss": _divergence(model, split, *options)}
         return {}
 
 
@@ -62,13 +62,13 @@ def measure(
 def rehearse(
     model: NestedModel, split: Any, recipe: Recipe, device: torch.device, tokenizer: Tokenizer | None
 ) -> None:
-    """Read and embed two items of ``split``: what is wrong with it is raised here as :func:`measure` would raise it."""
+    """Read and embed two items of ``split``, to raise before training the errors that :func:`measure` would raise."""
     model.eval()
     if isinstance(model, MaskedModel) and tokenizer is not None:
         check_windows(split, tokenizer, recipe.text.length)
         return
     for side in (split.queries, split.candidates) if isinstance(split, PairSplit) else (split,):
-        for inputs in test_inputs(side, recipe, device, batch=2, workers=0, tokenizer=tokenizer):
+        for inputs in ordered_inputs(side, recipe, device, batch=2, workers=0, tokenizer=tokenizer):
             model.embed(inputs)
             break
 
@@ -78,43 +78,43 @@ def head_accuracy(
     model: Classifier, split: Any, recipe: Recipe, device: torch.device, tokenizer: Tokenizer | None = None,
     progress: str = "",
 ) -> dict[int, float]:  # fmt: skip
-    """Top-1 accuracy of the head at every dim on the items of ``split`` whose class is known."""
-    right = torch.zeros(len(model.nesting), dtype=torch.int64, device=device)
+    """Top-1 accuracy of the head at every dim, on the items of ``split`` whose class is known."""
+    correct = torch.zeros(len(model.nesting), dtype=torch.int64, device=device)
     model.eval()
-    for inputs, labels in test_batches(split, recipe, device, tokenizer=tokenizer, progress=progress):
+    for inputs, labels in ordered_batches(split, recipe, device, tokenizer=tokenizer, progress=progress):
         with autocast(recipe, device):
             z = model.embed(inputs, flip=recipe.data.test_flip and isinstance(inputs, torch.Tensor))
-        right += (model.head.logits(z).argmax(-1) == labels.to(device)).sum(1)
-    return _by_dim(model, right, max(1, int((split.labels >= 0).sum())))
+        correct += (model.head.logits(z).argmax(-1) == labels.to(device)).sum(1)
+    return _by_dim(model, correct, max(1, int((split.labels >= 0).sum())))
 
 
 @torch.no_grad()
 def masked_words(
     model: MaskedModel, split: Any, recipe: Recipe, device: torch.device, tokenizer: Tokenizer, progress: str = ""
 ) -> Figures:
-    """The share of hidden words predicted, and the mean loss; models of one tokenizer are asked for the same words."""
+    """The share of masked words predicted correctly, and the mean loss; the masks depend only on the tokenizer."""
     windows = torch.from_numpy(to_windows(split, tokenizer, recipe.text.length))
     masks = Masks(tokenizer, recipe.objective.mask, 0, device)
-    right, loss = torch.zeros(2, len(model.nesting), dtype=torch.float64, device=device).unbind()
-    asked = 0
+    correct, loss = torch.zeros(2, len(model.nesting), dtype=torch.float64, device=device).unbind()
+    total = 0
     for low in tqdm(range(0, len(windows), _BATCH), desc=progress, unit="batch", delay=2, disable=not progress):
         ids = windows[low : low + _BATCH].to(device).long()
         inputs, target = masks(ids, torch.arange(low, low + len(ids), device=device), HELD_OUT)
         with autocast(recipe, device):
             z, losses = model(inputs, target)
         count = int((target >= 0).sum())
-        right += hits_by_dim(z, model.words, target.flatten(), model.nesting, model.bias)
+        correct += hits_by_dim(z, model.words, target.flatten(), model.nesting, model.bias)
         loss += losses.double() * count
-        asked += count
-    return {"masked_top1": _by_dim(model, right, max(1, asked)), "masked_loss": _by_dim(model, loss, max(1, asked))}
+        total += count
+    return {"masked_top1": _by_dim(model, correct, max(1, total)), "masked_loss": _by_dim(model, loss, max(1, total))}
 
 
 def _divergence(
     model: DistilledModel, split: Any, recipe: Recipe, device: torch.device, tokenizer: Tokenizer | None, progress: str
 ) -> dict[int, float]:
-    """The mean loss over batches of the split in order."""
+    """The mean distillation loss over the batches of the split, in order."""
     total, count = torch.zeros(len(model.nesting), dtype=torch.float64, device=device), 0
-    for inputs, labels in test_batches(split, recipe, device, batch=_BATCH, tokenizer=tokenizer, progress=progress):
+    for inputs, labels in ordered_batches(split, recipe, device, batch=_BATCH, tokenizer=tokenizer, progress=progress):
         if len(labels) > 1:
             with autocast(recipe, device):
                 total += model(inputs, labels)[1].double() * len(labels)
@@ -126,70 +126,70 @@ def hit_rates(
     model: NestedModel, split: PairSplit, recipe: Recipe, device: torch.device, tokenizer: Tokenizer | None,
     progress: str = "",
 ) -> Figures:  # fmt: skip
-    """hit@k: the share of queries with one of their candidates among the first k; and the way back."""
+    """hit@k: the share of queries with one of their candidates among the first k; and in reverse direction."""
     sides = [torch.cat(list(_embedded(model, side, recipe, device, tokenizer, progress))) for side in
              (split.queries, split.candidates)]  # fmt: skip
     pairs = torch.from_numpy(split.pairs[split.grades > 0]).to(device)
-    found: Figures = {}
-    for way, (a, b) in (("", (0, 1)), ("reverse ", (1, 0))):
+    figures: Figures = {}
+    for direction, (a, b) in (("", (0, 1)), ("reverse ", (1, 0))):
         for dim in model.nesting.dims:
             shares = _hit_rates(truncate(sides[a], dim), truncate(sides[b], dim), pairs[:, [a, b]])
             for depth, share in zip(_DEPTHS, shares, strict=True):
-                found.setdefault(f"{way}hit@{depth}", {})[dim] = share
-    return found
+                figures.setdefault(f"{direction}hit@{depth}", {})[dim] = share
+    return figures
 
 
 def label_hit_rates(
     model: NestedModel, split: Any, recipe: Recipe, device: torch.device, tokenizer: Tokenizer | None,
     progress: str = "",
 ) -> Figures:  # fmt: skip
-    """hit@k where items of one label belong together: the share of items with another of their label among the first k.
+    """hit@k of labelled items: the share of items with another item of their label among the first k.
 
-    Each is looked for among all others; those alone in their class are not asked. Without labels there is no figure.
+    Each item is a query for all others, unless it is the only one of its class. Without labels there are no figures.
     """
     labels = torch.from_numpy(split.labels).to(device)
-    _, place, counts = labels.unique(return_inverse=True, return_counts=True)
-    asked = torch.nonzero((labels >= 0) & (counts[place] > 1)).flatten()
-    if not len(asked):
+    _, index, counts = labels.unique(return_inverse=True, return_counts=True)
+    queries = torch.nonzero((labels >= 0) & (counts[index] > 1)).flatten()
+    if not len(queries):
         return {}
     whole = torch.cat(list(_embedded(model, split, recipe, device, tokenizer, progress)))
-    found: Figures = {}
+    figures: Figures = {}
     for dim in model.nesting.dims:
         vectors, hits = truncate(whole, dim), _no_hits(device)
-        for some in asked.split(_BATCH):
-            cosines = vectors[some] @ vectors.T
-            cosines[torch.arange(len(some)), some] = -torch.inf   # itself
+        for rows in queries.split(_BATCH):
+            cosines = vectors[rows] @ vectors.T
+            cosines[torch.arange(len(rows)), rows] = -torch.inf   # the query itself
             nearest = cosines.topk(min(max(_DEPTHS), len(labels) - 1), 1).indices
-            hits += _hits(labels[nearest] == labels[some, None])
+            hits += _hits(labels[nearest] == labels[rows, None])
         for depth, count in zip(_DEPTHS, hits.tolist(), strict=True):
-            found.setdefault(f"hit@{depth}", {})[dim] = count / len(asked)
-    return found
+            figures.setdefault(f"hit@{depth}", {})[dim] = count / len(queries)
+    return figures
 
 
 def _hit_rates(queries: Tensor, candidates: Tensor, pairs: Tensor) -> list[float]:
-    """By depth: the share of the queries that have a pair and find one of theirs among so many."""
-    asked = pairs[:, 0].unique()
+    """By depth: the share of the queries with a pair that find one of their candidates at that depth."""
+    asking = pairs[:, 0].unique()
     hits = _no_hits(queries.device)
-    known = pairs[:, 0] * len(candidates) + pairs[:, 1]
-    for some in asked.split(_BATCH):
-        nearest = (queries[some] @ candidates.T).topk(min(max(_DEPTHS), len(candidates)), 1).indices
-        hits += _hits(torch.isin(some[:, None] * len(candidates) + nearest, known))
-    return [count / max(1, len(asked)) for count in hits.tolist()]
+    positives = pairs[:, 0] * len(candidates) + pairs[:, 1]
+    for rows in asking.split(_BATCH):
+        nearest = (queries[rows] @ candidates.T).topk(min(max(_DEPTHS), len(candidates)), 1).indices
+        hits += _hits(torch.isin(rows[:, None] * len(candidates) + nearest, positives))
+    return [count / max(1, len(asking)) for count in hits.tolist()]
 
 
 def _no_hits(device: torch.device) -> Tensor:
     return torch.zeros(len(_DEPTHS), dtype=torch.int64, device=device)
 
 
-def _hits(right: Tensor) -> Tensor:
-    """By depth: how many rows have something right among so many."""
-    return torch.stack([right[:, :depth].any(1).sum() for depth in _DEPTHS])
+def _hits(correct: Tensor) -> Tensor:
+    """By depth: the number of rows with a correct item among the first."""
+    return torch.stack([correct[:, :depth].any(1).sum() for depth in _DEPTHS])
 
 
 def _embedded(
     model: NestedModel, split: Any, recipe: Recipe, device: torch.device, tokenizer: Tokenizer | None, progress: str
 ) -> Iterator[Tensor]:
-    for inputs in test_inputs(split, recipe, device, batch=_BATCH, tokenizer=tokenizer, progress=progress):
+    for inputs in ordered_inputs(split, recipe, device, batch=_BATCH, tokenizer=tokenizer, progress=progress):
         with autocast(recipe, device):
             yield model.embed(inputs, flip=recipe.data.test_flip and isinstance(inputs, torch.Tensor))
 

@@ -1,4 +1,4 @@
-"""Which model a recipe builds, which weights it begins with, and which of them stay as they are."""
+"""Build the model of a recipe, load its initial weights, and freeze layers."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 __all__ = ["build_model", "freeze_before", "save_shapes", "start_from"]
 
-_SAME_ENCODER = "use the encoder settings of the run it came from, or name a BERT's folder: --encoder.name bert:FOLDER"
+_SAME_ENCODER = "use the encoder settings of the run it came from, or the folder of a BERT: --encoder.name bert:FOLDER"
 _HEADS = ("fc.", "head.", "heads.", "classifier.", "cls.", "pooler.")
 
 
 def build_model(recipe: Recipe, classes: int = 0, *, vocabulary: int = 0, shapes: Path | None = None) -> NestedModel:
-    """A freshly initialised model; the seed decides the weights and nothing else is disturbed.
+    """A newly initialised model. The seed decides the weights; the global random state is not changed.
 
-    ``vocabulary`` is how many tokens there are. Encoders that begin with given weights are read from where the recipe
-    says, or built from ``shapes``, a folder of :func:`save_shapes`, without those weights.
+    ``vocabulary`` is the number of tokens. Pretrained encoders are read from the source in the recipe, or built without
+    weights from ``shapes``, a folder of :func:`save_shapes`.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(recipe.loop.seed)   # torch.manual_seed would seed every GPU too
@@ -54,22 +54,22 @@ def build_model(recipe: Recipe, classes: int = 0, *, vocabulary: int = 0, shapes
 
 
 def _encoder(recipe: Recipe, vocabulary: int, shapes: Path | None) -> nn.Module:
-    """The one encoder, or with ``text.encoder`` a dual one: images are its queries, texts its candidates."""
-    dim = 0 if recipe.text.encoder else recipe.encoder.dim   # a dual encoder has projections of its own
-    main = _one(recipe, recipe.encoder.name, vocabulary, shapes, "main", dim)
+    """The encoder; with text.encoder a dual one, whose queries are images and whose candidates are texts."""
+    dim = 0 if recipe.text.encoder else recipe.encoder.dim   # a dual encoder has its own projections
+    main = _build(recipe, recipe.encoder.name, vocabulary, shapes, "main", dim)
     if not recipe.text.encoder:
         return main
     if isinstance(main, DualEncoder):
         raise RecipeError(
-            "an encoder of both images and texts needs no other",
+            "an encoder of images and texts needs no text.encoder",
             got=f"{recipe.encoder.name} and text.encoder {recipe.text.encoder}",
             cure="leave text.encoder empty",
         )
-    texts = _one(recipe, recipe.text.encoder, vocabulary, shapes, "text", 0)
+    texts = _build(recipe, recipe.text.encoder, vocabulary, shapes, "text", 0)
     return Dual(main, texts, recipe.encoder.dim, temperature=recipe.objective.temperature)
 
 
-def _one(recipe: Recipe, name: str, vocabulary: int, shapes: Path | None, part: str, dim: int) -> nn.Module:
+def _build(recipe: Recipe, name: str, vocabulary: int, shapes: Path | None, part: str, dim: int) -> nn.Module:
     options, data = recipe.encoder, recipe.data
     shape = shapes / part if shapes is not None and (shapes / part).is_dir() else None
     encoder = build_encoder(
@@ -88,13 +88,13 @@ def _one(recipe: Recipe, name: str, vocabulary: int, shapes: Path | None, part: 
         length=recipe.text.length,
         shape=shape,
     )
-    if vocabulary and shapes is None:   # a stored run has shown already that its texts fit
+    if vocabulary and shapes is None:   # a stored run was checked before its training
         check_length(recipe, encoder, name)
     return encoder
 
 
 def save_shapes(encoder: nn.Module, folder: Path) -> None:
-    """Write to ``folder`` what :func:`build_model` needs to build pretrained encoders again without their source."""
+    """Write to ``folder`` what :func:`build_model` needs to rebuild pretrained encoders without their source."""
     parts: dict[str, nn.Module] = {"main": encoder}
     if isinstance(encoder, Dual):
         parts = {"main": encoder.queries, "text": encoder.candidates}
@@ -103,7 +103,7 @@ def save_shapes(encoder: nn.Module, folder: Path) -> None:
 
 
 def freeze_before(encoder: nn.Module, name: str) -> list[nn.Module]:
-    """Freeze what comes before the module ``name`` in the encoder; returns the layers to keep in eval mode.
+    """Freeze the encoder before the module ``name``; returns the layers to keep in eval mode.
 
     An empty name freezes nothing, ``none`` freezes the whole encoder.
     """
@@ -113,9 +113,9 @@ def freeze_before(encoder: nn.Module, name: str) -> list[nn.Module]:
     if name != "none" and (name not in modules or not list(modules[name].parameters())):
         layers = [key for key, module in modules.items() if key and list(module.parameters(recurse=False))]
         raise RecipeError(
-            "finetune.unfreeze must name a module of the encoder",
+            "finetune.unfreeze must be a module of the encoder",
             got=repr(name),
-            cure=f"use none, or one such as {', '.join(layers[-4:])}",
+            cure=f"use none, or for example {', '.join(layers[-4:])}",
         )
     frozen, reached = [], False
     for key, module in modules.items():   # registration order is the order of computation in every encoder here
@@ -123,8 +123,8 @@ def freeze_before(encoder: nn.Module, name: str) -> list[nn.Module]:
         for parameter in module.parameters(recurse=False):
             parameter.requires_grad_(reached)
         if not reached and not list(module.children()):
-            frozen.append(module)   # a layer: the running statistics of a frozen norm must not drift either
-    for module in modules.values():   # and nothing may be dropped, which attention and blocks do themselves
+            frozen.append(module)   # so that the running statistics of a frozen norm do not change
+    for module in modules.values():   # without dropout, which attention and blocks apply themselves
         own = list(module.parameters())
         if own and not any(parameter.requires_grad for parameter in own):
             frozen.append(module)
@@ -132,20 +132,20 @@ def freeze_before(encoder: nn.Module, name: str) -> list[nn.Module]:
 
 
 def start_from(encoder: nn.Module, path: Path) -> None:
-    """Load the encoder's weights from an earlier run folder or a safetensors file, which may be a BERT's own."""
+    """Load the encoder's weights from a run folder or a safetensors file, which may be that of a BERT."""
     file = path / "model.safetensors" if path.is_dir() else path
     if not file.is_file():
         raise RunError("finetune.start must be a run folder or a .safetensors file", got=path, cure="check the path")
     stored = load_weights(file)
     wanted = encoder.state_dict()
-    # A run calls its encoder so, but a BERT its own layers too; behind a head, a BERT is "bert". The best fit is meant.
+    # Names may start with "encoder." (a run), "bert." (a BERT with a head) or neither. The best match is used.
     readings = [
         {name.removeprefix(prefix): value for name, value in stored.items() if name.startswith(prefix)}
         for prefix in ("encoder.", "", "bert.")
     ]
-    held = max(readings, key=lambda values: len(wanted.keys() & values.keys()))
-    given = {name: held[name] for name in wanted if name in held}
-    surplus = [name for name in held if name not in wanted and not _is_no_matter(name, held[name])]
+    values = max(readings, key=lambda reading: len(wanted.keys() & reading.keys()))
+    given = {name: values[name] for name in wanted if name in values}
+    surplus = [name for name in values if name not in wanted and not _is_irrelevant(name, values[name])]
     wrong = [name for name, value in wanted.items() if name in given and given[name].shape != value.shape]
     missing = [name for name in wanted if name not in given and not name.endswith("num_batches_tracked")]
     if missing or wrong:
@@ -154,23 +154,23 @@ def start_from(encoder: nn.Module, path: Path) -> None:
             got=f"{len(missing)} missing and {len(wrong)} of another shape, the first is {[*missing, *wrong][0]}",
             cure=_other_length(given, wrong) if wrong and not missing else _SAME_ENCODER,
         )
-    if surplus:   # left out, they would make another model of it
+    if surplus:   # without them, the encoder would be another model
         raise RunError(
-            "finetune.start must hold weights of this encoder alone",
-            got=f"{len(surplus)} that it has no place for, the first is {surplus[0]}",
+            "finetune.start must hold only weights of this encoder",
+            got=f"{len(surplus)} others, the first is {surplus[0]}",
             cure=_SAME_ENCODER,
         )
     encoder.load_state_dict(given, strict=False)
 
 
-def _is_no_matter(name: str, value: torch.Tensor) -> bool:
-    """Whether a weight says nothing of the vectors: heads come after them, and a bias of zeros has no effect."""
+def _is_irrelevant(name: str, value: torch.Tensor) -> bool:
+    """Whether a weight does not affect the embedding: those of heads, and a bias of zeros."""
     no_bias = name.endswith("bias") and not value.any()
     return no_bias or name.startswith(_HEADS) or name.endswith(("num_batches_tracked", "position_ids"))
 
 
 def _other_length(given: Mapping[str, torch.Tensor], wrong: Sequence[str]) -> str:
-    """What to do where weights are of another shape: if only positions are, texts were of another length."""
+    """The cure for weights of another shape: another text.length if only the position embeddings differ."""
     if all(name.endswith("position_embeddings.weight") for name in wrong):
         return f"use its text.length: --text.length {len(given[wrong[0]])}"
     return _SAME_ENCODER

@@ -1,82 +1,118 @@
-"""How the weights move: parameter groups, the learning rate at each step, and the average of the weights."""
+"""The optimiser and its parameter groups, the learning-rate schedule, and the moving average of the weights."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 from matryo.errors import RecipeError
-from matryo.training.muon import Muon
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from torch import Tensor
+    from collections.abc import Callable, Iterable, Iterator
 
     from matryo.training.recipe.fields import Recipe
 
-__all__ = ["Average", "learning_rate", "make_optimizer"]
+__all__ = ["MuonAdamW", "learning_rate", "make_optimizer", "moving_average"]
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
-_MATRICES = ("weight", "proj", "projection")   # how the names of matrices end, in libraries as here
+_MATRICES = ("weight", "proj", "projection")   # how parameter names of matrices end, here and in other libraries
 
 
 def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
-    """The recipe's optimiser; normalisation layers get no weight decay, nor what else the recipe spares.
+    """The recipe's optimiser. Normalisation layers get no weight decay; optim.decay may exclude more parameters.
 
-    A group's ``share`` is what the learning rate is multiplied by for it; those that are ``turned`` are Muon's.
+    The learning rate of a group is multiplied by its ``share``. Groups with ``muon`` set are updated by Muon.
     """
     options = recipe.optim
-    spared = _spared(model, options.decay)
+    undecayed = _without_decay(model, options.decay)
     trained = [p for p in model.parameters() if p.requires_grad]
     encoder = set() if options.encoder_share == 1 else {id(p) for p in model.encoder.parameters()}   # type: ignore[union-attr]
-    turned = _turned(model, trained) if options.name == "muon" and not recipe.as_it_is else set()
+    by_muon = _muon_matrices(model, trained) if options.name == "muon" and recipe.trains else set()
     kinds: dict[tuple[bool, bool, bool], list[nn.Parameter]] = {}
     for p in trained:
-        kinds.setdefault((id(p) in encoder, id(p) in spared, id(p) in turned), []).append(p)
+        kinds.setdefault((id(p) in encoder, id(p) in undecayed, id(p) in by_muon), []).append(p)
     groups = [
         {
-            "params": kinds[inside, still, turns],
-            "weight_decay": 0.0 if still else options.weight_decay,
-            "share": options.encoder_share if inside else 1.0,
-            "turned": turns,
+            "params": kinds[in_encoder, no_decay, muon],
+            "weight_decay": 0.0 if no_decay else options.weight_decay,
+            "share": options.encoder_share if in_encoder else 1.0,
+            "muon": muon,
         }
-        for inside, still, turns in sorted(kinds)
+        for in_encoder, no_decay, muon in sorted(kinds)
     ]
     if options.name == "adafactor":
         return torch.optim.Adafactor(groups, lr=options.lr)
     if options.name == "muon":
-        return Muon(groups, lr=options.lr, betas=(options.momentum, options.beta2))
+        return MuonAdamW(groups, lr=options.lr, betas=(options.momentum, options.beta2))
     if options.name == "adamw":
         return torch.optim.AdamW(groups, lr=options.lr, betas=(options.momentum, options.beta2), fused=True)
     return torch.optim.SGD(groups, lr=options.lr, momentum=options.momentum, nesterov=options.nesterov, fused=True)
 
 
-def _spared(model: nn.Module, decay: str) -> set[int]:
-    """The parameters that have no weight decay: those of norms, or all but the matrices of layers."""
+class MuonAdamW(torch.optim.Optimizer):
+    """torch's Muon for the parameter groups with ``muon`` set and AdamW for the others, with one state dict.
+
+    Muon's step is scaled to the length of AdamW's (Liu et al., 2025), so that one learning rate suits both.
+    """
+
+    def __init__(self, groups: Iterable[dict[str, Any]], lr: float, betas: tuple[float, float]) -> None:
+        super().__init__(groups, {"lr": lr, "weight_decay": 0.0, "muon": False})
+        self._parts: dict[bool, torch.optim.Optimizer] = {}
+        if matrices := self._groups(muon=True):
+            self._parts[True] = torch.optim.Muon(matrices, lr=lr, adjust_lr_fn="match_rms_adamw")
+        if others := self._groups(muon=False):
+            self._parts[False] = torch.optim.AdamW(others, lr=lr, betas=betas, fused=True)
+        self._share_state()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what ``state_dict()`` returned."""
+        super().load_state_dict(state_dict)
+        self._share_state()
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update every parameter that has a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for part in self._parts.values():
+            part.step()
+        return loss
+
+    def _groups(self, *, muon: bool) -> list[dict[str, Any]]:
+        return [group for group in self.param_groups if group["muon"] is muon]
+
+    def _share_state(self) -> None:
+        for muon, part in self._parts.items():
+            part.param_groups, part.state = self._groups(muon=muon), self.state
+
+
+def _without_decay(model: nn.Module, decay: str) -> set[int]:
+    """The ids of the parameters without weight decay: those of norms, or all but the matrices of layers."""
     if decay == "matrices":
         return {id(p) for p in model.parameters()} - {id(p) for p in _matrices(model)}
     return {id(p) for module in model.modules() if isinstance(module, _NORMS) for p in module.parameters(recurse=False)}
 
 
-def _turned(model: nn.Module, trained: list[nn.Parameter]) -> set[int]:
-    """The matrices that Muon turns: those of layers, but no embeddings and no classifier, whose rows stand alone."""
-    moving, head = {id(p) for p in trained}, {id(p) for p in getattr(model, "head", nn.Module()).parameters()}
-    turned = {id(p) for p in _matrices(model) if p.dim() == 2 and id(p) in moving - head}
-    if not turned:
+def _muon_matrices(model: nn.Module, trained: list[nn.Parameter]) -> set[int]:
+    """The ids of the layers' matrices; embeddings and classifiers are excluded, as their rows are independent."""
+    trained_ids, head = {id(p) for p in trained}, {id(p) for p in getattr(model, "head", nn.Module()).parameters()}
+    chosen = {id(p) for p in _matrices(model) if p.dim() == 2 and id(p) in trained_ids - head}
+    if not chosen:
         raise RecipeError(
-            "optim.name = muon turns the matrices of layers",
+            "optim.name = muon needs layers with weight matrices to train",
             got="an encoder that trains none",
-            cure="use --optim.name adamw, or train a transformer, more of it than finetune.unfreeze says",
+            cure="use --optim.name adamw, or train a transformer with more layers unfrozen (finetune.unfreeze)",
         )
-    return turned
+    return chosen
 
 
 def _matrices(model: nn.Module) -> Iterator[nn.Parameter]:
-    """The weights of layers: no biases, norms and embeddings, nor a layer that is tied to an embedding."""
+    """The weights of layers: no biases, norms, embeddings, or layers tied to an embedding."""
     tables = (module for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag))
     embeddings = {id(value) for table in tables for value in table.parameters(recurse=False)}
     for module in model.modules():
@@ -87,7 +123,7 @@ def _matrices(model: nn.Module) -> Iterator[nn.Parameter]:
 
 
 def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int, batch: int) -> float:
-    """The learning rate of global step ``step``: up to the peak in a line, then down to zero."""
+    """The learning rate at global step ``step``: linear warm-up to the peak, then down to zero."""
     options = recipe.optim
     top = options.lr * (batch / options.lr_batch if options.lr_batch else 1)
     total = recipe.loop.steps or recipe.loop.epochs * steps_per_epoch
@@ -98,23 +134,19 @@ def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int, batch: int) -
     return top * (left if options.schedule == "triangular" else 0.5 - 0.5 * math.cos(math.pi * left))
 
 
-class Average:
-    """An exponential moving average of a model's weights and statistics, kept beside it."""
+def moving_average(model: nn.Module, decay: float) -> AveragedModel:
+    """An exponential moving average (EMA) of the parameters and buffers of ``model``.
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
-        self.decay = decay
-        self.state = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    The decay of update n = 1, 2, … is min(decay, n / (n + 9)), so that the average forgets the initial weights.
+    """
 
-    @torch.no_grad()
-    def update(self, model: nn.Module, step: int) -> None:
-        """Move a little towards ``model``; young averages move faster, so that they forget the start."""
-        decay = min(self.decay, (1 + step) / (10 + step))
-        kept: list[Tensor] = []
-        fresh: list[Tensor] = []
-        for name, value in model.state_dict().items():
-            if value.is_floating_point():
-                kept.append(self.state[name])
-                fresh.append(value)
-            else:
-                self.state[name].copy_(value)
-        torch._foreach_lerp_(kept, fresh, 1 - decay)
+    def update(averaged: Any, current: Any, _: Any) -> None:
+        if averaged[0].is_floating_point():
+            count = int(average.n_averaged)   # on the CPU: reading it does not wait for the GPU
+            torch._foreach_lerp_(averaged, current, 1 - min(decay, count / (9 + count)))
+        else:   # counters, such as the batches that a norm has seen
+            torch._foreach_copy_(averaged, current)
+
+    average = AveragedModel(model, multi_avg_fn=update, use_buffers=True)
+    average.n_averaged.fill_(1)   # the copy of the initial weights; from 0, torch would copy again at the first update
+    return average

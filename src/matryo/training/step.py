@@ -1,7 +1,7 @@
 """One training step: forward, backward, update. On a GPU it is recorded once and replayed as a CUDA graph.
 
-A small network has hundreds of kernels a step, and launching them one by one from Python takes longer than
-running them. A replay launches them all at once, and the heads of a nesting then cost next to nothing.
+A small network has hundreds of kernels per step, and launching them one by one from Python takes longer than
+running them. A replay launches them all at once, and the heads of a nesting then add almost no time.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Step", "autocast", "make_step"]
 
-_WARM_UP = 3   # steps before recording: cuDNN picks kernels, compilation and buffers settle
-_FUSED = ("sgd", "adamw")   # optimisers that find out on the device whether a gradient is finite
+_WARM_UP = 3   # steps before recording, in which cuDNN picks kernels and buffers are allocated
+_FUSED = ("sgd", "adamw")   # optimisers that check on the device whether a gradient is finite
 
 
 def make_step(model: NestedModel, optimizer: torch.optim.Optimizer, recipe: Recipe, group: Group) -> Step:
-    """The step for this model: compiled, spread over processes and recorded, as far as the recipe asks."""
+    """The step for this model: compiled, distributed over processes or recorded, as the recipe says."""
     if recipe.loop.compile:
         model.compile_encoder()
     alone = group.device.type == "cuda" and group.world == 1
-    if recipe.loop.graph and alone and recipe.optim.name == "sgd":   # the others count their steps
+    # Only sgd: the other optimisers count steps on the CPU, which a graph cannot record.
+    if recipe.loop.graph and alone and recipe.optim.name == "sgd":
         return _RecordedStep(model, model, optimizer, recipe, group.device)
-    # Models of other libraries bring parameters that their embedding does not use (a pooler, say).
+    # Models of other libraries have parameters that the embedding does not use, such as a pooler.
     spread: nn.Module = model
     if group.world > 1:
         spread = nn.parallel.DistributedDataParallel(model, find_unused_parameters=recipe.pretrained)
@@ -40,12 +41,12 @@ def make_step(model: NestedModel, optimizer: torch.optim.Optimizer, recipe: Reci
 
 
 def autocast(recipe: Recipe, device: torch.device) -> Any:
-    """bfloat16 where it is safe, if the recipe says so."""
+    """Autocast to bfloat16 if loop.precision is bf16."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=recipe.loop.precision == "bf16")
 
 
 class Step:
-    """Called with a batch and a learning rate, it improves the model and returns (embeddings, loss at each dim)."""
+    """Called with a batch and a learning rate, updates the model and returns (embeddings, loss at each dim)."""
 
     def __init__(
         self,
@@ -57,16 +58,16 @@ class Step:
     ) -> None:
         self.model, self.spread, self.optimizer = model, spread, optimizer
         self.recipe, self.device = recipe, device
-        # The running statistics of a batch norm would be lost all the same, so there a lost step must stop the run.
-        careful = not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
-        self.may_leave_out = bool(recipe.optim.clip) and careful
-        self.moved = bool(optimizer.state)   # by this run or the one it goes on from
-        self.lost = torch.zeros(2, device=device)   # steps left out: since someone asked, and in a row up to now
-        self.counted = torch.ones(len(model.nesting), device=device)   # 0 for dims that have not joined yet
+        # The running statistics of a batch norm become NaN even if the update is skipped: there, the run must stop.
+        no_batch_norm = not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+        self.may_skip = bool(recipe.optim.clip) and no_batch_norm
+        self.updated = bool(optimizer.state)   # now or before the checkpoint
+        self.skipped = torch.zeros(2, device=device)   # steps skipped since the last query, and in a row until now
+        self.joined = torch.ones(len(model.nesting), device=device)   # 0 for dims that have not joined yet
 
     def join(self, joined: bool) -> None:
-        """Whether the smaller dims take part in the steps from now on."""
-        self.counted[:-1] = float(joined)
+        """Set whether the smaller dims are trained from now on."""
+        self.joined[:-1] = float(joined)
 
     def __call__(self, inputs: Any, target: Tensor, rate: float) -> tuple[Tensor, Tensor]:
         """Take the step."""
@@ -78,63 +79,68 @@ class Step:
         self.optimizer.zero_grad(set_to_none=True)
         parts = self.recipe.loop.parts
         z, losses = self._backward(inputs, target) if parts == 1 else self._in_parts(inputs, target, parts)
-        sound = True
+        finite = True
         if self.recipe.optim.clip:
             norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.optim.clip)
-            sound = not self.may_leave_out or self._is_sound(norm)
-        if sound:
+            finite = not self.may_skip or self._is_finite(norm)
+        if finite:
             self.optimizer.step()
         return z, losses
 
-    def left_out(self) -> tuple[int, int]:
-        """How many steps had a gradient that was not finite and moved nothing: since last asked, and in a row."""
-        since, in_a_row = self.lost.int().tolist()
-        self.lost[0] = 0
+    def skipped_steps(self) -> tuple[int, int]:
+        """How many steps were skipped because their gradient was not finite: since the last call, and in a row."""
+        since, in_a_row = self.skipped.int().tolist()
+        self.skipped[0] = 0
         return since, in_a_row
 
-    def _is_sound(self, norm: Tensor) -> bool:
-        """Count the step if its gradient is not finite: one such step would make every weight NaN.
+    def try_part(self, inputs: Any, target: Tensor, parts: int) -> None:
+        """Compute the gradient of the first of ``parts`` parts of a batch, without an update."""
+        with torch.random.fork_rng(devices=[]):
+            self._backward(next(_chunks(inputs, parts)), target.chunk(parts)[0])
 
-        Fused optimisers find out on the device whether to leave it out, so nobody waits, and say here it is sound.
+    def _is_finite(self, norm: Tensor) -> bool:
+        """Whether to update the weights; counts the step as skipped if its gradient is not finite.
+
+        Fused optimisers skip the update on the device, so that the CPU need not wait; for them this returns True.
         """
         bad = norm.isfinite().logical_not().float()
-        self.lost.add_(bad)
-        self.lost[1:].mul_(bad)
-        if self.recipe.optim.name not in _FUSED or not self.moved:   # the first step fills buffers, whatever with
-            sound = not bool(bad)
-            self.moved |= sound
-            return sound
-        self.optimizer.found_inf = bad   # type: ignore[attr-defined]   # as torch's GradScaler says it
+        self.skipped.add_(bad)
+        self.skipped[1:].mul_(bad)
+        if self.recipe.optim.name not in _FUSED or not self.updated:   # a first step would fill the buffers with NaN
+            finite = not bool(bad)
+            self.updated |= finite
+            return finite
+        self.optimizer.found_inf = bad   # type: ignore[attr-defined]   # the protocol of torch's GradScaler
         return True
 
     def _backward(self, inputs: Any, target: Tensor, share: Tensor | float | None = None) -> tuple[Tensor, Tensor]:
         with autocast(self.recipe, self.device):
             z, losses = self.spread(inputs, target)
-        weighed = self.model.weigh(losses * self.counted if self.recipe.head.join else losses)
-        (weighed if share is None else weighed * share).backward()
+        weighted = self.model.weigh(losses * self.joined if self.recipe.head.join else losses)
+        (weighted if share is None else weighted * share).backward()
         return z.detach(), losses.detach()
 
     def _in_parts(self, inputs: Any, target: Tensor, parts: int) -> tuple[Tensor, Tensor]:
-        """The same gradient from one part of the batch after the other; processes meet at the last."""
-        found = []
-        for number, (some, wanted) in enumerate(zip(_chunks(inputs, parts), target.chunk(parts), strict=True)):
-            alone = number < parts - 1 and isinstance(self.spread, nn.parallel.DistributedDataParallel)
-            with self.spread.no_sync() if alone else contextlib.nullcontext():   # type: ignore[operator]
+        """Accumulate the gradient of the batch over its parts; processes synchronise at the last one."""
+        results = []
+        for number, (part, wanted) in enumerate(zip(_chunks(inputs, parts), target.chunk(parts), strict=True)):
+            unsynchronised = number < parts - 1 and isinstance(self.spread, nn.parallel.DistributedDataParallel)
+            with self.spread.no_sync() if unsynchronised else contextlib.nullcontext():   # type: ignore[operator]
                 share = self.model.share_of(wanted, target)
-                z, losses = self._backward(some, wanted, share)
-                found.append((z, losses * share))
-        return torch.cat([z for z, _ in found], -2), torch.stack([losses for _, losses in found]).sum(0)
+                z, losses = self._backward(part, wanted, share)
+                results.append((z, losses * share))
+        return torch.cat([z for z, _ in results], -2), torch.stack([losses for _, losses in results]).sum(0)
 
 
 def _chunks(inputs: Any, parts: int) -> Iterator[Any]:
-    """A tensor, tokens or a tuple of those, cut along its first axis."""
+    """A tensor, tokens or a tuple of those, split along the first axis."""
     if inputs is None:
         yield from [None] * parts
     elif isinstance(inputs, Tensor):
         yield from inputs.chunk(parts)
     else:
         make = getattr(inputs, "_make", tuple)
-        for part in zip(*(_chunks(one, parts) for one in inputs), strict=True):
+        for part in zip(*(_chunks(element, parts) for element in inputs), strict=True):
             yield make(part)
 
 
@@ -143,12 +149,12 @@ class _RecordedStep(Step):
         super().__init__(*args)
         self.stream = torch.cuda.Stream()
         self.shape: torch.Size | None = None
-        for part in self.optimizer.param_groups:   # a number would be recorded as a constant
+        for part in self.optimizer.param_groups:   # a Python number would be recorded as a constant
             part["lr"] = torch.zeros((), device=self.device)
 
     def __call__(self, inputs: Any, target: Tensor, rate: float) -> tuple[Tensor, Tensor]:
-        """Take the step: as it is at first, then as a replay. The results are overwritten by the next call."""
-        if not isinstance(inputs, Tensor):   # texts change their shape at every step
+        """Take the step, directly at first and then as a replay. The next call overwrites the results."""
+        if not isinstance(inputs, Tensor):   # batches of texts have various shapes
             return super().__call__(inputs, target, rate)
         images = inputs
         if images.shape != self.shape:   # the first batch, or larger images from this epoch on
@@ -169,7 +175,7 @@ class _RecordedStep(Step):
         return self.results
 
     def _on_own_stream(self) -> tuple[Tensor, Tensor]:
-        """Memory that a recording uses must have been used off the main stream."""
+        """Take the step on the stream of the recording, as CUDA graphs require of the warm-up."""
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             results = self._step(self.images, self.target)

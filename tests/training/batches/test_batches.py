@@ -259,9 +259,9 @@ def test_what_cannot_be_trained_on_is_named():
     cases = [
         (split(7), {}, 2, r"fill one batch \(got 7 images, a global batch of 8\): use --loop.batch 3 or less"),
         (unknown, {}, 1, "needs a known class"),
-        (split(), {**kept, "data__size": 16}, 1, r"one training size \(got images of \(8, 8\).*16 px"),
+        (split(), {**kept, "data__size": 16}, 1, r"have the training size \(got images of \(8, 8\).*16 px"),
         (split(), {**kept, **grown}, 1, "trained at 8 to 32 px"),
-        (split(8, 8, 12), {"augment__crop": "affine"}, 1, r"affine works on images kept.*\(8, 12\).*resized"),
+        (split(8, 8, 12), {"augment__crop": "affine"}, 1, r"affine needs images that are kept.*\(8, 12\).*resized"),
     ]
     for source, changes, world, message in cases:
         with pytest.raises(DataError, match=message):
@@ -286,7 +286,7 @@ def folder(tmp_path_factory):
 def test_test_images_are_cropped_in_the_middle_and_resized_as_pillow_does(folder, crop):
     source = folder.split("val")
     made = recipe(data__test_size=16, data__test_crop=crop)
-    found = list(batches.test_batches(source, made, CPU, batch=2))
+    found = list(batches.ordered_batches(source, made, CPU, batch=2))
     assert [len(y) for _, y in found] == [2, 2, 1]
     got = np.concatenate([as_pixels(x) for x, _ in found])
     for index in range(5):
@@ -302,18 +302,18 @@ def test_test_images_are_cropped_in_the_middle_and_resized_as_pillow_does(folder
 
 def test_testing_keeps_the_order_and_goes_on_from_any_image():
     source = split()
-    whole = list(batches.test_batches(source, recipe(), CPU, batch=5))
+    whole = list(batches.ordered_batches(source, recipe(), CPU, batch=5))
     assert torch.cat([y for _, y in whole]).tolist() == source.labels.tolist()
     assert np.array_equal(np.concatenate([as_pixels(x) for x, _ in whole]), images_and_labels()[0])
-    assert same(list(batches.test_batches(source, recipe(), CPU, start=10, batch=5)), whole[2:])
-    assert list(batches.test_batches(source, recipe(), CPU, start=22, batch=5)) == []
+    assert same(list(batches.ordered_batches(source, recipe(), CPU, start=10, batch=5)), whole[2:])
+    assert list(batches.ordered_batches(source, recipe(), CPU, start=22, batch=5)) == []
 
 
 def test_testing_takes_images_of_unknown_classes_and_never_varies_them():
     pixels, _ = images_and_labels(4)
     source = array_dataset({"test": (pixels, [0, -1, 1, -1])}, ["cat", "dog"]).split("test")
     varied = recipe(augment__crop="pad", augment__flip="true", augment__colour=0.5, augment__invert=1.0)
-    ((x, y),) = batches.test_batches(source, varied, CPU)
+    ((x, y),) = batches.ordered_batches(source, varied, CPU)
     assert np.array_equal(as_pixels(x), pixels)
     assert y.tolist() == [0, -1, 1, -1]
 
@@ -321,7 +321,7 @@ def test_testing_takes_images_of_unknown_classes_and_never_varies_them():
 def test_the_test_size_is_its_own_or_that_at_the_end_of_training():
     growing = {"data__size_end": 64, "data__size_ramp": "1,2"}
     for changes, size in (({}, 8), (growing, 64), ({**growing, "data__test_size": 24}, 24)):
-        ((x, _),) = batches.test_batches(split(4), recipe(**changes), CPU)
+        ((x, _),) = batches.ordered_batches(split(4), recipe(**changes), CPU)
         assert x.shape == (4, 3, size, size), changes
 
 
@@ -330,7 +330,7 @@ def test_normalisation_is_the_recipes():
     plain = dataclasses.replace(made, data=dataclasses.replace(made.data, mean=(0.0,) * 3, std=(1.0,) * 3))
     mean, std = torch.tensor([0.4, 0.5, 0.6]).view(3, 1, 1), torch.tensor([0.2, 0.3, 0.4]).view(3, 1, 1)
     training = (epoch(split(), made), epoch(split(), plain))
-    testing = tuple(list(batches.test_batches(split(), each, CPU)) for each in (made, plain))
+    testing = tuple(list(batches.ordered_batches(split(), each, CPU)) for each in (made, plain))
     for ours, raw in (training, testing):
         for (x, _), (unit, _) in zip(ours, raw, strict=True):
             torch.testing.assert_close(x, (unit - mean) / std, atol=1e-5, rtol=1e-5)

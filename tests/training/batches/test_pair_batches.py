@@ -12,9 +12,9 @@ from texts_made import captions, labelled, pairs, recipe, tokenizer
 
 from matryo.data import Pairs, TextRows, pairs_by_label, text_dataset
 from matryo.errors import DataError, RecipeError
-from matryo.training.batches.false_negatives import Belonging, keys_of
+from matryo.training.batches.false_negatives import Positives, keys_of
 from matryo.training.batches.open import open_batches
-from matryo.training.batches.pairs import Positives
+from matryo.training.batches.pairs import PairOrder
 from matryo.training.distributed import Group
 
 CPU = torch.device("cpu")
@@ -28,7 +28,7 @@ def split_of(rows, negatives=None, **options):
 
 
 def positives(split):
-    return Positives(split.pairs, split.negatives, Belonging(split.pairs, keys_of(split)))
+    return PairOrder(split.pairs, split.negatives, Positives(split.pairs, keys_of(split)))
 
 
 def clashes(rows, chosen, batch):
@@ -125,9 +125,9 @@ def test_no_candidate_of_a_batch_belongs_to_another_query(made, epoch, batch):
     rows, negatives, texts = made
     related = [(i, texts.index(positive)) for i, (_, positive) in enumerate(rows)]
     split = Pairs(TextRows([query for query, _ in rows]), TextRows(texts), related, negatives=negatives)
-    belonging = Belonging(split.pairs, keys_of(split))
+    belonging = Positives(split.pairs, keys_of(split))
     kept = belonging.true_negatives(split.pairs, split.negatives, seed=1)
-    chosen = Positives(split.pairs, kept, belonging).epoch(1, epoch, batch)
+    chosen = PairOrder(split.pairs, kept, belonging).epoch(1, epoch, batch)
     assert len(chosen) == len(rows)
     belongs = {(same(query), same(positive)) for query, positive in rows} | {(same(q), same(q)) for q, _ in rows}
     for row, (own, before) in enumerate(zip(kept, split.negatives, strict=True)):
@@ -154,7 +154,7 @@ def test_an_image_is_known_by_its_row_and_not_taken_for_a_text():
 
 def test_a_negative_stays_where_all_candidates_belong_to_the_query():
     split = split_of(np.array([(0, 0), (0, 1), (1, 1)]), negatives=[[1], [0], [0]])
-    kept = Belonging(split.pairs, keys_of(split)).true_negatives(split.pairs, split.negatives, seed=0)
+    kept = Positives(split.pairs, keys_of(split)).true_negatives(split.pairs, split.negatives, seed=0)
     assert kept.shape == (3, 1)
     assert kept[2] == 0   # it was right
 
@@ -222,9 +222,9 @@ def test_mistakes_are_named():
     alone = text_dataset({"train": (["a", "b"], [0, 1])}).split("train")
     cases = [
         (unlabelled, {"objective__kind": "pairs"}, RecipeError, "pairs needs pairs, or labels.*2 texts without labels"),
-        (alone, {"objective__kind": "pairs"}, DataError, "two items of one label"),
+        (alone, {"objective__kind": "pairs"}, DataError, "two items with the same label"),
         (labelled().split("train"), {"objective__kind": "pairs"}, DataError,
-         "each label once at most .*3 labels, a global batch of 8.*: use --loop.batch 3 or less"),
+         "each label at most once .*3 labels, a global batch of 8.*: use --loop.batch 3 or less"),
         (pairs().split("train"), {}, RecipeError, "objective.kind classify needs items, not pairs"),
         (pairs(8).split("train"), {"objective__kind": "pairs", "loop__batch": 9}, DataError, "8 queries with a"),
     ]

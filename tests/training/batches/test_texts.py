@@ -55,7 +55,7 @@ def test_what_cannot_be_read_is_named():
 
 def test_testing_goes_on_from_any_text():
     split, words = made.labelled().split("train"), made.tokenizer()
-    rest = list(module.test_batches(split, recipe(), CPU, start=20, batch=10, tokenizer=words))
+    rest = list(module.ordered_batches(split, recipe(), CPU, start=20, batch=10, tokenizer=words))
     assert torch.cat([labels for _, labels in rest]).tolist() == split.labels[20:].tolist()
     assert np.array_equal(rest[0][0].ids.numpy(), words.encode([split.text(i) for i in range(20, 30)], 16)[0])
 

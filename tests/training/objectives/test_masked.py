@@ -99,5 +99,5 @@ def test_an_embedding_is_the_pooled_transform():
 
 
 def test_an_encoder_without_words_is_named():
-    with pytest.raises(RecipeError, match=r"embeds words itself.*got ConvNet.*encoder.dim 0"):
+    with pytest.raises(RecipeError, match=r"an encoder with a word embedding.*got ConvNet.*encoder.dim 0"):
         MaskedModel(ConvNet(16), Nesting([16]))

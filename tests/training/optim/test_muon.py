@@ -1,4 +1,4 @@
-"""Muon against torch's own, which turns matrices one by one, and against what a singular value decomposition says."""
+"""Muon with AdamW: against both of torch, each on its own parameters, and against a singular value decomposition."""
 
 import pytest
 import torch
@@ -6,31 +6,13 @@ from torch import nn
 
 from matryo.errors import RecipeError
 from matryo.training.model import build_model, freeze_before
-from matryo.training.muon import Muon, orthogonalised
-from matryo.training.optim import make_optimizer
+from matryo.training.optim import MuonAdamW, make_optimizer
 from matryo.training.recipe.fields import Recipe
 from matryo.training.recipe.load import override
 
 
 def recipe(**changes):
     return override(Recipe(), {"optim.name": "muon", **{k.replace("__", "."): str(v) for k, v in changes.items()}})
-
-
-@pytest.mark.parametrize("shape", [(8, 8), (5, 40), (40, 5), (64, 16), (1, 9)])
-@pytest.mark.parametrize("size", [1e-4, 1.0, 1e4])
-def test_singular_values_come_near_one_and_vectors_stay(shape, size):
-    matrices = size * torch.randn(3, *shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    turned = orthogonalised(matrices)
-    u, values, v = torch.linalg.svd(matrices, full_matrices=False)
-    within = u.mT @ turned @ v.mT   # diagonal, if the singular vectors are the same
-    found = within.diagonal(dim1=1, dim2=2)
-    assert torch.allclose(within, torch.diag_embed(found), atol=1e-6)
-    clear = values > 0.02 * values.norm(dim=1, keepdim=True)   # those below need more rounds
-    assert ((found > 0.6) & (found < 1.3))[clear].all()
-
-
-def test_a_matrix_of_zeros_stays():
-    assert not orthogonalised(torch.zeros(2, 4, 6)).any()
 
 
 def steps(model, optimizers, count=6):
@@ -53,22 +35,21 @@ def made():
 def test_it_takes_the_steps_of_torchs_own_and_of_adamw():
     model = made()
     matrices, others = ([p for p in model.parameters() if (p.dim() == 2) is wanted] for wanted in (True, False))
-    groups = [{"params": matrices, "turned": True, "weight_decay": 0.1}, {"params": others, "turned": False}]
-    found = steps(model, [Muon(groups, 0.02, (0.9, 0.98))])
+    groups = [{"params": matrices, "muon": True, "weight_decay": 0.1}, {"params": others, "muon": False}]
+    found = steps(model, [MuonAdamW(groups, 0.02, (0.9, 0.98))])
 
     model = made()
-    start = [p.detach().clone() for p in model.parameters()]
     matrices, others = ([p for p in model.parameters() if (p.dim() == 2) is wanted] for wanted in (True, False))
     own = torch.optim.Muon(matrices, lr=0.02, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw")
     wanted = steps(model, [own, torch.optim.AdamW(others, lr=0.02, betas=(0.9, 0.98), weight_decay=0.0)])
-    for before, a, b in zip(start, found, wanted, strict=True):
-        assert (a - b).norm() < 0.1 * (b - before).norm()   # torch turns in bfloat16 on a CPU, too
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)   # fused AdamW rounds differently
 
 
 def test_several_steps_by_hand():
     weights = [torch.randn(4, 6, generator=torch.Generator().manual_seed(i), dtype=torch.float64) for i in range(3)]
     parameters = [nn.Parameter(weight.clone()) for weight in weights]
-    optimizer = Muon([{"params": parameters, "turned": True, "weight_decay": 0.5}], 0.01, (0.9, 0.98))
+    optimizer = MuonAdamW([{"params": parameters, "muon": True, "weight_decay": 0.5}], 0.01, (0.9, 0.98))
     momenta = [torch.zeros(4, 6, dtype=torch.float64)] * 3
     for number in range(4):
         for i, parameter in enumerate(parameters):
@@ -82,13 +63,14 @@ def test_several_steps_by_hand():
             weights[i] = weights[i] * (1 - 0.01 * 0.5) - 0.01 * 0.2 * 6**0.5 * (u * values) @ v
         optimizer.step()
     for parameter, weight in zip(parameters, weights, strict=True):
-        assert torch.allclose(parameter, weight, rtol=0, atol=1e-9)
+        step = 0.01 * 0.2 * 6**0.5   # the length of a step; torch orthogonalises in bfloat16
+        assert torch.allclose(parameter, weight, rtol=0, atol=4 * 0.05 * step)
 
 
 def test_matrices_of_layers_are_turned_and_embeddings_norms_and_the_head_are_not():
     model = build_model(recipe(encoder__name="bert-tiny", head__dims="8,128"), 3, vocabulary=40)
     optimizer = make_optimizer(model, recipe(optim__weight_decay=0.1, optim__decay="matrices"))
-    turned = {id(p): group["turned"] for group in optimizer.param_groups for p in group["params"]}
+    turned = {id(p): group["muon"] for group in optimizer.param_groups for p in group["params"]}
     for name, parameter in model.named_parameters():
         layer = name.endswith("weight") and not any(word in name for word in ("LayerNorm", "embeddings", "head"))
         assert turned[id(parameter)] is layer, name
@@ -96,7 +78,7 @@ def test_matrices_of_layers_are_turned_and_embeddings_norms_and_the_head_are_not
     image = build_model(recipe(encoder__name="vit-ti16", data__size=32), 3)
     names = {id(p): name for name, p in image.named_parameters()}
     groups = make_optimizer(image, recipe()).param_groups
-    chosen = {names[id(p)].split(".", 3)[-1] for group in groups if group["turned"] for p in group["params"]}
+    chosen = {names[id(p)].split(".", 3)[-1] for group in groups if group["muon"] for p in group["params"]}
     assert chosen == {"attn.qkv.weight", "attn.proj.weight", "mlp.fc1.weight", "mlp.fc2.weight"}
 
 
@@ -106,7 +88,7 @@ def test_frozen_matrices_stay_and_an_encoder_without_any_is_refused():
     freeze_before(model.encoder, "encoder.layer.1")
     trained = {id(p) for group in make_optimizer(model, made).param_groups for p in group["params"]}
     assert trained == {id(p) for p in model.parameters() if p.requires_grad}
-    with pytest.raises(RecipeError, match=r"muon turns the matrices of layers.*an encoder that trains none.*adamw"):
+    with pytest.raises(RecipeError, match=r"muon needs layers with weight matrices.*an encoder that trains none.*adamw"):
         make_optimizer(build_model(recipe(encoder__name="resnet18"), 3), recipe())
 
 
@@ -114,13 +96,13 @@ def test_matrices_without_a_gradient_are_left_alone():
     model = made()
     model[2].requires_grad_(False)
     before = model[2].weight.clone()
-    steps(model, [Muon([{"params": [model[0].weight, model[2].weight], "turned": True}], 0.1, (0.9, 0.98))], 2)
+    steps(model, [MuonAdamW([{"params": [model[0].weight, model[2].weight], "muon": True}], 0.1, (0.9, 0.98))], 2)
     assert torch.equal(model[2].weight, before)
 
 
 def test_a_closure_gives_its_loss():
     weight = nn.Parameter(torch.eye(3))
-    optimizer = Muon([{"params": [weight], "turned": True}], 0.1, (0.9, 0.98))
+    optimizer = MuonAdamW([{"params": [weight], "muon": True}], 0.1, (0.9, 0.98))
 
     def closure():
         optimizer.zero_grad()
@@ -141,7 +123,7 @@ def test_a_layer_that_is_an_embedding_too_is_not_turned():
 
     model = Tied()
     groups = make_optimizer(model, recipe(optim__decay="matrices", optim__weight_decay=0.1)).param_groups
-    (turned,) = (group["params"] for group in groups if group["turned"])
+    (turned,) = (group["params"] for group in groups if group["muon"])
     assert [id(p) for p in turned] == [id(model.inner.weight)]
     decay = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
     assert decay[id(model.words.weight)] == 0
@@ -152,4 +134,4 @@ def test_a_run_that_trains_nothing_needs_no_matrices():
     made = recipe(encoder__name="timm:resnet18", encoder__pretrained="true", loop__epochs=0, objective__kind="pairs",
                   head__kind="fixed")  # fmt: skip
     groups = make_optimizer(build_model(recipe(encoder__name="resnet18"), 3), made).param_groups
-    assert not any(group["turned"] for group in groups)
+    assert not any(group["muon"] for group in groups)

@@ -9,7 +9,7 @@ from torch import nn
 
 from matryo.encoders import build_encoder
 from matryo.training.model import build_model, freeze_before
-from matryo.training.optim import Average, learning_rate, make_optimizer
+from matryo.training.optim import learning_rate, make_optimizer, moving_average
 from matryo.training.recipe.fields import Recipe
 from matryo.training.recipe.load import load_recipe, override
 
@@ -160,46 +160,46 @@ def test_a_step_of_sgd_is_the_formula():
 def test_the_average_equals_a_plain_loop_and_integers_are_copied():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).double()
-    average = Average(model, decay=0.7)
+    average = moving_average(model, decay=0.7)
     plain = {name: value.clone() for name, value in model.state_dict().items()}
     for step in range(40):
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter))
         model(torch.randn(2, 3, 5, 5, dtype=torch.float64))   # moves the running statistics
-        average.update(model, step)
+        average.update_parameters(model)
         decay = min(0.7, (1 + step) / (10 + step))
         for name, value in model.state_dict().items():
             if name.endswith("num_batches_tracked"):
                 plain[name] = value.clone()
             else:
                 plain[name] = decay * plain[name] + (1 - decay) * value
-    assert average.state.keys() == model.state_dict().keys()
-    assert int(average.state["1.num_batches_tracked"]) == 40
-    assert average.state["1.num_batches_tracked"].dtype == torch.int64
+    assert average.module.state_dict().keys() == model.state_dict().keys()
+    assert int(average.module.state_dict()["1.num_batches_tracked"]) == 40
+    assert average.module.state_dict()["1.num_batches_tracked"].dtype == torch.int64
     for name, value in plain.items():
-        torch.testing.assert_close(average.state[name], value)
-    assert not torch.equal(average.state["1.running_mean"], model[1].running_mean)
+        torch.testing.assert_close(average.module.state_dict()[name], value)
+    assert not torch.equal(average.module.state_dict()["1.running_mean"], model[1].running_mean)
 
 
 def test_the_average_lives_apart_from_the_model():
     model = nn.Linear(3, 3)
-    average = Average(model, decay=0.9)
+    average = moving_average(model, decay=0.9)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     with torch.no_grad():
         model.weight.zero_()
-    assert torch.equal(average.state["weight"], before["weight"])
-    average.update(model, 0)
+    assert torch.equal(average.module.state_dict()["weight"], before["weight"])
+    average.update_parameters(model)
     assert torch.equal(model.weight, torch.zeros(3, 3)), "updating the average leaves the model alone"
-    assert not any(value.requires_grad for value in average.state.values())
+    assert not any(value.requires_grad for value in average.module.state_dict().values())
 
 
 def test_a_constant_model_is_its_own_average():
     model = nn.Linear(3, 3)
-    average = Average(model, decay=0.99)
-    for step in range(5):
-        average.update(model, step)
-    assert torch.equal(average.state["weight"], model.weight)
+    average = moving_average(model, decay=0.99)
+    for _ in range(5):
+        average.update_parameters(model)
+    assert torch.equal(average.module.state_dict()["weight"], model.weight)
 
 
 # --- texts: warm-up in steps, and what does not decay ---
@@ -265,6 +265,6 @@ def test_every_optimiser_goes_down_and_through_a_checkpoint(tmp_path, name):
     assert losses[-1] < losses[0]
     save_checkpoint(tmp_path / "c.safetensors", model, optimizer, None, {})
     again, other = made()
-    load_checkpoint(tmp_path / "c.safetensors", again, other, None, torch.device("cpu"))
+    load_checkpoint(tmp_path / "c.safetensors", again, other, None)
     assert step(model, optimizer, 11) == step(again, other, 11)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))

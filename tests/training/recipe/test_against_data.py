@@ -17,7 +17,7 @@ from matryo.encoders import ConvNet, TransformersEncoder, build_encoder
 from matryo.errors import InputError, RecipeError
 from matryo.training import train
 from matryo.training.model import build_model
-from matryo.training.recipe.against_data import check_colours, check_length
+from matryo.training.recipe.against_data import check_normalisation, check_length
 from matryo.training.recipe.fields import Recipe
 from matryo.training.recipe.load import override
 
@@ -55,7 +55,7 @@ def test_texts_longer_than_the_positions_are_refused(name, tmp_path):
 def test_more_tokens_than_the_model_knows_are_refused(name, tmp_path):
     made.tokenizer(LARGER).save(tmp_path / "other.json")
     changes = {**PAIRS, "encoder__name": name, "text__tokenizer": tmp_path / "other.json"}
-    with pytest.raises(InputError, match=rf"than the {OWN} tokens that the model knows \(got {LARGER}\): use the tok"):
+    with pytest.raises(InputError, match=rf"more tokens than the model's {OWN} \(got {LARGER}\): use the tok"):
         train(recipe(**changes), made.pairs(), tmp_path / "run", progress=False)
 
 
@@ -108,7 +108,7 @@ def clip(request):
 
 def test_a_model_of_open_clip_reads_with_its_own_tokenizer(clip, tmp_path):
     cases = {
-        SMALLER: rf"reads with its own tokenizer \(got one of {SMALLER} tokens instead of {OWN}\): "
+        SMALLER: rf"needs its own tokenizer \(got a tokenizer with {SMALLER} tokens instead of {OWN}\): "
                  r"name its tokenizer.json: --text.tokenizer PATH",
         LARGER: rf"not have more than the {OWN} tokens",
         OWN: "",
@@ -124,7 +124,7 @@ def test_a_model_of_open_clip_reads_with_its_own_tokenizer(clip, tmp_path):
 @pytest.mark.parametrize("clip", [{"hf_tokenizer_name": "somebody/words"}], indirect=True)
 def test_a_model_of_open_clip_that_names_a_tokenizer_does_not_say_how_many_tokens_it_has(clip):
     assert build_encoder(clip["encoder__name"], vocabulary=SMALLER).dim == 16
-    with pytest.raises(InputError, match="that the model knows"):
+    with pytest.raises(InputError, match="more tokens than the model"):
         build_encoder(clip["encoder__name"], vocabulary=LARGER)
 
 
@@ -152,9 +152,9 @@ def test_weights_know_images_of_one_mean_and_deviation(mean, std, fits):
         match=rf"those that it was trained with \(got {mean} and {std}\): use --data.mean 0.5,0.5,0.5 --data.std 0.25",
     )
     with contextlib.nullcontext() if fits else expected:
-        check_colours(recipe(data__mean=mean, data__std=std), images().split("train"), torch.nn.Sequential(inner), "it")
+        check_normalisation(recipe(data__mean=mean, data__std=std), images().split("train"), torch.nn.Sequential(inner), "it")
     for split, encoder in ((images().split("train"), torch.nn.Linear(2, 2)), (made.pairs().split("train"), inner)):
-        check_colours(recipe(data__mean=mean, data__std=std), split, encoder, "it")   # nothing is known, or no image
+        check_normalisation(recipe(data__mean=mean, data__std=std), split, encoder, "it")   # nothing is known, or no image
 
 
 @pytest.mark.parametrize("field", ["encoder__name", "objective__teacher"])

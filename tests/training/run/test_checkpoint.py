@@ -11,7 +11,7 @@ from torch import nn
 
 from matryo.errors import RunError
 from matryo.training.model import build_model
-from matryo.training.optim import Average, make_optimizer
+from matryo.training.optim import make_optimizer, moving_average
 from matryo.training.recipe.fields import Recipe
 from matryo.training.recipe.load import override
 from matryo.training.run.checkpoint import load_checkpoint, load_weights, read_facts, save_checkpoint, save_weights
@@ -29,7 +29,7 @@ class Run:
         recipe = override(Recipe(), changes)
         self.model = build_model(recipe, classes=3).to(memory_format=torch.channels_last)   # as training has it
         self.optimizer = make_optimizer(self.model, recipe)
-        self.average = Average(self.model, ema) if ema else None
+        self.average = moving_average(self.model, ema) if ema else None
         self.parts = (self.model, self.optimizer, self.average)
 
     def step(self, number):
@@ -41,7 +41,7 @@ class Run:
         losses.sum().backward()
         self.optimizer.step()
         if self.average is not None:
-            self.average.update(self.model, number)
+            self.average.update_parameters(self.model)
 
     def steps(self, first, last):
         for number in range(first, last):
@@ -51,7 +51,7 @@ class Run:
     def everything(self):
         found = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         if self.average is not None:
-            found |= {f"average.{name}": value for name, value in self.average.state.items()}
+            found |= {f"average.{name}": value for name, value in self.average.module.state_dict().items()}
         for index, state in self.optimizer.state_dict()["state"].items():
             found |= {f"optimizer.{index}.{key}": value for key, value in state.items()}
         return found
@@ -73,7 +73,7 @@ def test_everything_comes_back_and_the_next_steps_are_the_same(tmp_path, optimis
     save_checkpoint(path, *first.parts, {"step": 3})
     kept = {name: value.clone() for name, value in first.everything().items()}
     second = Run(optimiser, ema, seed=1)   # other weights, all of which must go
-    load_checkpoint(path, *second.parts, CPU)
+    load_checkpoint(path, *second.parts)
     assert_same(first, second)
     assert all(torch.equal(value, kept[name]) for name, value in first.everything().items()), "saving changes nothing"
     state = {key for part in second.optimizer.state_dict()["state"].values() for key in part}
@@ -86,7 +86,7 @@ def test_every_width_of_a_slimmable_network_comes_back(tmp_path):
     path = tmp_path / "checkpoint.safetensors"
     first, second = Run(slimmable=True).steps(0, 2), Run(slimmable=True, seed=1)
     save_checkpoint(path, *first.parts, {"step": 2})
-    load_checkpoint(path, *second.parts, CPU)
+    load_checkpoint(path, *second.parts)
     assert_same(first, second)
     assert_same(first.steps(2, 4), second.steps(2, 4))
     moved = [value for name, value in second.everything().items() if name.endswith("running_mean")]
@@ -99,7 +99,7 @@ def test_the_optimisers_state_lies_in_memory_as_its_parameters_do(tmp_path):
     path = tmp_path / "checkpoint.safetensors"
     save_checkpoint(path, *Run().steps(0, 1).parts, {})
     run = Run()
-    load_checkpoint(path, *run.parts, CPU)
+    load_checkpoint(path, *run.parts)
     strides = set()
     for group in run.optimizer.param_groups:
         for parameter in group["params"]:
@@ -113,7 +113,7 @@ def test_a_checkpoint_before_the_first_step(tmp_path):
     path = tmp_path / "checkpoint.safetensors"
     first, second = Run(), Run(seed=1)
     save_checkpoint(path, *first.parts, {"step": 0})
-    load_checkpoint(path, *second.parts, CPU)
+    load_checkpoint(path, *second.parts)
     assert_same(first.steps(0, 2), second.steps(0, 2))
 
 
@@ -125,7 +125,7 @@ def test_the_random_state_comes_back(tmp_path):
     save_checkpoint(path, *run.parts, {})
     wanted = torch.rand(4)
     torch.manual_seed(6)
-    load_checkpoint(path, *run.parts, CPU)
+    load_checkpoint(path, *run.parts)
     assert torch.equal(torch.rand(4), wanted)
 
 
@@ -167,7 +167,7 @@ def test_a_file_cut_short_is_named(tmp_path, keep):
     save_checkpoint(path, *run.parts, {"step": 1})
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * keep) if isinstance(keep, float) else keep])
-    for read in (read_facts, load_weights, lambda path: load_checkpoint(path, *run.parts, CPU)):
+    for read in (read_facts, load_weights, lambda path: load_checkpoint(path, *run.parts)):
         with pytest.raises(RunError, match=r"checkpoint.safetensors cannot be read \(got .*\): restore the file, or"):
             read(path)
 
@@ -179,7 +179,7 @@ def test_a_missing_or_foreign_file_is_named(tmp_path):
     with pytest.raises(RunError, match=r"pickle.safetensors cannot be read"):
         load_weights(tmp_path / "pickle.safetensors")
     save_file({"a": torch.zeros(1)}, tmp_path / "weights.safetensors")
-    with pytest.raises(RunError, match=r"weights.safetensors is no checkpoint"):
+    with pytest.raises(RunError, match=r"weights.safetensors is not a checkpoint"):
         read_facts(tmp_path / "weights.safetensors")
 
 
@@ -217,7 +217,7 @@ def test_tied_modules_go_through_a_checkpoint(tmp_path):
     first.a.weight.grad = torch.randn(4, 4)
     optimizers[0].step()
     save_checkpoint(path, first, optimizers[0], None, {})
-    load_checkpoint(path, second, optimizers[1], None, CPU)
+    load_checkpoint(path, second, optimizers[1], None)
     assert torch.equal(first.a.weight, second.a.weight)
     assert second.a.weight is second.b.weight
 

@@ -285,9 +285,9 @@ def test_what_does_not_fit_together_is_named(folder, tmp_path):
     made.tokenizer(60).save(tmp_path / "other.json")
     cases = [
         (made.pairs, {"objective__kind": "distil", "objective__teacher": f"bert:{folder}",
-                      "text__tokenizer": tmp_path / "other.json"}, "must have one tokenizer"),
+                      "text__tokenizer": tmp_path / "other.json"}, "must use the same tokenizer"),
         (made.pairs, {"encoder__name": "transformers:nobody/nothing", "objective__kind": "pairs"}, "own tokenizer"),
-        (made.labelled, {"finetune__unfreeze": "encoder.layer.1"}, "unfreeze needs trained weights"),
+        (made.labelled, {"finetune__unfreeze": "encoder.layer.1"}, "unfreeze needs pretrained weights"),
         (made.pairs, {"objective__kind": "pairs", "objective__teacher": f"bert:{folder}"},
          r"a teacher must be listened to .*distil 0"),
         (made.labelled, {"objective__teacher": f"bert:{folder}", "objective__distil": 1}, "must be listened to"),
@@ -297,7 +297,7 @@ def test_what_does_not_fit_together_is_named(folder, tmp_path):
         (made.pairs, {"objective__kind": "pairs", "loop__batch": 1}, "compares the items of a batch"),
         (made.captions, {"objective__kind": "masked", "head__kind": "tied"}, "needs items, not pairs"),
         (made.pairs, {"objective__kind": "pairs", "encoder__name": f"bert:{folder}", "finetune__unfreeze": "none"},
-         r"something must be left to train \(got objective.kind pairs"),
+         r"the model has no parameters to train \(got objective.kind pairs"),
     ]  # fmt: skip
     for number, (data, changes, message) in enumerate(cases):
         with pytest.raises(RecipeError, match=message):

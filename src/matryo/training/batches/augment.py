@@ -1,7 +1,7 @@
-"""Image augmentation on the device, a batch at a time, with draws that depend on (seed, epoch, image) alone.
+"""Image augmentation on the device, one batch at a time, with random draws that depend only on (seed, epoch, image).
 
-Because no generator state is involved, an image is varied in the same way however the batch is split over
-processes and however often the run was interrupted.
+No generator has a state, so the augmentation of an image does not depend on how batches are distributed over processes
+or how often the run was interrupted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DRAWS", "Normalise", "augment", "crop_box", "draws"]
 
-# The columns of `draws`, one for each random choice.
+# The columns of `draws`, one per random choice.
 X, Y, FLIP, ZOOM, STRETCH, TURN, BRIGHT, CONTRAST, GREY, INVERT, OUTLINE, MIX = range(12)
 DRAWS = MIX + 9   # the last nine are a matrix that mixes the channels
 
@@ -36,9 +36,9 @@ def draws(seed: int, epoch: int, images: np.ndarray[Any, np.dtype[np.int64]]) ->
 
 
 def augment(images: Tensor, u: Tensor, how: Augment, *, cropped: bool) -> Tensor:
-    """Vary uint8 images [batch, height, width, 3] by the draws ``u``, still on the scale of 0…255.
+    """Augment uint8 images [batch, height, width, 3] by the draws ``u``; the result is still on the scale of 0…255.
 
-    ``cropped`` says that the crop was already taken while decoding (streamed images).
+    ``cropped`` images were cropped while decoding (streamed images).
     """
     if not cropped and how.crop == "pad":
         images = _pad_crop(images, u, how.pad)
@@ -53,25 +53,25 @@ def augment(images: Tensor, u: Tensor, how: Augment, *, cropped: bool) -> Tensor
 
 
 class Normalise:
-    """0…255 images [batch, height, width, 3] → the network's [batch, 3, height, width], channels last in memory."""
+    """Mean/std normalisation: images of 0…255 [batch, height, width, 3] → [batch, 3, height, width], channels last."""
 
     def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> None:
-        # Made once: a copy to the device in every step would wait for the device every time.
+        # Created once: a copy to the device in every step would wait for the device every time.
         self.scale = torch.tensor([1 / (255 * s) for s in std], device=device)
         self.offset = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=device)
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Scale and move the channels."""
+        """Normalise the images and move the channels."""
         return torch.addcmul(self.offset, images.float(), self.scale).permute(0, 3, 1, 2)
 
     def undo(self, pixels: Tensor) -> Tensor:
-        """The uint8 images [batch, height, width, 3] that the network's input was made of."""
+        """The uint8 images [batch, height, width, 3] from which the network's input was computed."""
         values = (pixels.permute(0, 2, 3, 1) - self.offset) / self.scale
         return values.round().clamp(0, 255).to(torch.uint8)
 
 
 def crop_box(u: np.ndarray[Any, Any], height: int, width: int, how: Augment) -> tuple[float, float, float, float]:
-    """The (left, top, right, bottom) of a random resized crop: area share from scale, aspect in 3/4 … 4/3."""
+    """The (left, top, right, bottom) of a random resized crop: its share of the area from scale, aspect 3/4 … 4/3."""
     low, high = how.scale
     area = (low + (high - low) * float(u[ZOOM])) * height * width
     aspect = math.exp((float(u[STRETCH]) - 0.5) * 2 * math.log(4 / 3))
@@ -81,7 +81,7 @@ def crop_box(u: np.ndarray[Any, Any], height: int, width: int, how: Augment) -> 
 
 
 def _pad_crop(images: Tensor, u: Tensor, pad: int) -> Tensor:
-    """Shift by up to ``pad`` pixels each way; what comes in at the edge is the reflection."""
+    """Shift by up to ``pad`` pixels in each direction; the border is filled by reflection."""
     _, height, width, _ = images.shape
     steps = 2 * pad + 1
     rows = _reflect(torch.arange(height, device=u.device) + (u[:, Y, None] * steps).long() - pad, height)
@@ -96,7 +96,7 @@ def _reflect(index: Tensor, size: int) -> Tensor:
 
 
 def _affine(images: Tensor, u: Tensor, how: Augment) -> Tensor:
-    """Zoom, turn, shift (affine) or a resized crop, in one resampling; the border is repeated outwards."""
+    """Zoom, rotation and shift (affine) or a resized crop, in one resampling; the border is repeated outwards."""
     low, high = how.scale
     if how.crop == "resized":
         area = low + (high - low) * u[:, ZOOM]
@@ -104,8 +104,8 @@ def _affine(images: Tensor, u: Tensor, how: Augment) -> Tensor:
         sx, sy = (area * aspect).sqrt().clamp(max=1), (area / aspect).sqrt().clamp(max=1)
         angle, dx, dy = torch.zeros_like(sx), _signed(u[:, X]) * (1 - sx), _signed(u[:, Y]) * (1 - sy)
     else:
-        size = 1 / (low * (high / low) ** u[:, ZOOM])   # a zoom of 2 reads half of the image
-        stretch = torch.exp(_signed(u[:, STRETCH]) * 0.05)   # proportions change by a tenth at most
+        size = 1 / (low * (high / low) ** u[:, ZOOM])   # a zoom of 2 shows half of each side
+        stretch = torch.exp(_signed(u[:, STRETCH]) * 0.05)   # proportions change by 10 % at most
         sx, sy = size * stretch, size / stretch
         angle = _signed(u[:, TURN]) * math.radians(how.rotate)
         dx, dy = _signed(u[:, X]) * 2 * how.shift, _signed(u[:, Y]) * 2 * how.shift
@@ -117,15 +117,15 @@ def _affine(images: Tensor, u: Tensor, how: Augment) -> Tensor:
 
 
 def _recolour(pixels: Tensor, u: Tensor, how: Augment) -> Tensor:
-    """Colours, contrast and brightness for all; grey, negative and outline for some."""
+    """Change colours, contrast and brightness of all images; turn some grey, negative or into outlines."""
     batch = len(pixels)
     mix = torch.eye(3, device=u.device) + 0.6 * how.colour * _signed(u[:, MIX : MIX + 9]).view(-1, 3, 3)
-    mix = mix / mix.sum(1, keepdim=True).clamp(min=0.3)   # columns sum to one: white and grey keep their place
+    mix = mix / mix.sum(1, keepdim=True).clamp(min=0.3)   # columns sum to one: white and grey stay as they are
     grey = mix.new_full((1, 3, 3), 1 / 3)
     mix = torch.where((u[:, GREY] < how.grey)[:, None, None], grey, mix)
     contrast = torch.exp(how.colour * _signed(u[:, CONTRAST]))[:, None, None]
     bright = 255 * 0.4 * how.colour * _signed(u[:, BRIGHT])[:, None, None]
-    middle = 0.8 * 255   # nearer to white than to black: backgrounds are light
+    middle = 0.8 * 255   # closer to white than to black, as backgrounds are usually light
     flat = torch.bmm(pixels.reshape(batch, -1, 3) - middle, mix * contrast) + (middle + bright)
     changed = torch.where((u[:, INVERT] < how.invert)[:, None, None], 255 - flat, flat).view_as(pixels)
     if how.outline:

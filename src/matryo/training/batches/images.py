@@ -1,4 +1,4 @@
-"""Images as the network takes them: a small split stays decoded on the device, a large one streams from workers."""
+"""Image inputs: a small split is decoded once and kept on the device, a large one is streamed from worker processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, default_collate
 from torch.utils.data import Dataset as TorchDataset
 
 from matryo.data import decode_all
-from matryo.data.images.damaged import Mended
+from matryo.data.images.damaged import DamagedAsGray
 from matryo.data.images.decode import processors
 from matryo.errors import DataError, MatryoError
 from matryo.training.batches.augment import DRAWS, Normalise, X, Y, augment, crop_box, draws
@@ -32,14 +32,14 @@ _RESIDENT_LIMIT = 4 * 2**30
 def open_images(
     split: ImageSplit, recipe: Recipe, device: torch.device, *, progress: bool
 ) -> ResidentImages | StreamedImages:
-    """The images of a split, for training."""
+    """Open the images of a split for training."""
     if recipe.data.damaged == "gray":
-        split = Mended(split, recipe.data.size)
+        split = DamagedAsGray(split, recipe.data.size)
     if fits_on_device(split, recipe):
         return ResidentImages(split, recipe, device, progress)
     if recipe.augment.crop == "affine":
         raise DataError(
-            "augment.crop = affine works on images kept on the device",
+            "augment.crop = affine needs images that are kept on the device",
             got=f"images of {split.shape or 'various sizes'}, trained at {recipe.data.size} px",
             cure="pack them at that size (matryo.data.pack), or use --augment.crop resized",
         )
@@ -47,13 +47,13 @@ def open_images(
 
 
 def fits_on_device(split: ImageSplit, recipe: Recipe) -> bool:
-    """Whether the decoded split is kept in memory as it is (and augmented there)."""
+    """Whether the decoded split is kept on the device, and augmented there."""
     wanted, size, end = recipe.data.resident, recipe.data.size, recipe.data.size_end or recipe.data.size
     fits = split.shape == (size, size) == (end, end)
     if wanted == "yes" and not fits:
         trained = f"{size} px" if size == end else f"{size} to {end} px"
         raise DataError(
-            "data.resident = yes needs images that all have the one training size",
+            "data.resident = yes needs images that all have the training size",
             got=f"images of {split.shape or 'various sizes'}, trained at {trained}",
             cure="pack them at that size, or use data.resident = auto",
         )
@@ -61,7 +61,7 @@ def fits_on_device(split: ImageSplit, recipe: Recipe) -> bool:
 
 
 def size_at(recipe: Recipe, epoch: int) -> int:
-    """Pixels a side in ``epoch``: from size to size_end over size_ramp, in between at multiples of 32."""
+    """Pixels per side in ``epoch``: from size to size_end over size_ramp, rounded to multiples of 32 in between."""
     data = recipe.data
     if not data.size_end or epoch <= data.size_ramp[0]:
         return data.size
@@ -72,7 +72,7 @@ def size_at(recipe: Recipe, epoch: int) -> int:
 
 
 class ResidentImages:
-    """All images, decoded on the device and varied there."""
+    """All images, decoded, kept on the device and augmented there."""
 
     def __init__(self, split: ImageSplit, recipe: Recipe, device: torch.device, progress: bool) -> None:
         self.recipe, self.device = recipe, device
@@ -80,8 +80,8 @@ class ResidentImages:
         self.images = torch.from_numpy(decode_all(split, progress=progress)).to(device)
 
     def stream(self, epoch: int, rows: Rows) -> Iterator[Tensor]:
-        """The images at ``rows``, [steps, batch], varied as in ``epoch``, a batch a step."""
-        # The whole epoch's order and draws go over in two copies, so a step waits for none.
+        """One batch per step: the images at ``rows`` [steps, batch], augmented as in ``epoch``."""
+        # The order and draws of the whole epoch are copied to the device at once, so that no step waits for a copy.
         chosen = torch.from_numpy(rows).to(self.device)
         u = draws(self.recipe.loop.seed, epoch, rows.reshape(-1)).reshape(*rows.shape, DRAWS)
         numbers = torch.from_numpy(u).to(self.device)
@@ -96,20 +96,20 @@ class StreamedImages:
     def __init__(self, split: ImageSplit, recipe: Recipe, device: torch.device) -> None:
         self.recipe, self.device = recipe, device
         self.normalise = Normalise(recipe.data.mean, recipe.data.std, device)
-        self.wanted: list[list[tuple[int, int, int]]] = []   # the sampler: refilled for every epoch
+        self.wanted: list[list[tuple[int, int, int]]] = []   # the sampler, refilled for every epoch
         self.loader = _loader(_CroppedImages(split, recipe), self.wanted, recipe, device, persistent=True)
 
     def stream(self, epoch: int, rows: Rows) -> Iterator[Tensor]:
-        """The images at ``rows``, [steps, batch], varied as in ``epoch``, a batch a step."""
+        """One batch per step: the images at ``rows`` [steps, batch], augmented as in ``epoch``."""
         size = size_at(self.recipe, epoch)
-        self.wanted[:] = [[(epoch, int(i), size) for i in some] for some in rows]
-        for pixels, numbers in _checked(self.loader):
+        self.wanted[:] = [[(epoch, int(i), size) for i in batch] for batch in rows]
+        for pixels, numbers in _raising(self.loader):
             images, u = (part.to(self.device, non_blocking=True) for part in (pixels, numbers))
             yield self.normalise(augment(images, u, self.recipe.augment, cropped=True))
 
 
 class _CroppedImages(TorchDataset[Any]):
-    """What a worker process does for one image: decode it and take its crop at the wanted size."""
+    """Decodes and crops one image to the wanted size, in a worker process."""
 
     def __init__(self, split: ImageSplit, recipe: Recipe) -> None:
         self.split, self.recipe = split, recipe
@@ -131,12 +131,12 @@ class _CroppedImages(TorchDataset[Any]):
 def centred_images(
     split: ImageSplit, recipe: Recipe, device: torch.device, rows: list[list[int]], workers: int | None = None
 ) -> Iterator[Tensor]:
-    """The images at ``rows``, a batch a list, as the network sees them when encoding (no augmentation)."""
+    """The images at ``rows``, one list per batch, as the network sees them when encoding (no augmentation)."""
     size = recipe.data.encoded_size
     reader = _CentredImages(split, size, recipe.data.test_crop)
     normalise = Normalise(recipe.data.mean, recipe.data.std, device)
-    small = split.shape == (size, size) or len(rows) <= 1   # not worth starting processes for
-    for pixels in _checked(_loader(reader, rows, recipe, device, workers=0 if small else workers)):
+    small = split.shape == (size, size) or len(rows) <= 1   # starting processes would take longer
+    for pixels in _raising(_loader(reader, rows, recipe, device, workers=0 if small else workers)):
         yield normalise(pixels.to(device))
 
 
@@ -161,19 +161,19 @@ def _loader(
 ) -> DataLoader[Any]:
     count = min(recipe.data.workers if workers is None else workers, processors())
     return DataLoader(
-        _Careful(reader),
+        _ReturnsErrors(reader),
         batch_sampler=rows,
         num_workers=count,
         persistent_workers=persistent and count > 0,
         pin_memory=device.type == "cuda",
-        # Forking a process that holds threads and a GPU is asking for trouble; workers live for the whole run.
+        # Not fork: it is unsafe in a process with threads and a GPU. The workers live for the whole run.
         multiprocessing_context="spawn" if count else None,
-        collate_fn=_together,
+        collate_fn=_collate,
     )
 
 
-class _Careful(TorchDataset[Any]):
-    """A reader whose errors come back as values: torch would wrap a raised one in a worker's traceback."""
+class _ReturnsErrors(TorchDataset[Any]):
+    """A reader that returns its errors: torch would wrap a raised one in a worker's traceback."""
 
     def __init__(self, reader: TorchDataset[Any]) -> None:
         self.reader = reader
@@ -185,18 +185,18 @@ class _Careful(TorchDataset[Any]):
             return error
 
 
-def _together(items: list[Any]) -> Any:
+def _collate(items: list[Any]) -> Any:
     error = next((item for item in items if isinstance(item, MatryoError)), None)
     return default_collate(items) if error is None else error
 
 
-def _checked(batches: DataLoader[Any]) -> Iterator[Any]:
+def _raising(batches: DataLoader[Any]) -> Iterator[Any]:
     for batch in batches:
         if isinstance(batch, MatryoError):
             try:
                 raise batch
             finally:
-                del batch   # else the error holds this frame, this frame the loader, and its processes are waited for
+                del batch   # else the traceback keeps the loader alive, and its processes with it
         yield batch
 
 
@@ -207,7 +207,7 @@ def _central_square(height: int, width: int, share: float) -> tuple[float, float
 
 
 def _shifted_square(u: Any, height: int, width: int, share: float) -> tuple[float, float, float, float]:
-    """A crop of one minus ``share`` of the side, at a random place: padding has no meaning for large images."""
+    """A square crop of 1 − ``share`` of the side at a random position, in place of padding."""
     side = min(height, width) * (1 - share)
     left, top = float(u[X]) * (width - side), float(u[Y]) * (height - side)
     return left, top, left + side, top + side
@@ -218,5 +218,5 @@ def _resize(pixels: Any, box: tuple[float, float, float, float], size: int) -> A
         return pixels
     from PIL import Image
 
-    chosen = Image.fromarray(pixels).resize((size, size), Image.Resampling.BILINEAR, box=box)
-    return np.array(chosen)   # a copy: torch wants to own what it is given
+    resized = Image.fromarray(pixels).resize((size, size), Image.Resampling.BILINEAR, box=box)
+    return np.array(resized)   # a copy, as torch needs writable memory

@@ -1,7 +1,7 @@
-"""Masked texts: documents laid end to end and cut into windows, in each of which some tokens are hidden.
+"""Masked texts: documents are concatenated and cut into windows, and some tokens of each window are masked.
 
-Which tokens are hidden, and behind what, is a hash of (seed, epoch, window, place), so that an interrupted run hides
-the same ones again, on any device.
+Which tokens are masked, and how, is a hash of (seed, epoch, window, position). A resumed run therefore masks the same
+tokens, on any device.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 
 __all__ = ["HELD_OUT", "IGNORED", "MaskedBatches", "MaskedText", "Masks", "check_windows", "to_windows"]
 
-HELD_OUT = 2**32 - 1   # the epoch whose masks are for measuring: every model is asked for the same words
+HELD_OUT = 2**32 - 1   # the epoch number of the masks for measuring, so that every model predicts the same words
 IGNORED = -100
-_AS_MASK, _AS_RANDOM = 0.8, 0.1   # BERT's shares: [MASK], another word; the rest stays as it is
-_COLUMNS, _PLACES = 4, 1 << 24   # draws a place, places a window at most
+_AS_MASK, _AS_RANDOM = 0.8, 0.1   # BERT's shares: [MASK], a random word; the rest is unchanged
+_COLUMNS, _PLACES = 4, 1 << 24   # draws per position, and the largest number of positions per window
 
 
 class MaskedText(NamedTuple):
-    """What the network gets: texts with hidden tokens, and where those are."""
+    """Texts with masked tokens, and the positions of those."""
 
     tokens: Tokens
     places: Tensor
-    """int64 [batch, hidden]: the positions to predict, the same number in each text."""
+    """int64 [batch, masked]: the positions to predict, equally many in each text."""
 
 
 class MaskedBatches:
-    """The windows of a split, hidden anew in each epoch."""
+    """The windows of a split, with other tokens masked in each epoch."""
 
     def __init__(self, split: TextSplit, tokenizer: Tokenizer, recipe: Recipe, group: Group) -> None:
         windows = to_windows(split, tokenizer, recipe.text.length)
@@ -53,15 +53,15 @@ class MaskedBatches:
         self.steps, self.device = self.slices.steps, group.device
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[MaskedText, Tensor]]:
-        """Masked windows, and the words that were there."""
+        """Masked windows, and the words that were masked."""
         for chosen in torch.from_numpy(self.slices.epoch(epoch)[start:]).to(self.device):
             yield self.masks(self.windows[chosen].long(), chosen, epoch)
 
 
 def to_windows(split: TextSplit, tokenizer: Tokenizer, length: int) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """All texts end to end, [SEP] between them, cut into [windows, length]; each begins with [CLS], ends with [SEP].
+    """All texts joined by [SEP] and cut into [windows, length]; each window starts with [CLS] and ends with [SEP].
 
-    No window is padded; what does not fill the last one is left out.
+    No window is padded; an incomplete last one is dropped.
     """
     flat, _ = tokenizer.flat(split.text(i) for i in range(len(split)))
     stream = flat[flat != tokenizer.cls]
@@ -74,14 +74,14 @@ def to_windows(split: TextSplit, tokenizer: Tokenizer, length: int) -> np.ndarra
 
 
 def check_windows(split: TextSplit, tokenizer: Tokenizer, length: int) -> None:
-    """Raise what :func:`to_windows` would raise, and read no further than to know."""
-    found = 0
+    """Raise the errors of :func:`to_windows`, reading only as many texts as one window needs."""
+    count = 0
     for row in range(len(split)):
         ids, _ = tokenizer.flat([split.text(row)])
-        found += int((ids != tokenizer.cls).sum())
-        if found >= length - 2:
+        count += int((ids != tokenizer.cls).sum())
+        if count >= length - 2:
             return
-    raise _too_short(found, length)
+    raise _too_short(count, length)
 
 
 def _too_short(tokens: int, length: int) -> DataError:
@@ -90,7 +90,7 @@ def _too_short(tokens: int, length: int) -> DataError:
 
 
 class Masks:
-    """Hides a share of the tokens of each text: 80 % behind [MASK], 10 % behind another word, 10 % stay as they are."""
+    """Masks a share of the tokens of each text: 80 % become [MASK], 10 % a random word, 10 % are unchanged."""
 
     def __init__(self, tokenizer: Tokenizer, share: float, seed: int, device: torch.device) -> None:
         self.mask, self.share, self.seed = tokenizer.mask, share, seed
@@ -100,10 +100,10 @@ class Masks:
         self.words = torch.nonzero(~special).flatten().to(device)
 
     def __call__(self, ids: Tensor, items: Tensor, epoch: int) -> tuple[MaskedText, Tensor]:
-        """Hide tokens of the texts ``ids`` [batch, length], which have the numbers ``items``.
+        """Mask tokens of the texts ``ids`` [batch, length], whose row numbers are ``items``.
 
-        Returns the text, and as target [batch, hidden] the words that were there, or -100: a text with fewer ordinary
-        tokens than the longest could have has fewer to predict. So the shapes are those of ``ids``, whatever it holds.
+        Returns the masked text, and as target [batch, masked] the original words, or -100 where a text has fewer
+        ordinary tokens to predict than a full window. The shapes depend only on the shape of ``ids``.
         """
         length = ids.shape[1]
         order, kind, word = (self._draw(items, length, epoch, column) for column in range(3))
@@ -111,17 +111,17 @@ class Masks:
         wanted = (ordinary.sum(1, keepdim=True) * self.share).round().clamp(min=1)
         order = order.where(ordinary, torch.iinfo(torch.int64).max)   # special tokens come last
         places = order.topk(max(1, round(length * self.share)), largest=False).indices
-        asked = ordinary.gather(1, places) & (torch.arange(places.shape[1], device=ids.device) < wanted)
-        there = ids.gather(1, places)
-        # The highest 24 of 63 bits, as a number in [0, 1).
+        predicted = ordinary.gather(1, places) & (torch.arange(places.shape[1], device=ids.device) < wanted)
+        original = ids.gather(1, places)
+        # The highest 24 of 63 bits as a number in [0, 1).
         u = (kind.gather(1, places) >> 39).float() / (1 << 24)
         other = self.words[word.gather(1, places) % len(self.words)]
-        shown = torch.where(u < _AS_MASK, self.mask, torch.where(u < _AS_MASK + _AS_RANDOM, other, there))
-        hidden = ids.scatter(1, places, shown.where(asked, there))
-        return MaskedText(Tokens(hidden), places), there.where(asked, IGNORED)
+        shown = torch.where(u < _AS_MASK, self.mask, torch.where(u < _AS_MASK + _AS_RANDOM, other, original))
+        masked = ids.scatter(1, places, shown.where(predicted, original))
+        return MaskedText(Tokens(masked), places), original.where(predicted, IGNORED)
 
     def _draw(self, items: Tensor, length: int, epoch: int, column: int) -> Tensor:
-        """[batch, length] of 63 random bits: the hash of :func:`order.mix`, on the device."""
+        """63 random bits per token, [batch, length]: the hash of :func:`order.mix`, on the device."""
         key = int(mix(np.array([(self.seed << 32) ^ epoch], np.uint64))[0])
         places = torch.arange(length, device=items.device) * _COLUMNS + column
         x = (items[:, None] * (_PLACES * _COLUMNS) + places) ^ _signed(key)
@@ -136,5 +136,5 @@ def _signed(bits: int) -> int:
 
 
 def _shift(x: Tensor, by: int) -> Tensor:
-    """To the right, with zeros from the left: torch has no unsigned numbers to shift."""
+    """Logical shift to the right: torch shifts signed integers arithmetically."""
     return (x >> by) & ((1 << (64 - by)) - 1)

@@ -1,4 +1,4 @@
-"""The batches a run trains on: of labelled items, of pairs, of masked texts; all in an order that the seed decides."""
+"""Open the training batches of labelled items, pairs or masked texts, and iterate over a split in order."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ if TYPE_CHECKING:
     from matryo.training.distributed import Group
     from matryo.training.recipe.fields import Recipe
 
-__all__ = ["Batches", "Inputs", "open_batches", "open_inputs", "test_batches", "test_inputs"]
+__all__ = ["Batches", "Inputs", "open_batches", "open_inputs", "ordered_batches", "ordered_inputs"]
 
-_PARTNERS = 16   # of its label that an item meets, one an epoch
+_PARTNERS = 16   # items of the same label that an item is paired with, one per epoch
 
 
 class Batches(Protocol):
-    """Where the loop gets its batches from."""
+    """The training batches of this process."""
 
     steps: int
-    """How many batches an epoch has."""
+    """The number of batches per epoch."""
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Any, Tensor]]:
-        """The batches of an epoch from step ``start`` on: network input (a tensor, tokens, a tuple) and target."""
+        """Iterate over the batches of an epoch from step ``start``: network input and target."""
 
 
 class Inputs(Protocol):
-    """The items of a split as network input: resident or streamed, images or texts."""
+    """The items of a split as network input: images or texts, resident or streamed."""
 
     def stream(self, epoch: int, rows: Rows) -> Iterator[Any]:
-        """The items at ``rows``, [steps, batch], varied as in ``epoch``, a batch a step."""
+        """One batch per step: the items at ``rows`` [steps, batch], augmented as in ``epoch``."""
 
 
 def open_batches(
     split: Any, recipe: Recipe, group: Group, *, progress: bool, tokenizer: Tokenizer | None = None
 ) -> Batches:
-    """The training batches this process sees."""
+    """Open the training batches of this process."""
     check_objective(recipe, split)
     if recipe.objective.kind == "masked":
         assert tokenizer is not None
@@ -64,7 +64,8 @@ def open_batches(
     if not isinstance(split, PairSplit):
         return _Labelled(split, recipe, group, tokenizer, progress)
     queries = open_inputs(split.queries, recipe, group.device, tokenizer, progress=progress)
-    if split.candidates is split.queries and not isinstance(queries, StreamedImages):   # whose workers serve one reader
+    # The workers of streamed images can serve only one iterator.
+    if split.candidates is split.queries and not isinstance(queries, StreamedImages):
         return PairBatches(split, queries, queries, recipe, group)
     candidates = open_inputs(split.candidates, recipe, group.device, tokenizer, progress=progress)
     return PairBatches(split, queries, candidates, recipe, group)
@@ -73,7 +74,7 @@ def open_batches(
 def open_inputs(
     split: Any, recipe: Recipe, device: torch.device, tokenizer: Tokenizer | None, *, progress: bool
 ) -> Inputs:
-    """The items of a split of images or of texts, for training."""
+    """Open a split of images or texts for training."""
     if isinstance(split, TextSplit):
         assert tokenizer is not None
         return open_texts(split, tokenizer, recipe, device)
@@ -81,7 +82,7 @@ def open_inputs(
 
 
 class _Labelled:
-    """Items with a label each."""
+    """Batches of items with labels."""
 
     def __init__(
         self, split: Any, recipe: Recipe, group: Group, tokenizer: Tokenizer | None, progress: bool
@@ -90,18 +91,18 @@ class _Labelled:
         self.slices.check(noun(split))
         if recipe.objective.kind == "classify" and (split.labels < 0).any():
             item = noun(split).removesuffix("s")
-            raise DataError(f"every training {item} needs a known class", got="labels below 0", cure="leave those out")
+            raise DataError(f"every training {item} needs a known class", got="labels below 0", cure="remove them")
         self.inputs = open_inputs(split, recipe, group.device, tokenizer, progress=progress)
         self.labels = torch.from_numpy(split.labels).to(group.device)
         self.steps, self.device = self.slices.steps, group.device
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Any, Tensor]]:
         rows = self.slices.epoch(epoch)[start:]
-        targets = self.labels[torch.from_numpy(rows).to(self.device)]   # in one copy, so a step waits for none
+        targets = self.labels[torch.from_numpy(rows).to(self.device)]   # one copy per epoch: no step waits for it
         yield from zip(self.inputs.stream(epoch, rows), targets, strict=True)
 
 
-def test_inputs(
+def ordered_inputs(
     split: ImageSplit | TextSplit,
     recipe: Recipe,
     device: torch.device,
@@ -112,31 +113,34 @@ def test_inputs(
     tokenizer: Tokenizer | None = None,
     progress: str = "",
 ) -> Iterator[Tensor | Tokens]:
-    """The split in order from item ``start`` on, as the network sees it when encoding (no augmentation).
+    """Iterate over the inputs of a split in order from item ``start``, as when encoding (no augmentation).
 
-    ``progress`` is what stands before a bar; without it, there is none.
+    ``progress`` is the label of a progress bar; empty shows none.
     """
     rows = [list(range(low, min(low + batch, len(split)))) for low in range(start, len(split), batch)]
-    found: Iterator[Tensor | Tokens]
+    batches: Iterator[Tensor | Tokens]
     if isinstance(split, TextSplit):
         assert tokenizer is not None
-        texts = ([split.text(i) for i in some] for some in rows)
-        found = (to_tokens(some, tokenizer, recipe.text.length, device) for some in texts)
+        texts = ([split.text(i) for i in indices] for indices in rows)
+        batches = (to_tokens(part, tokenizer, recipe.text.length, device) for part in texts)
     else:
-        found = centred_images(split, recipe, device, rows, workers)
+        batches = centred_images(split, recipe, device, rows, workers)
     unit = "text" if isinstance(split, TextSplit) else "image"
     with tqdm(total=len(split), initial=start, desc=progress, unit=unit, delay=2, disable=not progress) as bar:
-        for some, inputs in zip(rows, found, strict=True):
+        for indices, inputs in zip(rows, batches, strict=True):
             yield inputs
-            bar.update(len(some))
+            bar.update(len(indices))
 
 
-def test_batches(
+def ordered_batches(
     split: ImageSplit | TextSplit, recipe: Recipe, device: torch.device, *, start: int = 0, **options: Any
 ) -> Iterator[tuple[Any, Tensor]]:
-    """The same with the labels, which stay on the CPU; ``options`` are those of :func:`test_inputs`."""
+    """Iterate over (inputs, labels) of a split in order; ``options`` are those of :func:`ordered_inputs`.
+
+    The labels stay on the CPU.
+    """
     done = start
-    for inputs in test_inputs(split, recipe, device, start=start, **options):
+    for inputs in ordered_inputs(split, recipe, device, start=start, **options):
         count = len(inputs) if isinstance(inputs, torch.Tensor) else len(inputs.ids)
         yield inputs, torch.from_numpy(split.labels[done : done + count])
         done += count

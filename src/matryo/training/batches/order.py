@@ -1,6 +1,7 @@
-"""Chance that is a pure function of its keys: the order of an epoch, who gets which part of it, and hashed draws.
+"""Stateless randomness: the order of an epoch, the share of each process, and random draws by hashing.
 
-No generator has a state that an interruption could lose, and every process computes the same.
+Everything is a pure function of its keys, so an interruption loses no generator state and every process computes the
+same values.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ GOLDEN, MIX = 0x9E3779B97F4A7C15, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)   # t
 
 
 def epoch_order(seed: int, epoch: int, count: int) -> Rows:
-    """The order in which an epoch visits ``count`` items; every process computes the same."""
+    """The order in which an epoch visits ``count`` items, equal in every process."""
     generator = np.random.Generator(np.random.Philox(key=[seed, epoch]))
     return generator.permutation(count)
 
@@ -39,12 +40,12 @@ def mix(x: Bits) -> Bits:
 
 
 def pick(seed: int, epoch: int, items: Rows, choices: Rows) -> Rows:
-    """A number in [0, choices) for each of ``items``: a hash of seed, epoch and item."""
+    """One integer in [0, choices) per item: a hash of seed, epoch and item."""
     return (_hashed(seed, epoch, items) % choices.astype(np.uint64)).astype(np.int64)
 
 
 def chances(seed: int, epoch: int, items: Rows) -> Doubles:
-    """A number in [0, 1) for each of ``items``: a hash of seed, epoch and item."""
+    """One number in [0, 1) per item: a hash of seed, epoch and item."""
     return (_hashed(seed, epoch, items) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
@@ -54,7 +55,7 @@ def _hashed(seed: int, epoch: int, items: Rows) -> Bits:
 
 @dataclass(frozen=True)
 class Slices:
-    """Which items of a shuffled epoch go to this process at each step."""
+    """The items of a shuffled epoch that this process sees at each step."""
 
     count: int
     seed: int
@@ -63,29 +64,29 @@ class Slices:
 
     @property
     def together(self) -> int:
-        """Items a step, over all processes."""
+        """Items per step, over all processes."""
         return self.batch * self.group.world
 
     @property
     def steps(self) -> int:
-        """How many full batches an epoch has."""
+        """Full batches per epoch."""
         return self.count // self.together
 
     def epoch(self, epoch: int) -> Rows:
-        """[steps, batch]: the items of this process."""
+        """The items of this process, [steps, batch]."""
         rows: Rows = self.own(epoch_order(self.seed, epoch, self.count))
         return rows
 
     def own(self, order: Any) -> Any:
-        """This process's share of what all see in ``order``, [steps, batch, …]."""
+        """This process's share of ``order``, [steps, batch, …]."""
         order = order[: self.steps * self.together]
         return order.reshape(self.steps, self.group.world, self.batch, *order.shape[1:])[:, self.group.rank]
 
     def check(self, noun: str, least: int = 1) -> None:
-        """Raise unless the items fill one batch, which must not be smaller than the ``least``."""
+        """Raise unless the items fill one batch; ``least`` is the smallest batch that the error may suggest."""
         if self.count < self.together:
             most = self.count // self.group.world
-            fewer = f"use --loop.batch {most} or less" if most >= least else "add some to it"
+            fewer = f"use --loop.batch {most} or less" if most >= least else "add items to it"
             raise DataError(
                 "the training split must fill one batch",
                 got=f"{self.count} {noun}, a global batch of {self.together}",

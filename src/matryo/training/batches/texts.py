@@ -1,4 +1,4 @@
-"""Texts as the network takes them: numbered once and kept on the device without padding; batches are padded to 8s."""
+"""Text inputs: token ids are kept on the device without padding; a batch is padded to a multiple of 8 tokens."""
 
 from __future__ import annotations
 
@@ -23,98 +23,98 @@ if TYPE_CHECKING:
 
 __all__ = ["ResidentTexts", "StreamedTexts", "open_texts", "open_tokenizer", "texts_of", "to_tokens"]
 
-_RESIDENT_LIMIT = 4_000_000   # texts; more are numbered as they come
+_RESIDENT_LIMIT = 4_000_000   # texts; larger splits are tokenized during training
 _MULTIPLE = 8   # as Tokenizer.encode rounds lengths up
 
 
 def open_texts(
     split: TextSplit, tokenizer: Tokenizer, recipe: Recipe, device: torch.device
 ) -> ResidentTexts | StreamedTexts:
-    """The texts of a split, for training."""
+    """Open the texts of a split for training."""
     kind = ResidentTexts if len(split) <= _RESIDENT_LIMIT else StreamedTexts
     return kind(split, tokenizer, recipe.text.length, device)
 
 
 class ResidentTexts:
-    """All texts as numbers on the device, end to end."""
+    """The token ids of all texts on the device, concatenated."""
 
     def __init__(self, split: TextSplit, tokenizer: Tokenizer, length: int, device: torch.device) -> None:
         flat, offsets = tokenizer.flat(_all(split), length)
         if not len(flat):
-            raise DataError("texts must have a token", got="none in the whole split", cure="check its text column")
+            raise DataError("at least one text must have a token", got="none in the whole split", cure="check its text column")
         self.length, self.pad, self.device = length, tokenizer.pad, device
         self.ids = torch.from_numpy(flat).to(device)
         self.starts = torch.from_numpy(offsets[:-1]).to(device)
         self.counts = np.diff(offsets)
 
     def stream(self, epoch: int, rows: Rows) -> Iterator[Tokens]:   # noqa: ARG002 - texts do not vary by epoch
-        """The texts at ``rows``, [steps, batch], a batch a step."""
+        """One batch per step: the texts at ``rows`` [steps, batch]."""
         chosen, counts = torch.from_numpy(rows).to(self.device), self.counts[rows]
         on_device = torch.from_numpy(counts).to(self.device)
-        for step, some in enumerate(counts):   # shapes are known without waiting for the device
-            longest = int(some.max())
+        for step, lengths in enumerate(counts):   # shapes are computed without waiting for the device
+            longest = int(lengths.max())
             width = max(longest, min(-(-longest // _MULTIPLE) * _MULTIPLE, self.length))
             places = torch.arange(width, device=self.device)
             kept = places < on_device[step][:, None]
             index = (self.starts[chosen[step]][:, None] + places).clamp(max=len(self.ids) - 1)
             ids = self.ids[index].long().where(kept, self.pad)
-            yield Tokens(ids, None if int(some.min()) == width else kept)
+            yield Tokens(ids, None if int(lengths.min()) == width else kept)
 
 
 class StreamedTexts:
-    """Texts that are numbered as they are needed: for splits of many millions."""
+    """Texts that are tokenized when they are needed, for splits of many millions."""
 
     def __init__(self, split: TextSplit, tokenizer: Tokenizer, length: int, device: torch.device) -> None:
         self.split, self.tokenizer, self.length, self.device = split, tokenizer, length, device
 
     def stream(self, epoch: int, rows: Rows) -> Iterator[Tokens]:   # noqa: ARG002 - texts do not vary by epoch
-        """The texts at ``rows``, [steps, batch], a batch a step."""
-        for some in rows:
-            yield to_tokens([self.split.text(int(i)) for i in some], self.tokenizer, self.length, self.device)
+        """One batch per step: the texts at ``rows`` [steps, batch]."""
+        for indices in rows:
+            yield to_tokens([self.split.text(int(i)) for i in indices], self.tokenizer, self.length, self.device)
 
 
 def to_tokens(texts: Sequence[str], tokenizer: Tokenizer, length: int, device: torch.device) -> Tokens:
-    """A batch of texts on the device."""
+    """Tokenize a batch of texts and move it to the device."""
     ids, mask = tokenizer.encode(texts, length)
     kept = None if mask.all() else torch.from_numpy(mask)
     return Tokens(torch.from_numpy(ids).long(), kept).to(device)
 
 
 def texts_of(split: Any) -> list[TextSplit]:
-    """The texts in a split: all of it, or a side or both of pairs."""
+    """The text splits in ``split``: itself, or the sides of its pairs that are texts."""
     sides = [split.queries, split.candidates] if isinstance(split, PairSplit) else [split]
     same = len(sides) == 2 and sides[0] is sides[1]
     return [side for side in sides[: 1 if same else 2] if isinstance(side, TextSplit)]
 
 
-def open_tokenizer(recipe: Recipe, split: Any, folder: Path, group: Group, *, begun: bool) -> Tokenizer | None:
-    """The tokenizer of a run, which lies in its folder; made first, unless the run has begun. None if nothing is text.
+def open_tokenizer(recipe: Recipe, split: Any, folder: Path, group: Group, *, resumed: bool) -> Tokenizer | None:
+    """Open the tokenizer in a run's folder; a new run writes it first. None if the split has no texts.
 
-    One that lies there before the run has begun may be of another recipe, which failed.
+    A new run overwrites a tokenizer that is already there: a failed start with another recipe may have left it.
     """
     texts = texts_of(split)
     if not texts:
         return None
     path = folder / TOKENIZER
-    if group.first and not (begun and path.exists()):
+    if group.first and not (resumed and path.exists()):
         _make_tokenizer(recipe, texts).save(path)
     group.wait()
     return Tokenizer.open(path)
 
 
 def _make_tokenizer(recipe: Recipe, texts: list[TextSplit]) -> Tokenizer:
-    """In this order: the one named; that of the weights begun with, or of the teacher; one trained on the texts."""
+    """text.tokenizer, or that of the pretrained encoder or the teacher, or else one trained on the texts."""
     if recipe.text.tokenizer:
         return Tokenizer.open(recipe.text.tokenizer)
     name = recipe.text.encoder or recipe.encoder.name
-    for place in (name.partition(":")[2], recipe.finetune.start, recipe.objective.teacher.rpartition(":")[2]):
-        if place and Path(place).is_dir():
-            return Tokenizer.open(place)
+    for folder in (name.partition(":")[2], recipe.finetune.start, recipe.objective.teacher.rpartition(":")[2]):
+        if folder and Path(folder).is_dir():
+            return Tokenizer.open(folder)
     if ":" in name:
         raise RecipeError(
-            "a pretrained encoder of texts needs its own tokenizer",
-            got=f"{name}, which is no folder",
-            cure="download it and give its folder, or name a tokenizer.json: --text.tokenizer PATH",
+            "a pretrained text encoder needs its own tokenizer",
+            got=f"{name}, which is not a folder",
+            cure="download the model and give its folder, or set a tokenizer.json: --text.tokenizer PATH",
         )
     return Tokenizer.train(
         (text for split in texts for text in _all(split)), recipe.text.vocabulary, recipe.text.lowercase

@@ -1,1 +1,1 @@
-"""Objectives: the models that a recipe can train, each an encoder with its nested loss."""
+"""Objectives: the models that a recipe can train, each an encoder with a nested loss."""

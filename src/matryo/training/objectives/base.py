@@ -1,4 +1,4 @@
-"""NestedModel: an encoder and what its objective adds; all that the loop, checkpoints and encoding know of a model."""
+"""NestedModel: the interface of every trained model: an encoder, and the loss of its objective at every dim."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ __all__ = ["NestedModel", "hits_by_dim"]
 
 
 class NestedModel(nn.Module):
-    """Inputs to embeddings, and to the loss at every dim of a nesting. Kinds differ in what they learn from."""
+    """Maps inputs to embeddings, and to the loss at every dim of a nesting. Each objective is a subclass."""
 
     nesting: Nesting
     encoder: nn.Module
 
     def forward(self, inputs: Any, target: Tensor) -> tuple[Tensor, Tensor]:
-        """What the loss was computed from, and the unweighted loss at each dim [dims]."""
+        """The tensor from which the loss is computed, and the unweighted loss at each dim [dims]."""
         raise NotImplementedError
 
     def embed(self, inputs: Any, *, flip: bool = False) -> Tensor:
-        """The columns of z that the nesting trains, float32; with ``flip``, averaged with the mirror image's.
+        """The columns of z that the nesting trains, float32; with ``flip``, averaged with those of the mirror image.
 
-        The average, not the sum: summing would sharpen every softmax on top of it.
+        The average, not the sum: a sum would sharpen the softmax of the head.
         """
         z: Tensor = self.encoder(inputs)
         if flip:
@@ -38,37 +38,37 @@ class NestedModel(nn.Module):
         return z[..., : self.nesting.dim].float()
 
     def hits(self, z: Tensor, target: Tensor) -> Tensor:
-        """The share of this batch that is right at each dim, [dims], from the first thing ``forward`` returned."""
+        """The share of this batch that is correct at each dim, [dims]; ``z`` is the first result of ``forward``."""
         raise NotImplementedError
 
     def weigh(self, losses: Tensor) -> Tensor:
-        """Σ c_m · losses[m]: what training minimises."""
+        """Σ c_m · losses[m], which training minimises."""
         return weighed(losses, self.nesting)
 
     def share_of(self, part: Tensor, whole: Tensor) -> Tensor | float:
-        """What the loss of a part of a batch counts in that of the whole, by their targets."""
+        """The weight of the loss of a part of a batch in that of the whole batch, given their targets."""
         return len(part) / len(whole)
 
     def compile_encoder(self) -> None:
-        """Let torch compile the encoder alone: runs that differ in what is on top share the compiled code."""
+        """Compile the encoder only, so that runs with other heads share the compiled code."""
         self.encoder.compile()
 
     def always_trained(self) -> Iterator[nn.Parameter]:
-        """Parameters inside the encoder that train however much of it is frozen."""
+        """Parameters of the encoder that are trained even if the rest is frozen."""
         yield from ()
 
 
 @torch.no_grad()
 def hits_by_dim(z: Tensor, weight: Tensor, target: Tensor, nesting: Nesting, bias: Tensor | None = None) -> Tensor:
-    """How many rows have their target's score highest at each dim, [dims]; one dim's scores exist at a time.
+    """The number of rows whose target has the highest score at each dim, [dims]; targets below 0 are ignored.
 
-    Targets below 0 are no rows.
+    Only the scores of one dim are in memory at a time.
     """
-    asked = target >= 0
-    z, target = z.float()[asked], target[asked]
+    known = target >= 0
+    z, target = z.float()[known], target[known]
     scores = z.new_zeros(len(z), len(weight)) if bias is None else bias.float().expand(len(z), -1).clone()
-    found = []
+    counts = []
     for low, high in nesting.blocks:
         scores += z[:, low:high] @ weight[:, low:high].float().T
-        found.append((scores.argmax(1) == target).sum())
-    return torch.stack(found)
+        counts.append((scores.argmax(1) == target).sum())
+    return torch.stack(counts)

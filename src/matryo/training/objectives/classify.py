@@ -14,9 +14,9 @@ __all__ = ["Classifier", "at_width"]
 
 
 class Classifier(NestedModel):
-    """Images or texts to embeddings, and to the loss of the head at every dim.
+    """Maps images or texts to embeddings, and to the loss of the head at every dim.
 
-    A slimmable one has an embedding for each width, [widths, batch, d], wherever others have the one [batch, d].
+    Embeddings are [batch, d]; those of a slimmable network are [widths, batch, d].
     """
 
     def __init__(self, encoder: nn.Module, head: NestedLinear, label_smoothing: float = 0.0) -> None:
@@ -30,26 +30,26 @@ class Classifier(NestedModel):
         return z, self.head.losses(z, target, label_smoothing=self.label_smoothing)
 
     def hits(self, z: Tensor, target: Tensor) -> Tensor:
-        """The share of the batch classified right at each dim."""
+        """The share of the batch that is classified correctly at each dim."""
         return (self.head.logits(z.float()).argmax(-1) == target).float().mean(1)
 
     def weigh(self, losses: Tensor) -> Tensor:
-        """Σ c_m · losses[m], with the weights that the head carries."""
+        """Σ c_m · losses[m], with the weights of the head."""
         return self.head.weigh(losses)
 
 
 def at_width(model: NestedModel, width: float) -> NestedModel:
-    """A slimmable model at one width, as a plain model whose head reads its whole embedding; others as they are."""
+    """A slimmable model at one width, as a plain model whose head reads the whole embedding; other models unchanged."""
     if isinstance(model, Classifier):
         encoder, head = model.encoder, model.head
         if isinstance(encoder, SlimmableResNet) and isinstance(head, SlimmableLinear):
-            with torch.random.fork_rng(devices=[]):   # first weights are drawn, and overwritten
+            with torch.random.fork_rng(devices=[]):   # random initial weights are drawn and then overwritten
                 plain = encoder.narrow(width)
                 return Classifier(plain, head.narrow(plain.dim), model.label_smoothing)
     if width != 1:
         raise InputError(
             "only a slimmable network has several widths",
             got=f"width {width:g}",
-            cure="train one with --head.kind slimmable, or leave the width out",
+            cure="train one with --head.kind slimmable, or use width 1",
         )
     return model

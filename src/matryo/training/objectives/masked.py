@@ -1,4 +1,4 @@
-"""MaskedModel: masked language modelling at every dim, tied to the embedding of words (which makes it MRL-E)."""
+"""MaskedModel: masked language modelling at every dim, tied to the word embedding (like MRL-E)."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = ["MaskedModel", "Transform"]
 
 
 class Transform(nn.Module):
-    """What BERT has between its last layer and the words: a dense layer, GELU and a norm, at full d.
+    """BERT's prediction head without the word embedding: a dense layer, GELU and a norm, at full d.
 
-    Its names and numbers are those of transformers' ``BertPredictionHeadTransform``. The norm begins with ``gain``:
-    from 1 the words, which are the input too, have to grow until few dims tell them apart.
+    Names and numbers equal those of transformers' ``BertPredictionHeadTransform``. The norm is initialised with
+    ``gain``: with 1, the word embeddings must grow during training until a few dims can distinguish words.
     """
 
     def __init__(self, dim: int, gain: float = 1.0) -> None:
@@ -44,17 +44,17 @@ class Transform(nn.Module):
 
 
 class MaskedModel(NestedModel):
-    """Texts to the loss of predicting their hidden words at every dim.
+    """Masked language modelling: the loss of predicting the masked words of a text, at every dim.
 
-    At dim m the first m outputs of the transform meet the first m columns of the embedding of words; the bias is one
-    for all dims. So a fixed model of m uses those columns alone.
+    At dim m the first m outputs of the transform are multiplied with the first m columns of the word embedding; all
+    dims share one bias. A fixed model of dim m uses only those columns.
     """
 
     def __init__(self, encoder: nn.Module, nesting: Nesting, gain: float = 1.0) -> None:
         super().__init__()
         if not hasattr(encoder, "words") or not hasattr(encoder, "hidden"):
             raise RecipeError(
-                "only an encoder that embeds words itself can predict them",
+                "objective.kind masked needs an encoder with a word embedding",
                 got=type(encoder).__name__,
                 cure="use bert-small, bert-base, … or bert:FOLDER, and encoder.dim 0",
             )
@@ -64,12 +64,12 @@ class MaskedModel(NestedModel):
 
     @property
     def words(self) -> Tensor:
-        """The embedding of words, [vocabulary, d]."""
+        """The word embedding, [vocabulary, d]."""
         words: Tensor = self.encoder.words   # type: ignore[assignment]
         return words
 
     def forward(self, inputs: MaskedText, target: Tensor) -> tuple[Tensor, Tensor]:
-        """The transformed hidden tokens [batch · hidden, d] and the unweighted loss at each dim [dims]."""
+        """The transformed masked tokens [batch · masked, d] and the unweighted loss at each dim [dims]."""
         hidden: Tensor = self.encoder.hidden(inputs.tokens)   # type: ignore[operator]
         chosen = hidden.gather(1, inputs.places[:, :, None].expand(-1, -1, hidden.shape[-1]))
         z, target = self.transform(chosen).flatten(0, 1), target.flatten()
@@ -79,32 +79,32 @@ class MaskedModel(NestedModel):
             lambda: prefix_logits(z, self.words, self.nesting, self.bias),
             ignore_index=IGNORED,
         )
-        asked = target >= 0
-        return z, losses.where(asked.any(), 0.0) * self._share(asked.sum())   # texts of unknown words ask for nothing
+        predicted = target >= 0   # none in texts without ordinary words
+        return z, losses.where(predicted.any(), 0.0) * self._share(predicted.sum())
 
-    def embed(self, inputs: Tokens, *, flip: bool = False) -> Tensor:   # noqa: ARG002 - a text has no mirror image
-        """The transformed tokens, pooled: what was trained to be good at every dim."""
+    def embed(self, inputs: Tokens, *, flip: bool = False) -> Tensor:   # noqa: ARG002 - texts are not mirrored
+        """The transformed tokens, pooled: their prefixes were trained."""
         hidden: Tensor = self.encoder.hidden(inputs)   # type: ignore[operator]
         pooling = str(getattr(self.encoder, "pooling", "mean"))
         return pool(self.transform(hidden), inputs.mask, pooling)[:, : self.nesting.dim].float()
 
     def hits(self, z: Tensor, target: Tensor) -> Tensor:
-        """The share of the hidden words that are predicted at each dim."""
-        right = hits_by_dim(z, self.words, target.flatten(), self.nesting, self.bias)
-        return right / (target >= 0).sum().clamp(min=1)
+        """The share of the masked words that are predicted correctly at each dim."""
+        correct = hits_by_dim(z, self.words, target.flatten(), self.nesting, self.bias)
+        return correct / (target >= 0).sum().clamp(min=1)
 
     def compile_encoder(self) -> None:
-        """Its parts: what is called is not the encoder but its ``hidden``."""
+        """Compile the parts of the encoder, because training calls its ``hidden``, not the encoder itself."""
         for part in self.encoder.children():
             part.compile()
 
     def share_of(self, part: Tensor, whole: Tensor) -> Tensor:
-        """By the words that are asked for, in all processes."""
+        """The share of the masked words that are in ``part``, over all processes."""
         words: Tensor = self._over_processes(torch.stack([(part >= 0).sum(), (whole >= 0).sum()]))
         return words[0] / words[1].clamp(min=1)
 
     def _share(self, own: Tensor) -> Tensor:
-        """What makes the mean over processes that over all their words, however many each has."""
+        """The factor that turns the mean over processes into the mean over all their words."""
         both: Tensor = self._over_processes(torch.stack([own, torch.ones_like(own)]))   # words, and processes
         return own * both[1] / both[0].clamp(min=1)
 

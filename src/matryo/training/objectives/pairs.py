@@ -1,4 +1,4 @@
-"""PairModel: what belongs together is near at every dim; one encoder for texts, or a dual one for images and texts."""
+"""PairModel and DistilledModel: contrastive learning and distillation, with one encoder or a dual one."""
 
 from __future__ import annotations
 
@@ -26,43 +26,43 @@ __all__ = ["DistilledModel", "PairModel", "embed_side"]
 
 
 class _Taught(NestedModel):
-    """A model that may have a teacher, which is no part of it: nothing of it is trained, counted or stored."""
+    """A model that may have a teacher. The teacher is not a submodule: it is not trained or stored."""
 
     def __init__(self, encoder: nn.Module, nesting: Nesting, objective: Objective) -> None:
         super().__init__()
         self.encoder, self.nesting, self.objective = encoder, nesting, objective
-        self.taught_by: tuple[Teacher, ...] = ()   # in a tuple, where torch does not look for modules
+        self.taught_by: tuple[Teacher, ...] = ()   # a tuple, in which torch does not look for submodules
 
     def embed(self, inputs: Any, *, flip: bool = False) -> Tensor:
-        """The columns of z that the nesting trains; with ``flip``, averaged with the mirror image's."""
+        """The columns of z that the nesting trains; with ``flip``, averaged with those of the mirror image."""
         z = embed_side(self.encoder, inputs)
         if flip and not isinstance(inputs, Tokens):
             z = (z + embed_side(self.encoder, inputs.flip(-1))) / 2
         return z[..., : self.nesting.dim].float()
 
     def compile_encoder(self) -> None:
-        """A dual encoder's towers, as they are what is called; else the encoder."""
+        """Compile the encoder; of a dual one the two towers, because training calls those."""
         towers = self.encoder.children() if isinstance(self.encoder, DualEncoder) else [self.encoder]
         for part in towers:
             part.compile()
 
     def _distil(self, inputs: Any, a: Tensor, b: Tensor | None) -> Tensor:
-        """How far each dim's similarities are from the teacher's, [dims]."""
+        """The distance of the similarities at each dim from the teacher's, [dims]."""
         (teacher,) = self.taught_by
         both = inputs if b is not None else (inputs,)
-        known = [teacher(one) for one in both]   # once a batch, whatever the number of dims
+        targets = [teacher(side) for side in both]   # once per batch, for all dims
         return distil_by_dim(
-            a, known[0], self.nesting, self.objective.temperature,
-            candidates=b, teacher_candidates=known[1] if b is not None else None,
+            a, targets[0], self.nesting, self.objective.temperature,
+            candidates=b, teacher_candidates=targets[1] if b is not None else None,
         )  # fmt: skip
 
 
 class PairModel(_Taught):
-    """Queries and candidates to the contrastive loss at every dim, with the other candidates as negatives."""
+    """Contrastive learning of pairs at every dim, with the other candidates of the batch as negatives."""
 
     def __init__(self, encoder: nn.Module, nesting: Nesting, objective: Objective) -> None:
         super().__init__(encoder, nesting, objective)
-        if not isinstance(encoder, DualEncoder):   # which brings its own
+        if not isinstance(encoder, DualEncoder):   # a dual encoder has its own temperature
             start = torch.tensor(-math.log(objective.temperature))
             self.logit_scale = nn.Parameter(start, requires_grad=objective.learn_temperature)
         for scale in _scales(self):
@@ -70,7 +70,7 @@ class PairModel(_Taught):
 
     @property
     def temperature(self) -> Tensor:
-        """What cosines are divided by."""
+        """The divisor of the cosine similarities."""
         encoder = self.encoder
         return encoder.temperature if isinstance(encoder, DualEncoder) else temperature_of(self.logit_scale)
 
@@ -78,32 +78,33 @@ class PairModel(_Taught):
         """The vectors of queries and their candidates, [2, batch, d], and the unweighted loss at each dim [dims]."""
         a, candidates = (embed_side(self.encoder, side) for side in inputs)
         b, negatives = candidates[: len(target)], candidates[len(target) :]
-        it = self.objective
+        objective = self.objective
         losses = contrastive_by_dim(
-            a, b, self.nesting, self.temperature, symmetric=it.symmetric, gather=it.gather and self.training,
+            a, b, self.nesting, self.temperature, symmetric=objective.symmetric,
+            gather=objective.gather and self.training,
             negatives=negatives if len(negatives) else None,
         )  # fmt: skip
-        if it.distil and self.taught_by:
-            losses = losses + it.distil * self._distil(inputs, a, candidates)
+        if objective.distil and self.taught_by:
+            losses = losses + objective.distil * self._distil(inputs, a, candidates)
         return torch.stack([a, b]), losses
 
     def hits(self, z: Tensor, target: Tensor) -> Tensor:
-        """The share of the queries whose own candidate is the nearest in the batch, at each dim."""
+        """The share of the queries whose own candidate is the nearest one of the batch, at each dim."""
         a, b = z.float().unbind()
         cosines = prefix_logits(a, b, self.nesting) * inverse_norms(b, self.nesting)[:, None]
         return (cosines.argmax(-1) == target).float().mean(1)
 
     def always_trained(self) -> Iterator[nn.Parameter]:
-        """A dual encoder's temperature, if it is learned."""
+        """The learned temperatures, which finetune.unfreeze never freezes."""
         yield from _scales(self) if self.objective.learn_temperature else ()
 
 
 class DistilledModel(_Taught):
-    """Items, or queries and candidates, to the distance of their similarities at every dim from a teacher's."""
+    """Distillation: at every dim, the similarities of items or pairs should equal those of a teacher."""
 
     def __init__(self, encoder: nn.Module, nesting: Nesting, objective: Objective) -> None:
         super().__init__(encoder, nesting, objective)
-        if isinstance(encoder, DualEncoder):   # its temperature has no part in this
+        if isinstance(encoder, DualEncoder):   # the loss does not use its temperature
             for scale in _scales(encoder):
                 scale.requires_grad_(False)
 
@@ -116,7 +117,7 @@ class DistilledModel(_Taught):
         return a, self._distil(inputs, a, b)
 
     def hits(self, z: Tensor, target: Tensor) -> Tensor:   # noqa: ARG002
-        """Nothing is right or wrong: none."""
+        """Empty, as distillation has no correct answers."""
         return z.new_zeros(0)
 
 
@@ -125,7 +126,7 @@ def _scales(module: nn.Module) -> list[nn.Parameter]:
 
 
 def embed_side(encoder: nn.Module, inputs: Tensor | Tokens) -> Tensor:
-    """z of images or texts; of a dual encoder, the one of its two that reads them (images are its queries)."""
+    """The embedding z of images or texts; a dual encoder embeds images as queries and texts as candidates."""
     if isinstance(encoder, DualEncoder):
         return encoder.embed_candidates(inputs) if isinstance(inputs, Tokens) else encoder.embed_queries(inputs)
     z: Tensor = encoder(inputs)

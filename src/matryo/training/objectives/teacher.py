@@ -1,4 +1,4 @@
-"""A teacher: a trained model or a pretrained encoder that says, once a batch, what the student should find near."""
+"""The teacher of a distillation: a trained model or a pretrained encoder, called once per batch."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ __all__ = ["Teacher", "open_teacher"]
 
 
 class Teacher:
-    """Called with the inputs of a batch, it gives their vectors, without gradients."""
+    """Called with the inputs of a batch, returns their vectors, without gradients."""
 
     def __init__(self, network: nn.Module, recipe: Recipe, device: torch.device) -> None:
         self.network, self.recipe, self.device = network.to(device).eval(), recipe, device
 
     def __call__(self, inputs: Any) -> Tensor:
-        """Images or tokens → [batch, its dim]."""
+        """Images or tokens → [batch, d]."""
         with torch.no_grad(), autocast(self.recipe, self.device):
             if isinstance(self.network, NestedModel):
                 return self.network.embed(inputs)
@@ -40,11 +40,11 @@ class Teacher:
 
 
 def open_teacher(recipe: Recipe, tokenizer: Tokenizer | None, device: torch.device) -> Teacher:
-    """The teacher that a recipe names: a run folder, or an encoder. It must read what the student reads."""
+    """Open objective.teacher: a run folder or an encoder, which must read the same inputs as the student."""
     name = recipe.objective.teacher
     run = Path(name)
     if not RunFolder(run).complete:
-        if ":" not in name and (run.exists() or len(run.parts) > 1):   # what looks like a path is no encoder
+        if ":" not in name and (run.exists() or len(run.parts) > 1):   # a path, not the name of an encoder
             raise RecipeError(
                 "objective.teacher must be the folder of a complete run, or an encoder",
                 got=f"{name}, which {'holds no run.json' if run.exists() else 'does not exist'}",
@@ -53,31 +53,31 @@ def open_teacher(recipe: Recipe, tokenizer: Tokenizer | None, device: torch.devi
         network = build_encoder(name, size=recipe.data.size, pretrained=name.startswith("timm:"))
         if tokenizer is not None:
             check_length(recipe, network, f"the teacher {name}")
-        _check_words(recipe, Path(name.partition(":")[2]), tokenizer)
+        _check_tokenizer(recipe, Path(name.partition(":")[2]), tokenizer)
         return Teacher(network, recipe, device)
     model = open_trained(run)
     theirs, ours = model.recipe.data, recipe.data
     if tokenizer is None and (theirs.mean, theirs.std) != (ours.mean, ours.std):
         raise RecipeError(
-            "student and teacher must see the same images",
+            "student and teacher must normalise images alike",
             got=f"data.mean {ours.mean} and {theirs.mean}",
-            cure="give the student the data.mean and data.std of the teacher",
+            cure="use the data.mean and data.std of the teacher for the student",
         )
     if tokenizer is not None:
         check_length(recipe, model.network, f"the teacher {name}")
-    _check_words(recipe, run, tokenizer)
+    _check_tokenizer(recipe, run, tokenizer)
     return Teacher(model.network, recipe, device)
 
 
-def _check_words(recipe: Recipe, folder: Path, tokenizer: Tokenizer | None) -> None:
+def _check_tokenizer(recipe: Recipe, folder: Path, tokenizer: Tokenizer | None) -> None:
     if tokenizer is None or RunFolder(folder).tokenizer is None:
         return
     theirs = Tokenizer.open(folder)
     sample = ["Student and teacher must number the same pieces of words alike: 12,345 unbelievable cases."]
-    mine, other = (one.encode(sample, recipe.text.length)[0].tolist() for one in (tokenizer, theirs))
+    mine, other = (each.encode(sample, recipe.text.length)[0].tolist() for each in (tokenizer, theirs))
     if mine != other or tokenizer.vocabulary != theirs.vocabulary:
         raise RecipeError(
-            "student and teacher must have one tokenizer",
+            "student and teacher must use the same tokenizer",
             got=f"another in {folder}",
             cure=f"use --text.tokenizer {folder}",
         )

@@ -1,4 +1,4 @@
-"""Whether a recipe's objective and encoders fit its data, found before anything is built or trained."""
+"""Checks that a recipe's objective and encoders fit its data, before anything is built or trained."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
     from matryo.training.recipe.fields import Recipe
 
-__all__ = ["check_colours", "check_encoder", "check_length", "check_objective", "noun"]
+__all__ = ["check_encoder", "check_length", "check_normalisation", "check_objective", "noun"]
 
-_ALIKE = 0.002   # of means and deviations of 0…1 images that differ in rounding alone
+_ROUNDING = 0.002   # largest difference of means and deviations (of 0…1 images) that are equal but for rounding
 
 
 def noun(split: Any, objective: str = "") -> str:
-    """What the items of a split are: images, texts or pairs; or what an ``objective`` makes of them, if given."""
+    """The plural noun for the items of a split (images, texts, pairs), or for those of an ``objective`` on it."""
     if objective == "masked":
         return "windows"
     if objective == "pairs" or isinstance(split, PairSplit):
@@ -35,7 +35,7 @@ def noun(split: Any, objective: str = "") -> str:
 
 
 def check_objective(recipe: Recipe, split: Any) -> None:
-    """Raise unless ``split`` has what the objective learns from: pairs, words or labels."""
+    """Raise unless ``split`` has the pairs, words or labels that the objective needs."""
     kind, what = recipe.objective.kind, noun(split)
     if kind in ("classify", "masked") and what == "pairs":
         raise RecipeError(
@@ -45,19 +45,19 @@ def check_objective(recipe: Recipe, split: Any) -> None:
         )
     if kind == "pairs" and what != "pairs" and (split.labels < 0).all():
         raise RecipeError(
-            "objective.kind pairs needs pairs, or labels to make them by",
+            "objective.kind pairs needs pairs, or labels to form pairs",
             got=f"{len(split)} {what} without labels",
             cure="choose another --objective.kind or --data.source",
         )
-    alone = recipe.loop.batch == 1 and not (what == "pairs" and split.negatives.shape[1])
-    if kind in ("pairs", "distil") and alone:
+    single = recipe.loop.batch == 1 and not (what == "pairs" and split.negatives.shape[1])
+    if kind in ("pairs", "distil") and single:
         raise RecipeError(
             f"objective.kind {kind} compares the items of a batch with each other",
             got="loop.batch 1",
             cure="use --loop.batch 2 or more",
         )
     if kind == "masked" and what != "texts":
-        raise RecipeError("only texts have words to mask", got=what, cure="use --data.source corpus")
+        raise RecipeError("objective.kind masked needs texts", got=what, cure="use --data.source corpus")
     if kind == "classify" and len(split) and (split.labels < 0).all():
         others = "masked (with --head.kind tied) or pairs" if what == "texts" else "pairs"
         raise RecipeError(
@@ -68,20 +68,20 @@ def check_objective(recipe: Recipe, split: Any) -> None:
 
 
 def check_encoder(recipe: Recipe, split: Any) -> None:
-    """Raise unless the encoders a recipe names read what ``split`` holds, and all of them have something to read."""
+    """Raise unless the recipe has the right encoder for each kind of item in ``split``, and no other."""
     kinds = _kinds(split)
     name, text = recipe.encoder.name, recipe.text.encoder
     if text and len(kinds) == 1:
-        alone = next(iter(kinds))
+        kind = next(iter(kinds))
         raise RecipeError(
-            "text.encoder is for images with texts",
-            got=f"{text}, and {alone} alone",
-            cure='leave it empty: --text.encoder ""' + (f" --encoder.name {text}" if alone == "texts" else ""),
+            "text.encoder is only for pairs of images and texts",
+            got=f"{text}, and a split of {kind} only",
+            cure='leave it empty: --text.encoder ""' + (f" --encoder.name {text}" if kind == "texts" else ""),
         )
     if not text and len(kinds) == 2 and not name.startswith("open_clip:"):
         given = name if _reads(name) == "texts" else "bert-small"
         raise RecipeError(
-            "images with texts need an encoder of each",
+            "pairs of images and texts need an encoder of each",
             got=f"encoder.name {name} and no text.encoder",
             cure=f"use --text.encoder {given}" + (" --encoder.name resnet18" if given == name else ""),
         )
@@ -93,7 +93,7 @@ def check_encoder(recipe: Recipe, split: Any) -> None:
 
 
 def _kinds(split: Any) -> set[str]:
-    """What the items of a split, or of both its sides, are."""
+    """The kinds of items in a split: images, texts or both."""
     return {noun(side) for side in ((split.queries, split.candidates) if isinstance(split, PairSplit) else (split,))}
 
 
@@ -104,7 +104,7 @@ def _check_reads(field: str, name: str, wanted: str) -> None:
         raise RecipeError(
             f"{field} must read {wanted}",
             got=f"{name}, which reads {reads}",
-            cure=f"say for example --{field} {example}",
+            cure=f"use for example --{field} {example}",
         )
 
 
@@ -114,28 +114,28 @@ def _check_teacher(name: str, wanted: str) -> None:
     reads = _reads(name) if theirs is None else "" if theirs.text.encoder else _reads(theirs.encoder.name)
     if reads and reads != wanted:
         raise RecipeError(
-            "a teacher must read what the student reads",
+            "the teacher must read the same inputs as the student",
             got=f"{name}, which reads {reads}, and {wanted}",
-            cure="name another --objective.teacher",
+            cure="choose another --objective.teacher",
         )
 
 
 def _reads(name: str) -> str:
-    """What an encoder of that name reads; empty where the name does not tell, or it is both."""
+    """The inputs of the encoder ``name``, images or texts; empty if that is unknown, or both."""
     library = name.partition(":")[0] if ":" in name else ""
     if name in BERTS or library in ("bert", "sentence-transformers"):
         return "texts"
     return "images" if library == "timm" or name in encoder_names() else ""
 
 
-def check_colours(recipe: Recipe, split: Any, encoder: nn.Module, name: str) -> None:
-    """Raise if the weights of ``encoder`` know images that were normalised otherwise than those of ``split`` are."""
+def check_normalisation(recipe: Recipe, split: Any, encoder: nn.Module, name: str) -> None:
+    """Raise if the pretrained ``encoder`` expects another mean/std normalisation of images than the recipe's."""
     if "images" not in _kinds(split):
         return
     ours = (recipe.data.mean, recipe.data.std)
     for module in encoder.modules():
         theirs = getattr(module, "colours", None)
-        if theirs and any(abs(a - b) > _ALIKE for a, b in zip(chain(*ours), chain(*theirs), strict=True)):
+        if theirs and any(abs(a - b) > _ROUNDING for a, b in zip(chain(*ours), chain(*theirs), strict=True)):
             raise RecipeError(
                 f"data.mean and data.std must be those that {name} was trained with",
                 got=" and ".join(map(_listed, ours)),
@@ -148,7 +148,7 @@ def _listed(values: Iterable[float]) -> str:
 
 
 def check_length(recipe: Recipe, encoder: nn.Module, name: str) -> None:
-    """Raise where texts may be longer than an encoder can read: the first such text would stop the training."""
+    """Raise if text.length exceeds the positions of an encoder: the first long text would stop the training."""
     for module in encoder.modules():
         most = int(module.model.context_length) if isinstance(module, OpenClip) else _positions(module)
         if 0 < most < recipe.text.length:
@@ -160,9 +160,9 @@ def check_length(recipe: Recipe, encoder: nn.Module, name: str) -> None:
 
 
 def _positions(module: nn.Module) -> int:
-    """How many tokens a BERT of ours or a model of transformers has positions for; 0 or less: it sets no limit."""
+    """The number of positions of a BERT or a model of transformers; 0 or less means no limit."""
     most = int(getattr(getattr(module, "config", None), "max_position_embeddings", None) or 0)
     tables = (table for name, table in module.named_modules() if name.endswith("position_embeddings"))
     skipped = getattr(next(tables, None), "padding_idx", None) if most else None
-    # RoBERTa and its kin begin to count behind the position of padding.
+    # RoBERTa-like models count positions from padding_idx + 1.
     return most if skipped is None else most - skipped - 1

@@ -237,9 +237,9 @@ class Recipe:
         return named or self.encoder.pretrained or bool(self.finetune.start)
 
     @property
-    def as_it_is(self) -> bool:
-        """Whether nothing is trained: the run is the encoder as it came, to be compared with."""
-        return self.loop.epochs == 0 and self.loop.steps == 0
+    def trains(self) -> bool:
+        """Whether anything is trained; a run of 0 epochs keeps a pretrained encoder unchanged, for comparison."""
+        return self.loop.epochs > 0 or self.loop.steps > 0
 
     def nesting(self, dim: int) -> Nesting:
         """The nesting for an encoder of ``dim`` dimensions."""

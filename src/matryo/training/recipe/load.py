@@ -1,6 +1,6 @@
-"""Reading recipes: by bundled name or TOML file, with any field overridden by a flag.
+"""Read recipes, bundled ones by name or TOML files, with any field overridden.
 
-Neither this module nor `recipe` imports torch, so ``matryo train --help`` stays fast.
+This module and `fields` do not import torch, so that ``matryo train --help`` is fast.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from matryo.training.recipe.fields import Recipe
 
 __all__ = ["RECIPE", "Field", "bundled_recipes", "load_recipe", "override", "recipe_fields", "recipe_from_dict"]
 
-RECIPE = "recipe.toml"   # what a run was trained by, in its folder
+RECIPE = "recipe.toml"   # the recipe of a run, in its folder
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,14 @@ class Field:
 
 
 def recipe_fields() -> list[Field]:
-    """Every field of a recipe, in order, as the command line and the docs show them."""
-    found = []
+    """Every field of a recipe in order, for the command line and the docs."""
+    fields = []
     for section, cls in _sections().items():
         hints = typing.get_type_hints(cls, include_extras=True)
         for item in dataclasses.fields(cls):
             kind, text = get_args(hints[item.name])
-            found.append(Field(f"{section}.{item.name}", kind, item.default, text))
-    return found
+            fields.append(Field(f"{section}.{item.name}", kind, item.default, text))
+    return fields
 
 
 def bundled_recipes() -> dict[str, Path]:
@@ -51,21 +51,21 @@ def bundled_recipes() -> dict[str, Path]:
 
 def load_recipe(source: str | Path, overrides: dict[str, str] | None = None) -> Recipe:
     """A recipe by its bundled name or the path of a TOML file, with ``{"optim.lr": "0.1"}`` overrides."""
-    known = bundled_recipes()
-    path = known.get(str(source), Path(source))
+    bundled = bundled_recipes()
+    path = bundled.get(str(source), Path(source))
     if not path.is_file():
-        near = get_close_matches(str(source), known, n=1)
+        near = get_close_matches(str(source), bundled, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise RecipeError("no such recipe", got=source, cure=f"{hint}choose {', '.join(known)} or a .toml file")
+        raise RecipeError("no such recipe", got=source, cure=f"{hint}choose {', '.join(bundled)} or a .toml file")
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{path.name} must be TOML", got=error, cure="mend that line") from error
+        raise RecipeError(f"{path.name} must be TOML", got=error, cure="correct that line") from error
     return override(recipe_from_dict({"name": path.stem, **given}), overrides or {})
 
 
 def override(recipe: Recipe, values: dict[str, str]) -> Recipe:
-    """``recipe`` with dotted fields set from text, as the command line gives them.
+    """``recipe`` with fields, given by dotted name, set from text as on the command line.
 
     >>> override(Recipe(), {"optim.lr": "0.5", "head.dims": "8,16"}).head.dims
     (8, 16)
@@ -78,12 +78,12 @@ def override(recipe: Recipe, values: dict[str, str]) -> Recipe:
         section, key = name.split(".")
         table[section][key] = _parse(name, fields[name].type, text)
     if "loop.epochs" in values and "loop.steps" not in values:
-        table["loop"]["steps"] = 0   # who asks for epochs gets them
+        table["loop"]["steps"] = 0   # else the recipe's own loop.steps would take precedence
     return recipe_from_dict(table)
 
 
 def recipe_from_dict(table: dict[str, Any]) -> Recipe:
-    """A recipe from plain tables (TOML or JSON); every name and value is checked."""
+    """A recipe from nested dicts (TOML or JSON); every name and value is checked."""
     table = dict(table)
     sections = _sections()
     values: dict[str, Any] = {"name": str(table.pop("name", "custom"))}
@@ -92,7 +92,8 @@ def recipe_from_dict(table: dict[str, Any]) -> Recipe:
         if name not in sections:
             raise _unknown(name, [*sections, *known])
         if not isinstance(given, dict):
-            raise RecipeError(f"{name} must be a table of fields", got=repr(given), cure=f"write [{name}] above them")
+            cure = f"write [{name}] above its fields"
+            raise RecipeError(f"{name} must be a table of fields", got=repr(given), cure=cure)
         hints = typing.get_type_hints(sections[name], include_extras=True)
         typed = {}
         for key, value in given.items():
@@ -117,7 +118,7 @@ def _unknown(name: str, known: typing.Iterable[str]) -> RecipeError:
 
 
 def _convert(name: str, kind: Any, value: Any) -> Any:
-    """``value`` as TOML gave it, as the field's type."""
+    """Convert ``value`` from TOML to the field's type."""
     if get_origin(kind) is tuple and isinstance(value, (list, tuple)):
         return tuple(_convert(name, get_args(kind)[0], item) for item in value)
     if get_origin(kind) is Literal:
@@ -128,11 +129,11 @@ def _convert(name: str, kind: Any, value: Any) -> Any:
         return float(value)
     if isinstance(kind, type) and isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
         return value
-    raise RecipeError(f"{name} must be {_spell(kind)}", got=repr(value), cure="mend the value")
+    raise RecipeError(f"{name} must be {_spell(kind)}", got=repr(value), cure="correct the value")
 
 
 def _parse(name: str, kind: Any, text: str) -> Any:
-    """``text`` as a flag gave it, as the field's type."""
+    """Convert the ``text`` of a flag to the field's type."""
     words = {"true": True, "false": False, "yes": True, "no": False}
     try:
         if get_origin(kind) is tuple:
@@ -142,7 +143,7 @@ def _parse(name: str, kind: Any, text: str) -> Any:
         if kind in (int, float):
             return kind(text)
     except (KeyError, ValueError):
-        raise RecipeError(f"{name} must be {_spell(kind)}", got=repr(text), cure="mend the value") from None
+        raise RecipeError(f"{name} must be {_spell(kind)}", got=repr(text), cure="correct the value") from None
     return text
 
 

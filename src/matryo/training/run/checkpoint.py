@@ -1,6 +1,6 @@
-"""Checkpoints: one safetensors file with everything a run needs to go on, replaced atomically.
+"""Checkpoints: one safetensors file with everything needed to resume a run, replaced atomically.
 
-Killed at any moment, a run finds either the previous checkpoint or the new one, whole.
+If the process is killed at any moment, the file is either the previous checkpoint or the new one, complete.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import Tensor, nn
-
-    from matryo.training.optim import Average
+    from torch.optim.swa_utils import AveragedModel
 
 __all__ = ["load_checkpoint", "load_weights", "read_facts", "save_checkpoint", "save_weights"]
 
@@ -29,13 +28,13 @@ def save_checkpoint(
     path: Path,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    average: Average | None,
+    average: AveragedModel | None,
     facts: dict[str, Any],
 ) -> None:
-    """Store the model, optimiser, average and random state; ``facts`` is JSON (step, recipe, …)."""
+    """Store the model, optimiser, moving average and random state; ``facts`` is JSON (step, recipe, …)."""
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
     if average is not None:
-        tensors |= {f"average.{name}": value for name, value in average.state.items()}
+        tensors |= {f"average.{name}": value for name, value in average.module.state_dict().items()}
     for index, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{key}": value for key, value in state.items() if value is not None}
     tensors["random.cpu"] = torch.get_rng_state()
@@ -45,24 +44,26 @@ def save_checkpoint(
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """The facts of a checkpoint, without its tensors."""
+    """The ``facts`` of a checkpoint, without its tensors."""
     with _open(path) as file:
         stored = file.metadata() or {}
     if "facts" not in stored:
-        raise RunError(f"{path.name} is no checkpoint", got="no facts in it", cure="delete it to start over")
+        raise RunError(f"{path.name} is not a checkpoint", got="no facts in it", cure="delete it to start over")
     facts: dict[str, Any] = json.loads(stored["facts"])
     return facts
 
 
 def load_checkpoint(
-    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, average: Average | None, device: torch.device
-) -> None:
-    """Put everything :func:`save_checkpoint` stored back where it was."""
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, average: AveragedModel | None
+) -> dict[str, Any]:
+    """Restore everything that :func:`save_checkpoint` stored; returns the facts."""
+    facts = read_facts(path)
     with _open(path) as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}   # noqa: SIM118 - no mapping
     model.load_state_dict(_under(tensors, "model."))
     if average is not None:
-        average.state = {name: value.to(device) for name, value in _under(tensors, "average.").items()}
+        average.module.load_state_dict(_under(tensors, "average."))
+        average.n_averaged.fill_(1 + facts.get("step", 0))   # one update per step, and the initial weights
     state: dict[int, dict[str, Tensor]] = {}
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for name, value in _under(tensors, "optimizer.").items():
@@ -76,10 +77,11 @@ def load_checkpoint(
     torch.set_rng_state(tensors["random.cpu"])
     if torch.cuda.is_available() and "random.cuda" in tensors:
         torch.cuda.set_rng_state(tensors["random.cuda"])
+    return facts
 
 
 def save_weights(path: Path, state: dict[str, Tensor]) -> None:
-    """The finished model's weights alone."""
+    """Write the weights of a finished model."""
     _write(path, state, {})
 
 
@@ -91,7 +93,7 @@ def load_weights(path: Path) -> dict[str, Tensor]:
 
 def _write(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
     plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    # Tied or expanded tensors may share memory, which safetensors refuses: give each its own.
+    # safetensors refuses tensors that share memory (tied or expanded ones): copy them.
     seen: set[int] = set()
     for name, value in plain.items():
         memory = value.untyped_storage().data_ptr()

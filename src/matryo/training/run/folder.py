@@ -15,7 +15,7 @@ import torch
 
 from matryo import results
 from matryo.data import TextSplit
-from matryo.data.content import content_of
+from matryo.data.content import content_digest
 from matryo.errors import DataError, RunError
 from matryo.files import lock, replacing, storage, write_json
 from matryo.training.model import save_shapes
@@ -29,23 +29,25 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import Tensor
+    from torch.optim.swa_utils import AveragedModel
 
     from matryo.data import Dataset
     from matryo.training.distributed import Group
+    from matryo.training.held_out import Figures
     from matryo.training.objectives.base import NestedModel
-    from matryo.training.optim import Average
     from matryo.training.recipe.fields import Recipe
 
 __all__ = ["Run", "check_same", "describe", "is_complete", "writing"]
 
-_TEXTS, _IMAGES = 100_000, 256   # so many are looked at to know a dataset again
-# Recipe fields that change no weight of a run that has come so far.
+_TEXTS, _IMAGES = 100_000, 256   # items that are hashed to recognise a dataset
+_LENGTH = ("loop.epochs", "loop.steps")   # what `extend` may change
+# Recipe fields that do not change the weights, so that a run may be resumed with other values.
 _FREE = {"log_every", "checkpoint_seconds", "workers", "damaged", "device", "test", "test_every"}
 
 
 @dataclasses.dataclass
 class Run:
-    """A training under way: its parts, and how far it has come."""
+    """A training in progress: the model, its optimiser, and the steps taken."""
 
     recipe: Recipe
     folder: Path
@@ -53,40 +55,67 @@ class Run:
     group: Group
     model: NestedModel
     optimizer: torch.optim.Optimizer
-    average: Average | None
+    average: AveragedModel | None
     done: int = 0
     """Steps taken, over all restarts."""
     spent: float = 0.0
     """Seconds trained before this start."""
+    step_seconds: float = 0.0
+    """Duration of the last step; 0 before the first."""
 
     def __post_init__(self) -> None:
-        self.started = self.saved = time.monotonic()
+        self.started = self.saved = self.stepped = time.monotonic()
 
     @property
     def seconds(self) -> float:
-        """How long it has trained, over all restarts."""
+        """Seconds trained, over all restarts."""
         return self.spent + time.monotonic() - self.started
 
     @property
     def speed(self) -> float:
-        """Items a second, over all processes and restarts."""
+        """Items per second, over all processes and restarts."""
         return self.done * self.recipe.loop.batch * self.group.world / max(self.seconds, 1e-9)
 
-    def restore(self) -> None:
-        """Go on from the checkpoint, if there is one; else write down what is being trained."""
+    @property
+    def is_first_step(self) -> bool:
+        """Whether no step has been taken since this start."""
+        return self.step_seconds == 0
+
+    def restore(self, total: int, *, extend: bool = False) -> None:
+        """Restore the checkpoint, or write the recipe if there is none.
+
+        With ``extend``, a run of another length is continued to ``total`` steps and gets the new recipe.
+        """
         path = self.folder / CHECKPOINT
         if path.exists():
             stored = read_facts(path)
-            check_same(stored, self.facts, self.folder)
-            load_checkpoint(path, self.model, self.optimizer, self.average, self.group.device)
+            longer = check_same(stored, self.facts, self.folder, extend=extend)
+            if longer and total <= stored["step"]:
+                raise RunError(
+                    "extending a run needs more steps than it has taken",
+                    got=f"{total:,} steps, and {stored['step']:,} taken",
+                    cure="use more --loop.epochs or --loop.steps",
+                )
+            load_checkpoint(path, self.model, self.optimizer, self.average)
             self.done, self.spent = stored["step"], stored["seconds"]
+            self.group.wait()   # until every process has seen run.json
+            if longer:
+                self.save()   # with the new recipe, so that the extension can be resumed
+                self._write_recipe()
+            if self.group.first:
+                (self.folder / RUN).unlink(missing_ok=True)
         elif self.group.first:
-            with replacing(self.folder / RECIPE) as file:
-                file.write(self.recipe.to_toml().encode())
+            self._write_recipe()
             save_shapes(self.model.encoder, self.folder / SHAPES)
 
+    def advance(self) -> None:
+        """Count a step that has been taken."""
+        now = time.monotonic()
+        self.step_seconds, self.stepped = max(now - self.stepped, 1e-9), now
+        self.done += 1
+
     def is_due(self) -> bool:
-        """Whether the last checkpoint is old enough for another."""
+        """Whether it is time for the next checkpoint."""
         return time.monotonic() - self.saved >= self.recipe.loop.checkpoint_seconds
 
     def save(self) -> None:
@@ -97,19 +126,19 @@ class Run:
         self.saved = time.monotonic()
 
     def weights(self) -> dict[str, Tensor]:
-        """What the trained model is: the weights, or their average."""
-        return self.average.state if self.average is not None else self.model.state_dict()
+        """The weights of the trained model: the moving average if there is one, else the current weights."""
+        return (self.model if self.average is None else self.average.module).state_dict()
 
-    def finish(self, dataset: Dataset, found: dict[str, dict[str, dict[int, float]]]) -> None:
-        """Write the weights, and last of all run.json: a folder that has it is complete."""
+    def finish(self, dataset: Dataset, measured: Figures, unreadable: dict[str, int]) -> None:
+        """Write the weights and then run.json, which marks the folder as complete."""
         if not self.group.first:
             return
         save_weights(self.folder / WEIGHTS, self.weights())
-        seconds = self.spent + self.saved - self.started   # up to the last checkpoint: training, not the test after it
+        seconds = self.spent + self.saved - self.started   # up to the last checkpoint: without the test after it
         speed = self.done * self.recipe.loop.batch * self.group.world / max(seconds, 1e-9)
         split = dataset.split(self.recipe.data.train)
         items = noun(split, self.recipe.objective.kind)
-        figures = {**found, "seconds": round(seconds, 1), f"{items}_per_second": round(speed, 1)}
+        figures = {**measured, "seconds": round(seconds, 1), f"{items}_per_second": round(speed, 1)}
         subject = f"{self.recipe.name} {self.recipe.variant}"
         row = results.stamp("train", subject, figures, seed=self.recipe.loop.seed, hardware=self._hardware())
         about = {
@@ -119,9 +148,15 @@ class Run:
             "superclass_of": dataset.superclass_of,
             "dims": self.model.nesting.dims,
             "sides": [noun(side) for side in (split.queries, split.candidates)] if noun(split) == "pairs" else [],
+            **({"unreadable": unreadable} if unreadable else {}),   # images that do not count in the figures, by split
             "row": dataclasses.asdict(row),
         }
         write_json(self.folder / RUN, {**self.facts, **about})
+
+    def _write_recipe(self) -> None:
+        if self.group.first:
+            with replacing(self.folder / RECIPE) as file:
+                file.write(self.recipe.to_toml().encode())
 
     def _hardware(self) -> str:
         device = self.group.device
@@ -130,18 +165,18 @@ class Run:
 
 @contextlib.contextmanager
 def writing(folder: Path, group: Group) -> Iterator[None]:
-    """Two trainings in one folder would spoil each other: the second is told to wait."""
+    """Lock ``folder`` against a second training, and refuse a folder that holds anything but a run."""
     if not group.first:
         yield
         return
     with storage(folder):
         folder.mkdir(parents=True, exist_ok=True)
         handle = lock(folder)
-        there = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
-    others = there - {TOKENIZER}   # which a start that failed may have left
-    if others and not there & {RECIPE, CHECKPOINT, RUN}:
+        names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+    others = names - {TOKENIZER}   # a start that failed may have left its tokenizer
+    if others and not names & {RECIPE, CHECKPOINT, RUN}:
         os.close(handle)
-        cure = "name an empty or a new folder: --out DIR"
+        cure = "choose an empty or a new folder: --out DIR"
         raise RunError("a run needs a folder of its own", got=f"{folder}, which holds {min(others)}", cure=cure)
     try:
         yield
@@ -150,9 +185,9 @@ def writing(folder: Path, group: Group) -> Iterator[None]:
 
 
 def describe(recipe: Recipe, dataset: Dataset, group: Group) -> dict[str, Any]:
-    """What a run is of: it goes on only with the same."""
+    """The facts that identify a run: recipe, dataset and number of processes. Only the same run may be resumed."""
     split = dataset.split(recipe.data.train)
-    if missing := [name for name in recipe.data.test if name not in dataset.splits]:   # not when training is over
+    if missing := [name for name in recipe.data.test if name not in dataset.splits]:   # found before training
         raise DataError(
             f"data.test must name splits of {dataset.name!r}",
             got=", ".join(missing),
@@ -160,51 +195,66 @@ def describe(recipe: Recipe, dataset: Dataset, group: Group) -> dict[str, Any]:
         )
     what, pairs = noun(split), noun(split) == "pairs"
     sides = (split.queries, split.candidates) if pairs else (split,)
-    known = {
+    content = {
         what: len(split),
         "classes": len(dataset.classes),
-        # The same folder may have moved; other classes or labels are another dataset, even of the same size.
+        # The folder may have moved; other classes or labels mean another dataset, even of the same size.
         "names": hashlib.sha256("\0".join(dataset.classes).encode()).hexdigest()[:16],
         "labels": hashlib.sha256(_labels(split).tobytes()).hexdigest()[:16],
-        # All of a large dataset would take longer to read than a run to start.
-        "content": [content_of(side, _TEXTS if isinstance(side, TextSplit) else _IMAGES)[:16] for side in sides],
+        # A sample: reading all of a large dataset would take too long.
+        "content": [content_digest(side, _TEXTS if isinstance(side, TextSplit) else _IMAGES)[:16] for side in sides],
     }
-    return {"recipe": dataclasses.asdict(recipe), "dataset": known, "processes": group.world}
+    return {"recipe": dataclasses.asdict(recipe), "dataset": content, "processes": group.world}
 
 
 def _labels(split: Any) -> np.ndarray[Any, Any]:
-    """What belongs together: classes, or pairs with their grades and negatives."""
+    """The class of each item, or the pairs with their grades and negatives."""
     if noun(split) != "pairs":
         return np.asarray(split.labels)
     return np.concatenate([split.pairs, split.grades[:, None], split.negatives], 1)
 
 
-def is_complete(folder: Path, facts: dict[str, Any]) -> bool:
-    """Whether ``folder`` holds this run, finished; another one is an error."""
-    if not RunFolder(folder).complete:
+def is_complete(folder: Path, facts: dict[str, Any], *, extend: bool = False) -> bool:
+    """Whether ``folder`` holds this run, finished. Another run is an error, unless ``extend`` continues it."""
+    run = RunFolder(folder)
+    if extend and (not (folder / CHECKPOINT).is_file() or facts["recipe"]["head"]["join"]):
+        join = facts["recipe"]["head"]["join"]
+        raise RunError(
+            "only a run with a checkpoint and without head.join can be extended",
+            got=f"head.join {join:g}" if join else f"{folder}, which has no {CHECKPOINT}",
+            cure="train a new run with more --loop.epochs in another --out, without --extend",
+        )
+    if not run.complete:
         return False
-    stored = RunFolder(folder).facts
-    check_same({**stored, "processes": facts["processes"]}, facts, folder)   # how many trained it matters no more
-    return True
+    # The number of processes does not matter for a finished run; `restore` compares it where training continues.
+    return not check_same({**run.facts, "processes": facts["processes"]}, facts, folder, extend=extend)
 
 
-def check_same(stored: dict[str, Any], facts: dict[str, Any], folder: Path) -> None:
-    """Raise unless ``stored`` and ``facts`` describe the same training."""
-    now = json.loads(json.dumps(facts))
-    # A run that is older than a field was trained with what is now its default.
+def check_same(stored: dict[str, Any], facts: dict[str, Any], folder: Path, *, extend: bool = False) -> bool:
+    """Raise unless ``stored`` and ``facts`` describe the same training.
+
+    Returns whether they differ in length, which only ``extend`` allows.
+    """
+    now = _fields(json.loads(json.dumps(facts)))
+    # A run that is older than a field was trained with the value that is now its default.
     defaults = json.loads(json.dumps({item.name: item.default for item in recipe_fields()}))
-    there = {**defaults, **_fields(stored)}
-    for name, value in _fields(now).items():
-        if there.get(name) != value:
-            raise RunError(
-                f"{folder} holds another run",
-                got=f"{name}: {there.get(name)} there, {value} now",
-                cure="choose another --out, or delete that folder",
-            )
+    then = {**defaults, **_fields(stored)}
+    different = sorted((name for name in now if then.get(name) != now[name]), key=lambda name: name in _LENGTH)
+    if not different or (extend and different[0] in _LENGTH):
+        return bool(different)
+    name = different[0]
+    longer = name in _LENGTH
+    raise RunError(
+        f"{folder} holds a run of another length" if longer else f"{folder} holds another run",
+        got=f"{name}: {then.get(name)} there, {now[name]} now",
+        cure=("add --extend (extend=True) to continue it to the new length, or " if longer else "")
+        + "choose another --out" + ("" if longer else ", or delete that folder"),
+    )  # fmt: skip
 
 
 def _fields(facts: dict[str, Any]) -> dict[str, Any]:
+    """The values that must be equal for a run to be resumed, by name."""
     sections = {name: fields for name, fields in facts["recipe"].items() if isinstance(fields, dict)}
-    found = {f"{s}.{key}": value for s, fields in sections.items() for key, value in fields.items() if key not in _FREE}
-    found |= {f"dataset {key}": value for key, value in facts["dataset"].items()}
-    return found | {"processes": facts["processes"]}
+    fields = {f"{s}.{key}": value for s, part in sections.items() for key, value in part.items() if key not in _FREE}
+    fields |= {f"dataset {key}": value for key, value in facts["dataset"].items()}
+    return fields | {"processes": facts["processes"]}

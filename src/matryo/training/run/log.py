@@ -1,4 +1,4 @@
-"""What a run says while it trains: the progress bar, metrics.jsonl and TensorBoard."""
+"""The log of a training: the progress bar, metrics.jsonl and TensorBoard."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["Log"]
 
 
 class Log:
-    """One line of metrics at a time, to three places; silent in all processes but the first.
+    """Writes metrics to the progress bar, metrics.jsonl and TensorBoard; only the first process writes.
 
-    Lines written after the checkpoint a run continues from are dropped, so that each step appears once.
+    Lines after the checkpoint that a run resumes from are dropped, so that each step appears once.
     """
 
     def __init__(self, folder: Path, *, done: int, total: int, enabled: bool, progress: bool) -> None:
-        self.enabled, self.progress = enabled, enabled and progress   # the latter: whether bars are shown
+        self.enabled, self.progress = enabled, enabled and progress   # progress: whether bars are shown
         self.bar = tqdm(
             total=total, initial=done, desc=folder.name, unit="step", disable=not (self.progress and total),
             dynamic_ncols=True, smoothing=0.05, mininterval=0.1 if sys.stderr.isatty() else 30,
@@ -35,11 +35,11 @@ class Log:
             self.board = _tensorboard(folder / "tensorboard", done)
 
     def step(self) -> None:
-        """One more step is done."""
+        """Advance the bar by one step."""
         self.bar.update()
 
     def line(self, step: int, kind: str, **figures: Any) -> None:
-        """Record ``figures`` of ``step``; dicts go by dim: ``loss={8: 1.2, 16: 0.9}``."""
+        """Record ``figures`` of ``step``; a dict holds one value per dim: ``loss={8: 1.2, 16: 0.9}``."""
         if not self.enabled:
             return
         with storage(self.path), self.path.open("a", encoding="utf-8") as file:
@@ -51,24 +51,24 @@ class Log:
                     self.board.add_scalar(f"{kind}/{name}{f'/{part}' if part != '' else ''}", number, step)
 
     def show(self, **shown: str) -> None:
-        """What stands behind the bar."""
+        """Set the text behind the bar."""
         self.bar.set_postfix(shown, refresh=False)
 
-    def tell(self, text: str) -> None:
-        """The same, at once: before the first step there is nothing else to see."""
+    def show_now(self, text: str) -> None:
+        """Put ``text`` behind the bar at once: before the first step the bar does not move."""
         self.bar.set_postfix_str(text)
 
     def remark(self, text: str) -> None:
-        """A line that stays, above the bar."""
+        """Print a line above the bar."""
         if self.progress:
             self.bar.write(text, file=sys.stderr)
 
     def end(self) -> None:
-        """The last step is done; lines may follow, and other bars."""
+        """Close the bar; lines may follow, and other bars."""
         self.bar.close()
 
     def close(self) -> None:
-        """Finish the bar and flush TensorBoard."""
+        """Close the bar and flush TensorBoard."""
         self.end()
         if self.board is not None:
             self.board.close()
@@ -81,7 +81,7 @@ class Log:
             try:
                 if json.loads(line)["step"] <= done:
                     kept.append(line + "\n")
-            except ValueError:   # a line cut short by a kill
+            except ValueError:   # a line truncated by a kill
                 continue
         with replacing(self.path) as file:
             file.write("".join(kept).encode())

@@ -89,7 +89,7 @@ class RunFolder:
 
     @property
     def sides(self) -> tuple[str, ...]:
-        """What the queries and the candidates of a model trained on pairs are: images or texts; else empty."""
+        """The kinds (images or texts) of queries and candidates, for a model trained on pairs; else empty."""
         return tuple(self.facts.get("sides", ()))   # older runs lack the key
 
     @property

@@ -28,7 +28,7 @@ class Trained:
     classes: tuple[str, ...]
     tokenizer: Tokenizer | None
     sides: tuple[str, ...]
-    """What the queries and the candidates of a model trained on pairs are: images or texts; else empty."""
+    """The kinds (images or texts) of queries and candidates, for a model trained on pairs; else empty."""
 
 
 def open_trained(path: Path) -> Trained:

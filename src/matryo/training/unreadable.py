@@ -1,0 +1,96 @@
+"""Test images that cannot be read: found before training where that is cheap, and excluded from the figures."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from matryo.data import Pairs
+from matryo.data.dataset import PairSplit
+from matryo.data.images.decode import in_threads, progress_bar
+from matryo.data.split import ImageRows
+from matryo.errors import DataError
+
+if TYPE_CHECKING:
+    from matryo.training.batches.order import Rows
+
+__all__ = ["check_readable", "exclude_unreadable"]
+
+_ALL_READ = 10_000   # splits of up to this many images are read completely before training; of larger ones, a sample
+_SAMPLE = 1_000
+
+
+def check_readable(split: Any, name: str, damaged: str, *, progress: bool) -> tuple[Any, int]:
+    """``split`` without its unreadable images, and their number; with ``damaged = "stop"``, any is an error.
+
+    Of more than 10,000 images, 1,000 are read, evenly spread over the split.
+    """
+    readable, errors = _readable(split, name, progress, sample=True)
+    if errors and damaged == "stop":
+        raise DataError(
+            f"every image of the test split {name!r} must be readable",
+            got=f"{_images(errors)} that cannot be read; the first: {errors[0]}",
+            cure="remove or replace them, or exclude them from the figures: --data.damaged gray",
+        )
+    return _warned(readable, errors, name)
+
+
+def exclude_unreadable(split: Any, name: str, error: DataError, *, progress: bool) -> tuple[Any, int]:
+    """``split`` without its unreadable images, and their number; raises ``error`` if all can be read."""
+    readable, errors = _readable(split, name, progress, sample=False)
+    if not errors:
+        raise error
+    return _warned(readable, errors, name)
+
+
+def _warned(readable: Any, errors: list[DataError], name: str) -> tuple[Any, int]:
+    if errors:
+        text = f"{_images(errors)} of the test split {name!r} cannot be read and do not count in its figures"
+        warnings.warn(f"{text}; the first: {errors[0]}", stacklevel=3)
+    return readable, len(errors)
+
+
+def _images(errors: list[DataError]) -> str:
+    return f"{len(errors):,} image{'s' * (len(errors) != 1)}"
+
+
+def _readable(split: Any, name: str, progress: bool, *, sample: bool) -> tuple[Any, list[DataError]]:
+    """``split`` without its unreadable images and the pairs they are in, and the error of each."""
+    sides = (split.queries, split.candidates) if isinstance(split, PairSplit) else (split,)
+    errors = [_errors(side, name, progress, sample) for side in sides]
+    if not any(errors):
+        return split, []
+    kept = [np.setdiff1d(np.arange(len(side)), list(failed)) for side, failed in zip(sides, errors, strict=True)]
+    parts = [side.subset(rows) if failed else side for side, rows, failed in zip(sides, kept, errors, strict=True)]
+    reasons = [error for failed in errors for _, error in sorted(failed.items())]
+    return (_pairs(split, parts, kept) if len(parts) == 2 else parts[0]), reasons
+
+
+def _pairs(split: PairSplit, sides: list[Any], kept: list[Rows]) -> Pairs:
+    """The pairs of which both items are kept; hard negatives, which only training uses, are dropped."""
+    both = np.isin(split.pairs[:, 0], kept[0]) & np.isin(split.pairs[:, 1], kept[1])
+    rows = [np.searchsorted(kept[side], split.pairs[both, side]) for side in (0, 1)]
+    return Pairs(sides[0], sides[1], np.stack(rows, 1), split.grades[both], by_label=split.by_label)
+
+
+def _errors(images: Any, name: str, progress: bool, sample: bool) -> dict[int, DataError]:
+    """Why rows of ``images`` cannot be read; empty for texts."""
+    if not isinstance(images, ImageRows):
+        return {}
+    rows = np.arange(len(images))
+    if sample and len(images) > _ALL_READ:
+        rows = np.linspace(0, len(images) - 1, _SAMPLE).astype(np.int64)
+    errors: dict[int, DataError] = {}
+
+    def read(place: int) -> None:
+        try:
+            images.image(int(rows[place]))
+        except DataError as error:
+            errors[int(rows[place])] = error
+
+    with progress_bar(len(rows), f"checking {name}", "image", progress) as bar:
+        for _ in in_threads(read, len(rows)):
+            bar.update()
+    return errors
