@@ -1,4 +1,4 @@
-"""Files that are whole or absent: atomic writes, checksums, and disk errors that name the cure."""
+"""Atomic file writes, locks and checksums, the rule about overwriting, and disk errors with advice."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def check_may_write(path: Path, *, force: bool = False, is_ours: Callable[[Path]
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that takes the place of ``path`` only when the block ends well, and survives a power cut.
+    """Open a new file that replaces ``path`` when the block succeeds; the result survives a power cut.
 
-    On any error the old file stays as it was and the new one is removed.
+    On any error the old file is unchanged and the new one is removed.
     """
     path = Path(path)
     with storage(path):
@@ -68,7 +68,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            Path(name).chmod(0o666 & ~_umask())   # mkstemp makes private files; these are ordinary ones
+            Path(name).chmod(0o666 & ~_umask())   # mkstemp creates files that only the user can read
             Path(name).replace(path)
         except BaseException:
             Path(name).unlink(missing_ok=True)
@@ -78,24 +78,24 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def storage(path: Path) -> Iterator[None]:
-    """Turn what the disk says in this block into a StorageError that names ``path`` and the cure."""
+    """Turn an OSError in this block into a StorageError with ``path`` and advice, where the cause is known."""
     try:
         yield
     except StorageError:
         raise
     except OSError as error:
         cures = {
-            errno.ENOSPC: "free some space and run the same command again; what was saved before is intact",
-            errno.EFBIG: "raise the file-size limit and run the same command again; what was saved before is intact",
-            errno.EDQUOT: "free some quota and run the same command again; what was saved before is intact",
-            errno.EACCES: "choose a folder you may write to",
-            errno.EPERM: "choose a folder you may write to",
-            errno.EROFS: "choose a folder you may write to",
-            errno.EEXIST: "something else has that name: choose another",
-            errno.ENOENT: "a folder of that path is not there: choose another",
-            errno.ENOTDIR: "a part of that path is a file: choose another",
-            errno.EISDIR: "that is a folder: name a file",
-            errno.EBUSY: "something is mounted there: choose a folder in it",
+            errno.ENOSPC: "free some space and run the same command again; earlier files are intact",
+            errno.EFBIG: "raise the file-size limit and run the same command again; earlier files are intact",
+            errno.EDQUOT: "free some quota and run the same command again; earlier files are intact",
+            errno.EACCES: "choose a folder that you can write to",
+            errno.EPERM: "choose a folder that you can write to",
+            errno.EROFS: "choose a folder that you can write to",
+            errno.EEXIST: "choose another name",
+            errno.ENOENT: "create the parent folder, or choose another path",
+            errno.ENOTDIR: "choose another path: a part of this one is a file",
+            errno.EISDIR: "choose the name of a file: this is a folder",
+            errno.EBUSY: "choose a folder inside it: it is a mount point",
         }
         if error.errno not in cures:
             raise
@@ -103,11 +103,11 @@ def storage(path: Path) -> Iterator[None]:
 
 
 def lock(folder: Path) -> int:
-    """Keep other writers out of ``folder`` until the returned handle is closed or this process ends.
+    """Lock ``folder`` against other writers until the returned handle is closed or this process ends.
 
-    What `replacing` was writing there when an earlier process was killed is removed.
+    Temporary files that `replacing` left there when an earlier process was killed are removed.
     """
-    import fcntl  # not on every system, and reading needs none of it
+    import fcntl  # not available on every system; readers do not need it
 
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -115,7 +115,7 @@ def lock(folder: Path) -> int:
     except BlockingIOError as error:
         os.close(handle)
         raise StorageError(
-            "one process at a time may write to a folder", got=folder, cure="wait for the other to end"
+            "only one process at a time may write to a folder", got=folder, cure="wait for the other process to end"
         ) from error
     for stray in Path(folder).glob(".*.tmp"):
         if stray.is_file():
@@ -125,23 +125,20 @@ def lock(folder: Path) -> int:
 
 @contextlib.contextmanager
 def alone_with(path: Path) -> Iterator[None]:
-    """Keep others who ask for this from reading and replacing the file ``path`` meanwhile; they wait their turn.
-
-    The file is made, empty, if it is not there.
-    """
+    """Hold an exclusive lock on the file ``path``; other callers wait. An empty file is created if there is none."""
     with storage(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     try:
         import fcntl
-    except ImportError:   # a system without such locks
+    except ImportError:   # a system without file locks
         yield
         return
     with storage(path):
         while True:
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
             fcntl.flock(handle, fcntl.LOCK_EX)
-            if _is_at(handle, path):   # not replaced while this one waited
+            if _is_at(handle, path):   # not replaced while this process waited
                 break
             os.close(handle)
     try:
@@ -164,14 +161,14 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file's bytes, in hexadecimal."""
+    """Return the SHA-256 of a file's bytes, in hexadecimal."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def swap_in(folder: Path, path: Path) -> None:
-    """Rename the whole ``folder`` to ``path``; what was there goes last, so a kill loses neither."""
-    path, old = path.resolve(), None   # "." has no name to rename, and a link is not the folder
+    """Rename ``folder`` to ``path``; an older folder there is deleted last, so that a kill loses neither."""
+    path, old = path.resolve(), None   # "." cannot be renamed, and a link is not the folder
     if path.exists():
         old = path.with_name(f".{path.name}.{secrets.token_hex(4)}.old")
         path.rename(old)
@@ -188,7 +185,7 @@ def swap_in(folder: Path, path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in ``folder`` durable (a rename is not, until its folder is synced)."""
+    """Make the names in ``folder`` durable: a rename is not until its folder is synced."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,5 +1,6 @@
 """train and encode through the command line: flags, several sources, and mistakes told in one line."""
 
+import dataclasses
 import io
 import json
 import re
@@ -14,6 +15,7 @@ from matryo import EmbeddingSet
 from matryo.cli import main
 from matryo.data import emoji, open_dataset, pack_dataset
 from matryo.data.dataset import Dataset
+from matryo.results import stamp
 
 FAST = ["--loop.epochs", "1", "--loop.batch", "16", "--data.size", "32", "--encoder.dim", "16", "--data.workers", "0",
         "--loop.device", "cpu", "--augment.crop", "resized", "--data.test", "val", "--quiet"]  # fmt: skip
@@ -185,18 +187,18 @@ def test_numbered_classes_are_names_of_their_own(few, tmp_path):
     assert {*known.split("val").labels, *known.split("train").labels} == {-1}
 
 
-def test_a_complete_run_is_extended(folder, tmp_path, capsys):
-    words = ["train", "demo", "--data", folder, "--data.source", "folder", "--out", tmp_path / "run", *FAST,
-             "--head.dims", "8,16"]  # fmt: skip
-    longer = [str(word) for word in [*words, "--loop.epochs", "2"]]
-    assert main([str(word) for word in words]) == 0
-    first = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert main(longer) == 1
-    assert "add --extend" in capsys.readouterr().err
-    assert main([*longer, "--extend"]) == 0
-    second = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert [facts["recipe"]["loop"]["epochs"] for facts in (first, second)] == [1, 2]
-    assert second["row"]["figures"]["seconds"] >= first["row"]["figures"]["seconds"]
-    assert "already complete" not in capsys.readouterr().out
-    assert main(longer) == 0
-    assert "was already complete; nothing was trained" in capsys.readouterr().out
+def test_extend_reaches_the_training(tmp_path, capsys, monkeypatch):
+    run, given = tmp_path / "run", []
+
+    def train(recipe, _dataset, out, *, extend, progress):
+        given.append((recipe.loop.epochs, extend, progress))
+        out.mkdir(exist_ok=True)
+        row = stamp("train", "demo", {"seconds": 1.0, "images_per_second": 9.5}, seed=0)
+        (out / "run.json").write_text(json.dumps({"row": dataclasses.asdict(row)}))
+
+    monkeypatch.setattr("matryo.training.train", train, raising=False)
+    words = ["train", "demo", "--out", str(run), "--loop.epochs"]
+    for more, complete in ((["1"], False), (["2", "--extend", "--quiet"], False), (["2"], True)):
+        assert main([*words, *more]) == 0
+        assert ("was already complete; nothing was trained" in capsys.readouterr().out) == complete
+    assert given == [(1, False, True), (2, True, False), (2, False, True)]

@@ -29,14 +29,15 @@ def run(args: argparse.Namespace) -> None:
     """Train, encode, evaluate, report."""
     from matryo.cli.evaluate import measure_folders, open_subjects, to_rows
     from matryo.cli.report import write_report
-    from matryo.errors import MissingExtra
     from matryo.evaluation import Evaluation, table
     from matryo.files import check_may_write
+    from matryo.report import check_out
     from matryo.results import append_rows, holds_rows
     from matryo.training.run.paths import RunFolder
 
     stored = args.out / "demo.jsonl"
     check_may_write(stored, force=args.force, is_ours=holds_rows)
+    check_out(args.out / "report", overwrite=True)   # before the training, which takes minutes
     folders = _train_and_encode(args)
     measured = measure_folders(open_subjects(folders, progress=not args.quiet), PROTOCOLS, "pca,random")
     evaluations = [item.result for item in measured if isinstance(item.result, Evaluation)]
@@ -44,10 +45,7 @@ def run(args: argparse.Namespace) -> None:
     rows = [*(RunFolder(folder).row for folder in folders), *to_rows(measured)]
     stored.unlink(missing_ok=True)
     append_rows(stored, rows)
-    try:
-        page = f"open {write_report(rows, folders, args.out / 'report', title='The demo: emoji at every dim')}"
-    except MissingExtra as error:
-        page = f"not written: {error}"
+    page = write_report(rows, folders, args.out / "report", title="The demo: emoji at every dim")
     flat = {result.model: result for result in evaluations if result.split == "flat"}
     nested, fixed = flat[NESTED], flat[FIXED]
     full = nested.rows[-1]
@@ -55,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
   {full.top1:.1%} with all {full.dim} dimensions, {nested.at(16).top1:.1%} with the first 16
   {nested.at(8).top1:.1%} with the first 8; an ordinary model truncated to 8 has {fixed.at(8).top1:.1%}
 runs: {args.out / NESTED} and {args.out / FIXED}; result rows: {stored}
-report: {page}""")
+open the report in a browser: {page}""")
 
 
 def _train_and_encode(args: argparse.Namespace) -> list[Path]:
