@@ -1,5 +1,7 @@
 """A guide is one class and its registration: the index builds, stores, opens, plans with and follows a new one."""
 
+# ruff: noqa: ARG002, ARG003   # the interface of a guide names its arguments
+
 from __future__ import annotations
 
 import gc

@@ -1,23 +1,23 @@
-"""Search at all dims as one compiled loop: rounded sums stay in registers, and only the hopeful are scored.
+"""Search at all dims as one compiled loop: rounded sums stay in registers, and only promising rows are scored.
 
 A tile of ``QUERIES`` queries × ``LANES`` database rows is summed in 16-bit integers, two columns at a time: with
-AVX-512 twice as fast as float32. Where a dim ends, the sums so far tell which rows may be above the k-th best of each
-query at that dim; then the loop goes on with the next columns. No matrix of scores is ever stored, so a further dim
-costs little more than a comparison. The few rows that may be above get their float32 score, and that alone decides.
+AVX-512 twice as fast as float32. At the end of a dim, the sums so far show which rows may be above the k-th best of
+each query at that dim; then the loop continues with the next columns. No matrix of scores is ever stored, so a further
+dim costs little more than a comparison. The few promising rows get a float32 score, which alone decides.
 
-How far a sum may be off is known. Vectors are scaled to norm 2¹⁵ − 1 and rounded, so each prefix of m columns is within
-c = √m / 2 of the true one. If two of these have norms X and Q, the inner product is within c (X + Q + c) of the sum, by
-Cauchy and Schwarz, for integers are summed without error. The float32 arithmetic, of the score too, adds less than
-(m + 64) 2⁻²⁴ X Q. So what is found is what an exact float32 search finds, whatever the vectors; those that are nearly
-alike only take more time. A score adds up column j in lane j % ``LANES``, then the lanes: equal rows have equal scores,
-and a search at many dims gives the very bits of a search at each.
+The error of a sum is bounded. Vectors are scaled to norm 2¹⁵ − 1 and rounded, so each prefix of m columns is within
+c = √m / 2 of the true one. If two prefixes have norms X and Q, the inner product is within c (X + Q + c) of the sum, by
+the Cauchy–Schwarz inequality, because integers are summed without error. The float32 arithmetic, including that of the
+score, adds less than (m + 64) 2⁻²⁴ X Q. So the result is that of an exact float32 search for any vectors; vectors that
+are nearly equal only take more time. A score sums column j in lane j % ``LANES``, then the lanes: equal rows have equal
+scores, and a search at many dims gives the same bits as a search at each.
 
-numba compiles this in a few seconds, on the first search after an installation; later processes load what it kept.
-It looks at no other file than this to see whether that is stale, hence ``_VECTORS``.
+numba compiles this in a few seconds, on the first search after an installation, and caches the code for later
+processes. It checks only this file for changes, hence ``_VECTORS``.
 """
 
 # mypy: ignore-errors
-# The types here are numba's, and so are the rules.
+# The types and rules are numba's.
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ if TYPE_CHECKING:
 __all__ = ["Scan"]
 
 LANES, QUERIES = machine.LANES, machine.QUERIES
-_VECTORS = "901083014cc8ccf3"   # how the sha256 of kernel_vectors.py begins: with it, this file changes too
+_VECTORS = "242af2e356d0ba5a"   # the first digits of the sha256 of kernel_vectors.py: this file must change with it
 THREADS = int(config.NUMBA_NUM_THREADS)
-_TILE = 48 << 20   # bytes for the database rows that all queries meet before the next come
-_PART = 32   # groups of queries that a thread takes at a time: they stay in its cache
+_TILE = 48 << 20   # bytes of the database rows that all queries scan before the next tile
+_PART = 32   # groups of queries per thread at a time: they stay in its cache
 _FULL = 32767   # the norm of a vector in 16 bits
-_TINY = 2.0**-100   # squared norms below are too coarse in float32: such rows are always scored
+_TINY = 2.0**-100   # smaller squared norms are too coarse in float32: such rows are always scored
 
 # ── the loop ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class _Queries(NamedTuple):
-    """What a thread has of its queries. A slot is a query of a group at a dim: [group, slot]."""
+    """The queries of a thread. A slot is a query of a group at a dim: [group, slot]."""
 
     vectors: Floats
     words: Indices
@@ -64,7 +64,7 @@ class _Queries(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """A tile of the database: as it came, in 16 bits, the norms in these, and the inverse norms."""
+    """A tile of the database: the rows, the rows in 16 bits with their norms, and the inverse norms."""
 
     tile: Floats
     panels: Indices
@@ -72,7 +72,7 @@ class _Rows(NamedTuple):
     scales: Floats
 
 
-# Nothing here makes an array, so none need be counted: two threads that count the same array wait for each other.
+# No array is created here, so no references are counted: threads that count one array wait for each other.
 _options = {"nogil": True, "_nrt": False}
 _inlined = njit(forceinline=True, **_options)
 
@@ -80,16 +80,16 @@ _inlined = njit(forceinline=True, **_options)
 def _compiled(function):
     try:
         return njit(cache=True, **_options)(function)
-    except RuntimeError:   # no folder to keep it in: a read-only installation without a home
+    except RuntimeError:   # no writable cache folder: a read-only installation without a home
         return njit(**_options)(function)
 
 
 @_compiled
 def _pack(rows, ends, words, squares, units):
-    """Rows [rows, columns] times their ``units``, as 16-bit ``words`` [panel, pair of columns, lane].
+    """Write rows [rows, columns] times their ``units`` as 16-bit ``words`` [panel, pair of columns, lane].
 
-    The ``squares`` [panel, dim, lane] are summed up to each dim's end in float64, one by one: the norm at a dim has the
-    same bits whichever other dims are asked for. A dim that ends amid a pair leaves the rest of that word empty.
+    The ``squares`` [panel, dim, lane] are summed up to the end of each dim in float64, one by one: the norm at a dim
+    has the same bits whichever other dims there are. A dim that ends within a pair leaves the rest of that word empty.
     """
     for row in range(min(len(rows), words.shape[0] * words.shape[2])):
         panel, lane = row // words.shape[2], row % words.shape[2]
@@ -113,10 +113,10 @@ def _pack(rows, ends, words, squares, units):
 
 @_compiled
 def _scan(some, rows, ends, pair_ends, first, k, room, hopeful, places, scores):
-    """Bring the lists up to date with ``rows``, which are the database's from ``first`` on.
+    """Update the lists with ``rows``, which begin at row ``first`` of the database.
 
-    Each slot has a list of ``keys``, as many as ``counts`` says and at most ``room``, all of which were above the score
-    in ``bars`` when they came. ``hopeful``, ``places`` and ``scores`` are room to work in.
+    Each slot has a list of ``counts`` ``keys``, at most ``room``, all of which were above the score in ``bars`` when
+    they were added. ``hopeful``, ``places`` and ``scores`` are work space.
     """
     size = LANES * rows.tile.shape[1]
     for panel in range(len(rows.panels)):
@@ -133,7 +133,7 @@ def _scan(some, rows, ends, pair_ends, first, k, room, hopeful, places, scores):
 
 @_compiled
 def _sift(some, rows, panel, pair_ends, hopeful):
-    """For each query at each dim [query, dim], a bit for each row of the panel that may be above the bar."""
+    """Write for each query at each dim [query, dim] a bit per row of the panel that may be above the bar."""
     words, limits, slacks, panels, reach = some.words, some.limits, some.slacks, rows.panels, rows.reach
     dims, stride, at = len(pair_ends), hopeful.shape[1], 0
     for group in range(len(words)):
@@ -148,7 +148,7 @@ def _sift(some, rows, panel, pair_ends, hopeful):
 
 @_inlined
 def _score(some, query, rows, panel, ends, start, dims, hopeful, places, scores):
-    """Score the hopeful rows of a query at up to ``LANES`` dims; tells how many, and the dim and lane of each."""
+    """Score the promising rows of a query at up to ``LANES`` dims; return their number, dims and lanes."""
     there, lanes = len(rows.tile) - panel * LANES, machine.union(hopeful, query * hopeful.shape[1] + start)
     if 2 * machine.count_bits(lanes) > LANES and there >= LANES:
         return _score_all(some, query, rows, panel, ends, start, places, scores)
@@ -159,7 +159,7 @@ def _score(some, query, rows, panel, ends, start, dims, hopeful, places, scores)
         if lane >= there:
             break
         at, row, column, left, sums = query * width, (panel * LANES + lane) * width, 0, dims, machine.no_dot()
-        while left:   # one sum for all dims at which this row is hopeful
+        while left:   # one sum for all dims at which this row is promising
             i = start + machine.lowest_bit(left)
             left &= left - np.uint64(1)
             if (hopeful[query, i] >> lane) & 1:
@@ -177,7 +177,7 @@ def _score(some, query, rows, panel, ends, start, dims, hopeful, places, scores)
 
 @_compiled
 def _score_all(some, query, rows, panel, ends, start, places, scores):
-    """The same for a panel full of hopeful rows, several at a time; tells of those above the bar."""
+    """Score a panel in which most rows are promising, several at a time; return those above the bar."""
     width, stop, found, group = rows.tile.shape[1], min(start + LANES, len(ends)), 0, query // QUERIES
     for lane in range(0, LANES, machine.BLOCK):
         at, row, column, sums = query * width, (panel * LANES + lane) * width, 0, machine.no_dots()
@@ -208,7 +208,7 @@ def _keep(some, query, row, k, room, found, places, scores):
         if scores[j] > bars[group, slot]:
             keys[group, slot, counts[group, slot]] = _key(np.float32(scores[j]).view(np.int32), row + places[1, j])
             counts[group, slot] += 1
-            if counts[group, slot] == room:   # full: back to the best k, and a higher bar
+            if counts[group, slot] == room:   # full: keep the best k, which raises the bar
                 _raise_bar(some, group, slot, k)
                 counts[group, slot] = k
 
@@ -224,7 +224,7 @@ def _raise_bar(some, group, slot, k):
 
 @_compiled
 def _cut(some, k):
-    """Do so for every slot, and begin its list anew."""
+    """Cut the list of every slot to its best ``k``, and empty it."""
     for group, slot in np.ndindex(some.counts.shape):
         if some.counts[group, slot] >= k:
             _raise_bar(some, group, slot, k)
@@ -233,21 +233,21 @@ def _cut(some, k):
 
 @_compiled
 def _ordered(bits):
-    # Floats sort like sign-magnitude integers; flipping the magnitude of the negative makes these ordinary, and back.
+    # Floats sort like sign-magnitude integers. Flipping the magnitude bits of negative ones gives two's complement.
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @_compiled
 def _key(bits, row):
-    # One integer that sorts by score, then by smaller row; −0 and 0 are one score.
+    # One integer that sorts by score, then by smaller row; −0 equals 0.
     score = np.int64(0) if bits == np.int32(-0x80000000) else np.int64(bits)
     return (_ordered(score) << 32) | (0xFFFFFFFF - row)
 
 
 @_compiled
 def _best_first(keys, k):
-    # Quickselect: the k largest come first, the k-th of them at k − 1. Swaps without asking, since nobody can
-    # predict the answer.
+    # Quickselect: moves the k largest to the front, the k-th of them to k − 1. Swaps without a branch, because the
+    # branch could not be predicted.
     low, high = 0, len(keys)
     while high - low > 1:
         last, middle = high - 1, (low + high) >> 1
@@ -271,14 +271,14 @@ def _median(keys, a, b, c):
     return b if (keys[b] > keys[a]) != (keys[b] > keys[c]) else c
 
 
-# ── its owner ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the scan ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Scan:
     """The best ``k`` so far of some queries at every dim. Tiles of the database come in order, ``load`` then ``score``.
 
-    Of each query at each dim there is a list of keys (see ``_key``). What is above the bar, the k-th best when last
-    looked, is appended; a full list is cut back to the best k: once for every doubling of the rows seen.
+    Each query has a list of keys per dim (see ``_key``). Rows above the bar, the k-th best at the last cut, are added.
+    A full list is cut to the best k, about once per doubling of the rows seen.
     """
 
     def __init__(self, queries: Floats, dims: Sequence[int], k: int, count: int) -> None:
@@ -294,7 +294,7 @@ class Scan:
         norms, off, slots = np.sqrt(squares) * units[:, None], np.sqrt(ends)[:, None] / 2, (groups, len(dims) * QUERIES)
         margins, slacks = off + (ends[:, None] + 64) * 2.0**-24 * norms, off * (norms + off)
         padding = np.arange(groups * QUERIES) >= len(queries)
-        bars = np.where(padding, np.inf, -np.inf).reshape(groups, 1, QUERIES)   # nothing is above that of padding
+        bars = np.where(padding, np.inf, -np.inf).reshape(groups, 1, QUERIES)   # no row is above the bar of padding
         floats = (units[:, None], margins, slacks, bars, bars)
         floats = [np.broadcast_to(some, norms.shape).astype(np.float32).reshape(slots) for some in floats]
         keys = np.empty((*slots, _capacity(k, count)), np.int64)
@@ -308,15 +308,15 @@ class Scan:
 
     @staticmethod
     def batch(dim: int, dims: int, k: int, count: int, budget: int) -> int:
-        """How many queries to scan at a time, to stay within ``budget`` bytes."""
+        """Return the number of queries to scan at a time within ``budget`` bytes."""
         tile = max(_TILE, LANES * _row_bytes(dim, dims))
         query = 10 * (dim + dims) + dims * (8 * _capacity(k, count) + 8 * k + 32)
         return max(QUERIES * THREADS, (budget - tile) // query)
 
     def load(self, tile: Floats) -> Floats:
-        """Take in the next rows, at most ``rows`` of them; gives the norms of their prefixes, [rows, dims]."""
+        """Load the next tile, at most ``rows`` rows; return the norms of their prefixes, [rows, dims]."""
         tile = tile.view()
-        tile.flags.writeable = False   # for numba another type: a file's rows may be no other
+        tile.flags.writeable = False   # part of the type in numba, and rows of a file are read-only
         count = -(-len(tile) // LANES)
         words, squares, units = self._empty(count, LANES)
         step = -(-count // THREADS)
@@ -326,9 +326,9 @@ class Scan:
             _pack(tile[start * LANES : (start + step) * LANES], self.ends, words[part], squares[part], units[part])
 
         _together(pack, range(0, count, step))
-        with np.errstate(all="ignore"):   # told by the caller, with the row
+        with np.errstate(all="ignore"):   # the caller reports overflows, with the row
             norms = np.sqrt(squares.astype(np.float32))
-            # The same floor as truncate: a zero vector stays zero, so it scores 0 with everything.
+            # The floor of truncate: a zero vector stays zero, so it scores 0 with everything.
             scales = np.reciprocal(np.maximum(norms, np.finfo(np.float32).tiny))
             reach = (units[:, None] / scales).astype(np.float32)
         reach[squares < _TINY] = np.nan
@@ -337,9 +337,9 @@ class Scan:
         return norms.transpose(0, 2, 1).reshape(-1, len(self.dims))[: len(tile)]
 
     def guess(self, rows: Floats, share: float) -> None:
-        """Set bars that some more of a sample reach than the ``share`` of the best k it should hold; see ``short``."""
+        """Set bars that somewhat more rows of a sample reach than the ``share`` of the best k it should hold."""
         few, begin = int(share + 4 * share**0.5 + 4), self.state.bars.copy()
-        part = few / 16   # a bar for the sample itself, by one row of sixteen; where it is too high there is none
+        part = few / 16   # a bar for the sample itself, from one row of sixteen; none if that is too high
         steps = ((rows[::16], int(part + 2 * part**0.5 + 2)), (rows, few))
         for some, k in steps if 8 * few < len(rows) else ():
             self.load(np.ascontiguousarray(some))
@@ -349,7 +349,7 @@ class Scan:
             self.state.bars[lacking] = self.state.limits[lacking] = begin[lacking]
 
     def score(self, first: int) -> None:
-        """Score the rows taken in last, which are the database's from ``first`` on."""
+        """Score the loaded tile, which begins at row ``first`` of the database."""
         self._run(first, self.k, self.state.keys.shape[-1])
 
     def _run(self, first: int, k: int, room: int) -> None:
@@ -365,12 +365,12 @@ class Scan:
         return _Queries(*(array[part] for array in self.state))
 
     def short(self) -> Bools:
-        """Which queries found fewer than k rows above their bar at some dim: it was guessed too high."""
+        """Return the queries with fewer than k rows above a bar, which was then guessed too high."""
         counts = self.state.counts.reshape(-1, len(self.dims), QUERIES)
         return (counts < self.k).any(axis=1).ravel()[: self.queries]
 
     def indices(self) -> dict[int, Indices]:
-        """The rows of the best, [queries, k] by dim, best first."""
+        """Return the rows of the best, [queries, k] by dim, best first."""
         keys = self.state.keys
 
         def finish(part: slice) -> None:
@@ -387,7 +387,7 @@ class Scan:
 
 
 def _row_bytes(dim: int, dims: int) -> int:
-    return 6 * (dim + dims) + 28 * dims   # as it came, in 16 bits with a column for each dim that may be odd, and norms
+    return 6 * (dim + dims) + 28 * dims   # the row, its 16-bit words (one spare column per dim), and norms
 
 
 def _capacity(k: int, count: int) -> int:

@@ -1,12 +1,12 @@
-"""The instructions of the compiled search: LLVM does not find the vectors of such a loop, so they are spelt out.
+"""Vector instructions of the compiled search, written out because LLVM does not vectorise such a loop.
 
-Each is a few machine instructions. Arrays are contiguous and of any shape, offsets count their numbers from the start.
-numba does not look here to see whether the loop that it kept is stale: ``kernel.py`` must change when this file does.
+Each function is a few machine instructions. Arrays are contiguous and of any shape; offsets count items from the start.
+numba does not check this file for changes: ``kernel.py`` must change when this file does.
 """
 
 # mypy: ignore-errors
 # ruff: noqa: ARG001
-# The types here are numba's, and so are the rules: an intrinsic must name the arguments that its code is made for.
+# The types and rules are numba's: an intrinsic must name the arguments that its code is made for.
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
 
 
 def _has(feature):
-    # What numba compiles for, which may be told to be another processor than this.
+    # The processor that numba compiles for, which may be configured to differ from this one.
     if config.CPU_FEATURES is not None:
         return f"+{feature}" in config.CPU_FEATURES.split(",")
     return config.CPU_NAME is None and binding.get_host_cpu_features().get(feature, False)
@@ -44,7 +44,7 @@ def _has(feature):
 
 # Rows fill two registers. The sums, the rows and a query then fit the 32 registers of AVX-512, or the 16 of AVX2.
 LANES, QUERIES = (32, 12) if _has("avx512bw") else (16, 6)
-BLOCK = 8   # rows that are scored at a time where most are hopeful
+BLOCK = 8   # rows scored at a time where most are promising
 
 _int, _float = ir.IntType(32), ir.FloatType()
 
@@ -67,8 +67,8 @@ _sums, _dot, _dots = _Bundle(QUERIES, _int), _Bundle(1, _float), _Bundle(BLOCK, 
 
 
 def _address(context, builder, kind, array, offset):
-    # Plain pointers, counted in numbers from the start of a contiguous array of any shape: numba's own views count
-    # references, and two threads that count the same array wait for each other.
+    # Plain pointers: the offset counts items from the start of a contiguous array of any shape. The views of numba
+    # count references, and threads that count one array wait for each other.
     return builder.gep(context.make_array(kind)(context, builder, array).data, [offset])
 
 
@@ -77,7 +77,7 @@ def _load(builder, address, kind):
 
 
 def _load_some(builder, address, count, kind):
-    # The first ``count`` numbers, at most LANES, and zeros for the rest, which are not touched.
+    # Loads the first ``count`` numbers, at most LANES, and zeros for the rest, whose memory is not accessed.
     places = ir.Constant(ir.VectorType(_int, LANES), list(range(LANES)))
     mask = builder.icmp_signed("<", places, _spread(builder, builder.trunc(count, _int)))
     pointer = builder.bitcast(address, kind.as_pointer())
@@ -97,8 +97,8 @@ def _pick(builder, vector, other, places):
 
 
 def _multiply_pairs(builder, words, others):
-    # The products of the low and of the high halves of each two words, summed. LLVM joins it with the addition that
-    # follows where the processor has VNNI, but does not find even this instruction by itself.
+    # The sum of the products of the low and of the high halves of every two words. With VNNI, LLVM fuses it with the
+    # addition that follows, but does not generate this instruction by itself.
     if _has("avx512bw"):
         count, name = 16, "llvm.x86.avx512.pmaddw.d.512"
     elif _has("avx2"):
@@ -120,7 +120,7 @@ def _multiply_pairs(builder, words, others):
 def _zeros(kind):
     @intrinsic
     def zeros(_typing):
-        """Nothing summed yet."""
+        """Sums of zero."""
         return kind(), lambda *_: ir.Constant(ir.ArrayType(kind.vector, kind.count), None)
 
     return zeros
@@ -148,7 +148,7 @@ def add_pairs(_typing, queries, at, panels, row, sums):
 
 @intrinsic
 def find_hopeful(_typing, sums, reach, row, limits, slacks, slot, hopeful, at, stride):
-    """Store for each query a bit for each row whose sum is above ``limit * reach - slack``, or whose reach is NaN."""
+    """Store for each query a bit per row whose sum is above ``limit * reach - slack``, or whose reach is NaN."""
 
     def emit(context, builder, signature, args):
         vector = ir.VectorType(_float, LANES)
@@ -172,7 +172,7 @@ def find_hopeful(_typing, sums, reach, row, limits, slacks, slot, hopeful, at, s
 
 @intrinsic
 def nonzero(_typing, words, at):
-    """A bit for each of the ``LANES`` words from ``at`` on that is not zero."""
+    """A bit per word that is not zero, of ``LANES`` words from ``at`` on."""
 
     def emit(context, builder, signature, args):
         vector = ir.VectorType(_int, LANES)
@@ -185,7 +185,7 @@ def nonzero(_typing, words, at):
 
 @intrinsic
 def union(_typing, words, at):
-    """The bits that are set in any of the ``LANES`` words from ``at`` on."""
+    """The bits that are set in any of ``LANES`` words from ``at`` on."""
 
     def emit(context, builder, signature, args):
         vector = ir.VectorType(_int, LANES)
@@ -199,7 +199,7 @@ def union(_typing, words, at):
 
 @intrinsic
 def above(_typing, scores, at, bar):
-    """A bit for each of the ``LANES`` scores from ``at`` on that is above the bar."""
+    """A bit per score above the bar, of ``LANES`` scores from ``at`` on."""
 
     def emit(context, builder, signature, args):
         vector = ir.VectorType(_float, LANES)
@@ -230,7 +230,7 @@ def add_products(_typing, queries, at, rows, row, stride, count, sums):
 
 
 def _fold(builder, vectors):
-    # The sum over the lanes of each vector, halves upon halves. While there are several, two are folded into one.
+    # The sum over the lanes of each vector, by repeated halving. While there are several vectors, two are merged.
     width = size = LANES
     while width > 1:
         width //= 2
@@ -269,7 +269,7 @@ def store_folds(_typing, sums, scales, row, scores, at):
 
 @intrinsic
 def prefetch(_typing, array, at):
-    """Ask for ``array[at]``, which will be read soon."""
+    """Prefetch ``array[at]``."""
 
     def emit(context, builder, signature, args):
         pointer = builder.bitcast(_address(context, builder, signature.args[0], *args), ir.IntType(8).as_pointer())
@@ -283,7 +283,7 @@ def prefetch(_typing, array, at):
 
 @intrinsic
 def lowest_bit(_typing, bits):
-    """The place of the lowest bit that is set; there must be one."""
+    """The position of the lowest set bit; at least one must be set."""
 
     def emit(_context, builder, _signature, args):
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
@@ -293,5 +293,5 @@ def lowest_bit(_typing, bits):
 
 @intrinsic
 def count_bits(_typing, bits):
-    """How many bits are set."""
+    """The number of set bits."""
     return types.int64(types.uint64), lambda _context, builder, _signature, args: builder.ctpop(args[0])

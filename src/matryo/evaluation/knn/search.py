@@ -1,8 +1,8 @@
 """Exact nearest neighbours at many dims in one pass: a score at dim m is a running sum over blocks.
 
 The inner product of two prefixes is that of the shorter ones plus the inner product of the next block, so all
-dims together cost one product at the largest. Dividing by the norm of the database prefix gives the order of
-the cosine, which on unit vectors is also that of the L2 distance.
+dims together cost one product at the largest. Dividing by the norm of the database prefix ranks by cosine, which
+on unit vectors is also the ranking by L2 distance.
 
 >>> queries = np.array([[1.0, 0.0, 0.0]], np.float32)
 >>> database = np.array([[1.0, 0.0, 9.0], [1.0, 0.1, 0.0]], np.float32)
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 __all__ = ["NeighbourBatch", "search", "search_batches"]
 
 _BUDGET = 256 << 20   # bytes for a batch of queries, its best so far at every dim, and a tile of the database
-_TILE = (1024, 2048)   # queries × database rows scored at a time: much work a product, yet near the cache
-_SAMPLE = 32 << 20   # bytes of rows that are looked at first, at most
-_REPAYS = 1 << 31   # multiplications from which on loading the compiled loop is time well spent
-_NOTHING = np.iinfo(np.int64).min   # the key of no neighbour at all, below that of any score
+_TILE = (1024, 2048)   # queries × database rows scored at a time: much work per product, yet small enough for the cache
+_SAMPLE = 32 << 20   # the most bytes of rows sampled for the first bars
+_REPAYS = 1 << 31   # from this many multiplications, loading the compiled loop pays off
+_NOTHING = np.iinfo(np.int64).min   # the key of an empty place, below the key of any score
 
 
 @dataclass(frozen=True)
@@ -50,34 +50,24 @@ class NeighbourBatch:
 
 
 def search(
-    database: Vectors,
-    queries: Vectors,
-    dims: Sequence[int],
-    k: int,
-    *,
-    fast: bool | None = None,
-    progress: bool = False,
+    database: Vectors, queries: Vectors, dims: Sequence[int], k: int, *,
+    fast: bool | None = None, progress: bool = False,
 ) -> dict[int, Indices]:
-    """The ``k`` nearest database rows of each query at each dim, [queries, k], nearest first.
+    """Return the ``k`` nearest database rows of each query at each dim, [queries, k], nearest first.
 
-    Near means cosine at that dim, in float32; of equal scores the smaller row comes first. ``fast=True`` takes the
-    compiled loop, which needs numba, ``False`` plain numpy; their scores differ by rounding only. By default a search
-    long enough to repay the loading is compiled, where numba is installed.
+    Rows are ranked by cosine at that dim, in float32; of equal scores the smaller row comes first. ``fast=True`` uses
+    the compiled loop, which needs numba, ``False`` plain numpy; their scores differ only by rounding. By default, long
+    searches are compiled if numba is installed.
     """
     batches = list(search_batches(database, queries, dims, k, fast=fast, progress=progress))
     return {dim: np.concatenate([batch.indices[dim] for batch in batches]) for dim in dims}
 
 
 def search_batches(
-    database: Vectors,
-    queries: Vectors,
-    dims: Sequence[int],
-    k: int,
-    *,
-    fast: bool | None = None,
-    progress: bool = False,
+    database: Vectors, queries: Vectors, dims: Sequence[int], k: int, *,
+    fast: bool | None = None, progress: bool = False,
 ) -> Iterator[NeighbourBatch]:
-    """:func:`search`, batch by batch of queries, for those who keep less than every index."""
+    """Yield the results of :func:`search` in batches of queries, for callers that do not keep all of them."""
     nesting = Nesting(dims)
     _check(database, queries, nesting, k)
     pairs = len(queries) * len(database)
@@ -88,14 +78,14 @@ def search_batches(
         for start in range(0, len(queries), rows):
             batch = _widen(queries[start : start + rows, : nesting.dim])
             norms = _finite(_norms(batch, [nesting.dim]), "query", start)
-            # By a power of two, so that no score overflows and none is rounded.
+            # Scaled by a power of two, which rounds nothing, so that no score overflows.
             scaled = np.ldexp(batch, -np.frexp(norms)[1])
             best = scan(scaled, nesting.dims, k, len(database))
             best.guess(sample, k * len(sample) / len(database))
             _feed(best, len(scaled), database, nesting, bar)
             short = best.short()
             found = best.indices()
-            if short.any():   # a guess that was too high, which is rare: every row again, for these queries
+            if short.any():   # the guessed bar was too high, which is rare: these queries scan every row again
                 best = scan(scaled[short], nesting.dims, k, len(database))
                 _feed(best, 0, database, nesting, bar)
                 for dim, again in best.indices().items():
@@ -112,7 +102,7 @@ def _feed(best: Scan | kernel.Scan, queries: int, database: Vectors, nesting: Ne
 
 
 def _sample(database: Vectors, dim: int) -> Floats:
-    """Some rows from everywhere: one of each eight, or fewer. More would cost more than the better guess saves."""
+    """Return one random row of every eight, or fewer. A larger sample would cost more than its better guess saves."""
     stride = max(8, -(-4 * len(database) * dim // _SAMPLE))
     starts = np.arange(0, len(database) - stride + 1, stride)
     return _widen(database[starts + np.random.default_rng(0).integers(0, stride, len(starts)), :dim])
@@ -133,7 +123,7 @@ def _pick(fast: bool | None, work: int) -> type[Scan | kernel.Scan]:
 class Scan:
     """The best ``k`` so far of some queries at every dim. Tiles of the database come in order, ``load`` then ``score``.
 
-    This one is plain numpy, and the oracle of the compiled :class:`matryo.evaluation.knn.kernel.Scan`.
+    This is plain numpy, the reference for the compiled :class:`matryo.evaluation.knn.kernel.Scan`.
     """
 
     def __init__(self, queries: Floats, dims: Sequence[int], k: int, _count: int) -> None:
@@ -143,28 +133,28 @@ class Scan:
 
     @staticmethod
     def batch(dim: int, dims: int, k: int, _count: int, budget: int) -> int:
-        """How many queries to scan at a time, to stay within ``budget`` bytes."""
+        """Return the number of queries to scan at a time within ``budget`` bytes."""
         height, width = _TILE
         spare = budget - 4 * width * (2 * dim + 3 * height)
         return max(height, spare // (4 * dim + 2 * 8 * k * dims))
 
     def guess(self, rows: Floats, share: float) -> None:
-        """Nothing here would gain by it."""
+        """Do nothing: only the compiled scan uses a guess."""
 
     def short(self) -> Bools:
-        """No query: what was not guessed is not too high."""
+        """Return no query, because no bar was guessed."""
         return np.zeros(len(self.queries), np.bool_)
 
     def load(self, tile: Floats) -> Floats:
-        """Take in the next rows, at most ``rows`` of them; gives the norms of their prefixes, [rows, dims]."""
+        """Load the next tile, at most ``rows`` rows; return the norms of their prefixes, [rows, dims]."""
         norms = _norms(tile, self.nesting.dims)
         self.tile = tile
-        # The same floor as truncate: a zero vector stays zero, so it scores 0 with everything.
+        # The floor of truncate: a zero vector stays zero, so it scores 0 with everything.
         self.scales = np.ascontiguousarray(np.reciprocal(np.maximum(norms, np.finfo(np.float32).tiny)).T)
         return norms
 
     def score(self, first: int) -> None:
-        """Score the rows taken in last, which are the database's from ``first`` on."""
+        """Score the loaded tile, which begins at row ``first`` of the database."""
         for top in range(0, len(self.queries), self.height):
             rows = slice(top, top + self.height)
             queries = self.queries[rows]
@@ -177,31 +167,31 @@ class Scan:
                 found.merge(scores, rows, first)
 
     def indices(self) -> dict[int, Indices]:
-        """The rows of the best, [queries, k] by dim, best first."""
+        """Return the rows of the best, [queries, k] by dim, best first."""
         return {dim: best.indices() for dim, best in zip(self.nesting.dims, self.best, strict=True)}
 
 
 class _Best:
     """The best k so far of each query at one dim, as 64-bit keys that sort by score, then by smaller row.
 
-    One integer holds both, so selecting is a plain partition and ties never depend on its whims.
+    One integer holds both, so selecting is a plain partition and the smaller row always wins a tie.
     """
 
     def __init__(self, queries: int, k: int) -> None:
         self.k = k
         self.keys = np.full((queries, k), _NOTHING, np.int64)
-        self.worst = np.full(queries, -np.inf, np.float32)   # to be beaten; most of a tile does not
+        self.worst = np.full(queries, -np.inf, np.float32)   # the bar; most of a tile is below
 
     def merge(self, scores: Floats, rows: slice, first: int) -> None:
-        """Take in the scores of the database rows from ``first`` on; these must come in order."""
+        """Merge the scores of the database rows from ``first`` on; tiles must come in order."""
         width = scores.shape[1]
         if first == 0 and width > self.k:
-            # No score to beat yet: the k-th best of the first few columns is one, and cheap to find.
+            # No bar yet: the k-th best of the first few columns is one, and cheap to find.
             few = scores[:, : 8 * self.k]
             kth = few.shape[1] - self.k
             hopeful = scores >= np.partition(few, kth, axis=1)[:, kth, None]
         else:
-            # Strictly better: a later row that only equals the worst kept one loses the tie anyway.
+            # Strictly better: a later row equal to the worst kept one would lose the tie.
             hopeful = scores > self.worst[rows, None]
         flat = np.flatnonzero(hopeful)
         if len(flat) == 0:
@@ -219,7 +209,7 @@ class _Best:
 
 
 def _keys(scores: Floats, rows: Indices) -> Keys:
-    # Floats sort like sign-magnitude integers; flipping the magnitude of the negative makes these ordinary.
+    # Floats sort like sign-magnitude integers. Flipping the magnitude bits of negative ones gives two's complement.
     bits = (scores + np.float32(0)).view(np.int32)   # + 0 turns −0 into 0: equal scores need equal keys
     ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     return (ordered.astype(np.int64) << 32) | (0xFFFFFFFF - rows)
@@ -232,7 +222,7 @@ def _scores(keys: Keys) -> Floats:
 
 
 def _pack(keys: Keys, query: Indices, queries: int) -> Keys:
-    # Ragged to rectangular: each query's keys side by side, the rest of its row filled with nothing.
+    # From a flat list to a rectangle: the keys of each query in a row, padded with _NOTHING.
     counts = np.bincount(query, minlength=queries)
     starts = np.cumsum(counts) - counts
     packed = np.full((queries, int(counts.max())), _NOTHING, np.int64)
@@ -245,7 +235,7 @@ def _widen(vectors: Vectors) -> Floats:
 
 
 def _norms(vectors: Floats, dims: Sequence[int]) -> Floats:
-    with np.errstate(over="ignore", invalid="ignore"):   # told by _finite, with the row
+    with np.errstate(over="ignore", invalid="ignore"):   # _finite reports overflows, with the row
         return prefix_norms(vectors, dims)
 
 
@@ -255,7 +245,7 @@ def _finite(norms: Floats, which: str, first: int) -> Floats:
         raise EmbeddingsError(
             f"every {which} vector must be finite, with a norm that float32 can hold",
             got=f"NaN, infinity or overflow in row {first + bad[0]}",
-            cure="check the folder with EmbeddingSet.verify(), and encode such rows again",
+            cure="check the folder with EmbeddingSet.verify(), and encode those rows again",
         )
     return norms
 
@@ -269,8 +259,8 @@ def _check(database: Vectors, queries: Vectors, nesting: Nesting, k: int) -> Non
         )
     nesting.check_fits(database.shape[1])
     if not 1 <= k <= len(database):
-        raise InputError(f"k must lie in 1 … {len(database)}, the database's size", got=k, cure="ask less")
+        raise InputError(f"k must lie in 1 … {len(database)}, the size of the database", got=k, cure="choose a k in that range")
     if len(queries) == 0:
-        raise InputError("there must be at least one query", got=0, cure="give some queries")
+        raise InputError("there must be at least one query", got=0, cure="pass some queries")
     if len(database) > 0xFFFFFFFF:
         raise InputError("the database must have fewer than 2³² vectors", got=len(database), cure="split it")

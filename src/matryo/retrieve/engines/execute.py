@@ -70,13 +70,7 @@ NUMPY = Engine(first_stage, rerank)
 
 
 def execute(
-    blocks: Blocks,
-    queries: Any,
-    plan: Plan,
-    k: int,
-    metric: Metric = "cosine",
-    allowed: Any = None,
-    *,
+    blocks: Blocks, queries: Any, plan: Plan, k: int, metric: Metric = "cosine", allowed: Any = None, *,
     engine: Engine | None = None,
 ) -> tuple[Indices, Floats]:
     """Return the best ``k`` rows that ``plan`` finds for each of the ``queries`` [n, d], and their scores; both [n, k].

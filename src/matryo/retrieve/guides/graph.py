@@ -19,6 +19,7 @@ from matryo.retrieve.engines.numpy.scan import unscored
 from matryo.retrieve.guides.guide import Guide, unguided
 from matryo.retrieve.plan.plan import Plan, Stage
 from matryo.retrieve.vectors.array_folder import open_arrays, write_arrays
+from matryo.retrieve.vectors.blocks import tiles
 from matryo.retrieve.vectors.metric import Metric, check_metric
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ __all__ = ["Graph"]
 FORMAT = 1
 """The version of the folder layout. It grows when an older matryo can no longer read the layout."""
 
-_TILE = 1 << 22   # numbers added to the graph at a time
 _EFS = (16, 32, 64, 128, 256, 512)   # candidate counts that the planner tries
 
 
@@ -61,9 +61,8 @@ class Graph(Guide):
         measure = faiss.METRIC_L2 if metric == "l2" else faiss.METRIC_INNER_PRODUCT
         graph = faiss.IndexHNSWFlat(dim, degree, measure)
         graph.hnsw.efConstruction = effort
-        step = max(1, _TILE // dim)
-        for start in range(0, blocks.count, step):
-            graph.add(_comparable(blocks.rows(slice(start, start + step), dim), metric))
+        for part in tiles(blocks.count, dim):
+            graph.add(_comparable(blocks.rows(part, dim), metric))
         return cls(metric, dim, faiss.serialize_index(graph))
 
     def write(self, folder: str | Path) -> None:
@@ -86,11 +85,8 @@ class Graph(Guide):
         """Return a search whose first stage walks through the graph; the engine runs the other stages."""
         assert plan is not None and plan.ef is not None   # see serves
         if plan.stages[0].dim != self.dim:
-            raise InputError(
-                f"the first stage of a plan with ef must be at the dim of the graph, {self.dim}",
-                got=plan.stages[0].dim,
-                cure=f"start the plan with Stage({self.dim}, keep)",
-            )
+            rule = f"the first stage of a plan with ef must be at the dim of the graph, {self.dim}"
+            raise InputError(rule, got=plan.stages[0].dim, cure=f"start the plan with Stage({self.dim}, keep)")
         effort, rerank, alone = plan.ef, (engine or best_engine()).rerank, unguided(plan, blocks)
 
         def first_stage(request: Request, stage: Stage) -> Shortlist:

@@ -35,9 +35,9 @@ class Guide(ABC):
     kind: ClassVar[str]
     """The name of the guide, also in ``index.build(kind=…)``. Its folder has a header ``kind.json``."""
     plan_field: ClassVar[str | None] = None
-    """The field of a plan that asks for this guide (``probe``, ``ef``); None for a guide of exact search."""
+    """The plan field that selects this guide (``probe``, ``ef``); None for a guide of exact search."""
     default: ClassVar[bool] = False
-    """Whether ``index.build()`` builds the guide without being told to."""
+    """Whether ``index.build()`` without arguments builds the guide for a new index."""
 
     @classmethod
     def options(cls, nesting: Nesting, value: Any) -> dict[str, Any]:

@@ -25,13 +25,13 @@ from matryo.nesting import Nesting, prefix_norms
 from matryo.retrieve.vectors.array_folder import open_arrays, picked, verify_arrays, write_arrays
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from matryo.retrieve.plan.plan import Precision
     from matryo.retrieve.vectors.types import Array, Codes, Floats, Rows
 
-__all__ = ["HEADER", "Blocks", "Int8Block", "checked_norms"]
+__all__ = ["HEADER", "Blocks", "Int8Block", "checked_norms", "tiles"]
 
 HEADER = "blocks.json"
 FORMAT = 1
@@ -52,13 +52,14 @@ class Int8Block:
     @classmethod
     def of(cls, block: Array) -> Int8Block:
         """Quantise a block symmetrically: its largest magnitude becomes 127."""
-        largest = max((float(np.abs(part.astype(np.float32)).max()) for part in _parts(block)), default=0.0)
+        parts = list(tiles(*block.shape, _TILE))
+        largest = max((float(np.abs(block[part].astype(np.float32)).max()) for part in parts), default=0.0)
         scale = np.float32(largest / 127)
         if scale == 0:
             return cls(_frozen(np.zeros(block.shape, np.int8)), np.float32(1))
         codes = np.empty(block.shape, np.int8)
-        for part, out in zip(_parts(block), _parts(codes), strict=True):
-            out[:] = np.clip(np.rint(part / np.float64(scale)), -127, 127)
+        for part in parts:
+            codes[part] = np.clip(np.rint(block[part] / np.float64(scale)), -127, 127)
         return cls(_frozen(codes), scale)
 
 
@@ -83,12 +84,10 @@ class Blocks:
         count = len(array)
         full = [np.empty((count, high - low), dtype) for low, high in nesting.blocks]
         norms = np.empty((count, len(nesting)), np.float32)
-        step = max(1, _TILE // nesting.dim)
-        for start in range(0, count, step):
-            rows = slice(start, start + step)
+        for rows in tiles(count, nesting.dim, _TILE):
             with np.errstate(over="ignore"):   # checked_norms reports overflows, with the row
                 tile = np.asarray(array[rows]).astype(dtype)
-            norms[rows] = checked_norms(tile, nesting, "vectors", start)
+            norms[rows] = checked_norms(tile, nesting, "vectors", rows.start)
             for block, (low, high) in zip(full, nesting.blocks, strict=True):
                 block[rows] = tile[:, low:high]
         blocks = cls(nesting, tuple(map(_frozen, full)), {}, _frozen(norms))
@@ -202,9 +201,10 @@ def _as_rows(vectors: Any, dim: int) -> Array:
     return array
 
 
-def _parts(block: Array) -> list[Array]:
-    step = max(1, _TILE // block.shape[1])
-    return [block[start : start + step] for start in range(0, len(block), step)]
+def tiles(count: int, width: int, numbers: int = 1 << 22) -> Iterator[slice]:
+    """Yield slices that cover ``count`` rows of ``width`` numbers, each of at most about that many ``numbers``."""
+    step = max(1, numbers // width)
+    return (slice(start, min(start + step, count)) for start in range(0, count, step))
 
 
 def _frozen(array: Array) -> Array:

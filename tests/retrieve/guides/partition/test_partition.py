@@ -17,6 +17,7 @@ from matryo.nesting import Nesting
 from matryo.retrieve.guides.partition import HEADER, Partition, PartitionSearch
 from matryo.retrieve.guides.partition.build import NOBODY
 from matryo.retrieve.plan.plan import Plan, Stage
+from matryo.retrieve.vectors.array_folder import verify_arrays
 from matryo.retrieve.vectors.blocks import Blocks
 from matryo.retrieve.vectors.metric import METRICS, Metric
 
@@ -415,7 +416,7 @@ def test_a_folder_is_searched_like_what_was_written(tmp_path: Path, count: int) 
     blocks, queries = Blocks.of(normal(rng, count), NESTING), normal(rng, 8)
     made = Partition.of(blocks, "l2", dim=20)
     made.write(tmp_path / "here")
-    opened = Partition.open(tmp_path / "here", blocks)
+    opened = Partition.open(tmp_path / "here")
     for field in fields(made):
         np.testing.assert_array_equal(getattr(made, field.name), getattr(opened, field.name))
     plan = Plan((Stage(20, 50, "int8"), Stage(160, 20, "int8"), Stage(160, 5)), probe=0.3)
@@ -429,14 +430,14 @@ def test_a_folder_is_searched_like_what_was_written(tmp_path: Path, count: int) 
 def test_each_flipped_byte_is_found_and_named(tmp_path: Path) -> None:
     blocks = Blocks.of(normal(np.random.default_rng(0), 60), NESTING)
     Partition.of(blocks, dim=20).write(tmp_path / "here")
-    Partition.verify(tmp_path / "here")
+    verify_arrays(tmp_path / "here", HEADER)
     for path in sorted((tmp_path / "here").iterdir()):
         held = path.read_bytes()
         path.write_bytes(held[:-5] + bytes([held[-5] ^ 1]) + held[-4:])
         with pytest.raises(EmbeddingsError, match=rf"{path.name} is damaged"):
-            Partition.verify(tmp_path / "here")
+            verify_arrays(tmp_path / "here", HEADER)
         path.write_bytes(held)
-    Partition.verify(tmp_path / "here")
+    verify_arrays(tmp_path / "here", HEADER)
     assert (tmp_path / "here" / HEADER).is_file()
 
 
@@ -450,10 +451,10 @@ def test_places_that_are_not_there_are_found_when_opened(tmp_path: Path, name: s
         Partition.open(tmp_path / "here")
 
 
-def test_partitions_of_other_blocks_are_refused(tmp_path: Path) -> None:
+def test_partitions_of_other_blocks_are_refused() -> None:
     rng = np.random.default_rng(0)
     blocks, others = Blocks.of(normal(rng, 60), NESTING), Blocks.of(normal(rng, 61), NESTING)
-    Partition.of(blocks, dim=20).write(tmp_path / "here")
+    partition = Partition.of(blocks, dim=20)
     for wrong in (others, Blocks.of(normal(rng, 60), Nesting([8, 160]))):
         with pytest.raises(EmbeddingsError, match="partitions must belong to the blocks that are searched"):
-            Partition.open(tmp_path / "here", wrong)
+            PartitionSearch(wrong, partition, Plan.of([(20, 50, "int8")]), 5)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from matryo.retrieve.guides.partition.means import find_means, nearest_mean, parts
+from matryo.retrieve.guides.partition.means import find_means, nearest_mean
+from matryo.retrieve.vectors.blocks import tiles
 
 
 def planted(rng: np.random.Generator, clusters: int, each: int, width: int) -> tuple[np.ndarray, np.ndarray]:
@@ -63,8 +64,8 @@ def test_equal_vectors_leave_no_mean_undefined() -> None:
         np.testing.assert_allclose(means, 0.5, atol=0.01)
 
 
-def test_parts_cover_all_rows_in_order() -> None:
+def test_tiles_cover_all_rows_in_order() -> None:
     for count, width in [(0, 3), (5, 1 << 30), (1 << 23, 1), (3, 1 << 21)]:
-        found = list(parts(count, width))
+        found = list(tiles(count, width))
         assert [part.start for part in found] == [0, *(part.stop for part in found[:-1])][: len(found)]
         assert sum(part.stop - part.start for part in found) == count

@@ -1,17 +1,17 @@
-"""Search of one query as compiled loops: sums over a block, the best of them, and the sums of a shortlist.
+"""Compiled loops that search for one query: sums over a block, the best of them, and the sums of a shortlist.
 
-Each loop reads rows once, in order, and does so little with them that memory is what it waits for. Floats are summed
-by LLVM's own vectors. Bytes are not: the instruction that multiplies four bytes and adds them up is spelt out
-(``add_dot``), and plain arithmetic stands in for it where the processor has none. A float16 is widened as it is
-loaded. The sums of a row have the same bits wherever it lies, so equal rows score equally.
+Each loop reads rows once, in order, and is limited by memory bandwidth. LLVM vectorises the sums of floats by itself.
+For bytes, the instruction that multiplies four bytes and adds the products is written out (``add_dot``), with plain
+arithmetic as a fallback for other processors. A float16 is widened as it is loaded. The sums of a row have the same
+bits wherever the row lies, so equal rows have equal scores.
 
-numba compiles each loop on its first use after an installation; later processes load what it kept. All is in one
-file, because numba looks at no other to see whether what it kept is stale.
+numba compiles each loop on its first use after an installation and caches the code for later processes. All loops are
+in one file, because numba checks only the file of a loop for changes.
 """
 
 # mypy: ignore-errors
 # ruff: noqa: ARG001
-# The types here are numba's, and so are the rules: an intrinsic must name the arguments that its code is made for.
+# The types and rules are numba's: an intrinsic must name the arguments that its code is made for.
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ __all__ = ["FLOATS", "HOST", "INTS", "LANES", "SUMS", "add_distances_at", "add_d
            "add_products", "add_products_at", "best", "bits", "compiled", "cut", "key_of", "load", "lowest_bit",
            "same_bits", "scan_sketch", "sift_more", "sift_sketch", "spread", "total", "wide", "widen", "zeros"]
 
-LANES = 16   # rows of a tile: the 32-bit sums of one AVX-512 register
-# Unless numba was told to compile for another processor.
+LANES = 16   # rows per tile: the 32-bit sums in one AVX-512 register
+# False if numba is configured to compile for another processor.
 HOST = config.CPU_NAME is None and config.CPU_FEATURES is None
 _HALF = HOST and bool(binding.get_host_cpu_features().get("f16c"))
 _VNNI = HOST and bool(binding.get_host_cpu_features().get("avx512vnni"))
@@ -51,7 +51,7 @@ class _SumsModel(models.PrimitiveModel):
 
 
 def load(context, builder, kind, array, offset, vector, align=1):
-    # Plain pointers, counted in items from the start of a contiguous array of any shape.
+    # Plain pointers: the offset counts items from the start of a contiguous array of any shape.
     start = builder.gep(context.make_array(kind)(context, builder, array).data, [offset])
     return builder.load(builder.bitcast(start, vector.as_pointer()), align=align)
 
@@ -62,7 +62,7 @@ def spread(builder, number, vector):
 
 
 def _dot(builder, sums, codes, weights):
-    # sums + the dot products of each four unsigned bytes of codes with four signed ones of weights.
+    # sums + the dot products of every four unsigned bytes of codes with four signed bytes of weights.
     if _VNNI:
         kind = ir.FunctionType(INTS, [INTS, INTS, INTS])
         name = "llvm.x86.avx512.vpdpbusd.512"
@@ -98,7 +98,7 @@ def add_dot(_typing, tiles, offset, query, at, sums):
 def add_long_dot(_typing, codes, offset, query, at, sums):
     """Add the product of 64 signed codes of one row from ``offset`` on with 64 of the query, spread over the lanes.
 
-    The codes are made unsigned by adding 128: the caller takes that off again.
+    The codes are made unsigned by adding 128; the caller subtracts the effect.
     """
 
     def emit(context, builder, signature, args):
@@ -125,7 +125,7 @@ def total(_typing, sums):
 
 @intrinsic
 def grade(_typing, high, low, scale, offsets, dots, place, bar):
-    """Store the dots ``128 · high + low``; a bit for each whose ``scale · dot + offset`` is above the bar."""
+    """Store the dots ``128 · high + low``; returns a bit per dot whose ``scale · dot + offset`` is above the bar."""
 
     def emit(context, builder, signature, args):
         both = builder.add(builder.shl(args[0], ir.Constant(INTS, [7] * LANES)), args[1])
@@ -139,7 +139,7 @@ def grade(_typing, high, low, scale, offsets, dots, place, bar):
 
 @intrinsic
 def reaching(_typing, dots, scale, offsets, tails, reach, place, bar):
-    """A bit for each row whose bound ``scale · dot + offset + reach · tail`` is not below the bar."""
+    """A bit per row whose bound ``scale · dot + offset + reach · tail`` is not below the bar."""
 
     def emit(context, builder, signature, args):
         both = load(context, builder, signature.args[0], args[0], args[5], INTS, align=4)
@@ -164,7 +164,7 @@ def bits(builder, lanes):
 
 @intrinsic
 def lowest_bit(_typing, bits):
-    """The place of the lowest bit that is set; there must be one."""
+    """The position of the lowest set bit; at least one must be set."""
 
     def emit(_context, builder, _signature, args):
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
@@ -174,7 +174,7 @@ def lowest_bit(_typing, bits):
 
 @intrinsic
 def same_bits(_typing, number):
-    """The int32 that has the bits of a float32, or the other way round."""
+    """Reinterpret the bits of a float32 as int32, or the reverse."""
 
     def emit(context, builder, signature, args):
         return builder.bitcast(args[0], context.get_value_type(signature.return_type))
@@ -183,7 +183,7 @@ def same_bits(_typing, number):
 
 
 def widen(builder, bits, number, integer):
-    # Floats of the bits of float16. Without an instruction for it: exponents differ by 112, signs by 16 places.
+    # Converts the bits of float16 to floats. Without an instruction: exponents differ by 112, signs by 16 bits.
     if _HALF:
         kind = ir.VectorType(ir.HalfType(), LANES) if isinstance(number, ir.VectorType) else ir.HalfType()
         return builder.fpext(builder.bitcast(bits, kind), number)
@@ -200,7 +200,7 @@ def widen(builder, bits, number, integer):
 
 @intrinsic
 def wide(_typing, number):
-    """A float32 as it is, an int8 as that number; 16 bits are a float16, which numba does not know."""
+    """Convert to float32: a float32 is unchanged, an int8 is its value, 16 bits are a float16 (unknown to numba)."""
 
     def emit(_context, builder, signature, args):
         if signature.args[0] == types.float32:
@@ -214,12 +214,12 @@ def wide(_typing, number):
 
 # ── blocks ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# Sums may run in any order, but always in the same: a row's sum depends on nothing but the row.
+# The order of a sum is free, but always the same: the sum of a row depends on the row alone.
 _ANY_ORDER = {"reassoc", "contract"}
 
 
 def compiled(function):
-    # No folder to keep it in: a read-only installation without a home.
+    # Without a cache if no folder is writable: a read-only installation without a home.
     try:
         return njit(nogil=True, cache=True, fastmath=_ANY_ORDER)(function)
     except RuntimeError:
@@ -238,7 +238,7 @@ def add_products(rows, query, sums):
 
 @compiled
 def add_products_at(rows, query, at, sums):
-    """Add the inner products of the rows ``at`` these places to their sums."""
+    """Add the inner products of the rows numbered ``at`` to their sums."""
     for i in range(len(at)):
         one = np.float32(0)
         for j in range(len(query)):
@@ -248,7 +248,7 @@ def add_products_at(rows, query, at, sums):
 
 @compiled
 def add_exactly_at(rows, query, at, sums, squares):
-    """In float64, add the inner products of the rows ``at`` these places to ``sums``, their squares to ``squares``."""
+    """In float64, add the inner products of the rows numbered ``at`` to ``sums``, their squares to ``squares``."""
     for i in range(len(at)):
         one = square = 0.0
         for j in range(len(query)):
@@ -261,7 +261,7 @@ def add_exactly_at(rows, query, at, sums, squares):
 
 @compiled
 def add_distances_at(rows, query, at, sums):
-    """Add the squared distances of the rows ``at`` these places from the query to their sums, in float64."""
+    """Add the squared distances of the rows numbered ``at`` from the query to their sums, in float64."""
     for i in range(len(at)):
         one = 0.0
         for j in range(len(query)):
@@ -272,7 +272,7 @@ def add_distances_at(rows, query, at, sums):
 
 @compiled
 def _shift(query):
-    # What adding 128 to every code of a row adds to its product.
+    # The effect on the product of adding 128 to every code of a row.
     shift = np.int32(0)
     for j in range(len(query)):
         shift += np.int32(query[j])
@@ -281,7 +281,7 @@ def _shift(query):
 
 @compiled
 def best(scores, keep):
-    """The rows of the ``keep`` largest ``scores``, best first; of equal ones the smaller row."""
+    """Return the rows of the ``keep`` largest ``scores``, best first; of equal scores the smaller row first."""
     keys, count, bar = np.empty(2 * keep + 64, np.int64), 0, np.float32(-np.inf)
     for i in range(len(scores)):
         if scores[i] > bar or count < keep:
@@ -298,10 +298,10 @@ def best(scores, keep):
 
 @compiled
 def scan_sketch(tiles, high, low, scale, offsets, allowed, dots, count, keep):
-    """The product of every row's codes with a query's, into ``dots``; gives the rows of the best ``keep`` scores.
+    """Write the product of every row's codes with the query's to ``dots``; return the rows of the best ``keep`` scores.
 
-    ``tiles`` [tile, four columns, row, column] are unsigned codes. The query's are 128 · ``high`` + ``low``: its
-    fourteen bits cost a second instruction, but no byte more to read.
+    ``tiles`` [tile, four columns, row, column] are unsigned codes. The query's codes are 128 · ``high`` + ``low``: 14
+    bits cost a second instruction, but no additional memory traffic.
     """
     keys, found, bar = np.empty(2 * keep + 64, np.int64), 0, np.float32(-np.inf)
     fours = tiles.shape[1]
@@ -326,7 +326,7 @@ def scan_sketch(tiles, high, low, scale, offsets, allowed, dots, count, keep):
 
 @compiled
 def sift_sketch(dots, scale, offsets, tails, reach, bar, allowed, rows, sums, count):
-    """Which of the rows may reach the bar, into ``rows``, and what they have so far, into ``sums``; gives how many."""
+    """Write the rows that may reach the bar to ``rows``, and their sums so far to ``sums``; return their number."""
     found = 0
     for place in range(0, len(dots), LANES):
         lanes = reaching(dots, scale, offsets, tails, reach, place, bar)
@@ -342,8 +342,9 @@ def sift_sketch(dots, scale, offsets, tails, reach, bar, allowed, rows, sums, co
 
 @compiled
 def sift_more(codes, high, low, scale, offsets, tails, reach, bar, rows, sums):
-    """Add the products over further ``codes`` [n, width] to the sums of these rows; those that may still reach the bar
-    move to the front, and their number is given.
+    """Add the products over further ``codes`` [n, width] to the sums of ``rows``.
+
+    Rows that may still reach the bar are moved to the front; returns their number.
     """
     width, found = codes.shape[1], 0
     shift = 128 * np.int64(_shift(high)) + _shift(low)

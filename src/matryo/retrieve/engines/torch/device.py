@@ -1,6 +1,6 @@
-"""What a search on a device of torch needs there: copies of the blocks, and for few queries a record of its steps.
+"""Copies of blocks on a torch device, and CUDA graphs for searches of few queries.
 
-Copies are made when they are first asked for, and stay while their blocks are in use.
+Copies are made on first use, and stay while their blocks are in use.
 """
 
 from __future__ import annotations
@@ -25,65 +25,65 @@ if TYPE_CHECKING:
 __all__ = ["FLOOR", "Copies", "Rough", "factors", "to_unit"]
 
 FLOOR = float(np.finfo(np.float32).tiny)
-_NEAR = 4   # a prefix that is at most this part of the vectors has a copy of its own, whose rows lie close
-_TILE = 1 << 26   # numbers that are rounded at a time
-_AGAIN = 2   # searches of a kind after which it is recorded: recording takes as long as hundreds of them
-_RECORDS = 32   # kept for some blocks
+_NEAR = 4   # a prefix of at most 1 / this of the columns gets a contiguous copy of its own
+_TILE = 1 << 26   # numbers rounded at a time
+_AGAIN = 2   # a search is recorded after this many repetitions: recording takes as long as hundreds of searches
+_RECORDS = 32   # records kept per blocks
 
 
 class Rough(NamedTuple):
-    """Vectors to be read through by a product that only chooses: a row's score is near ``product · times + plus``."""
+    """Vectors for a matrix product that only selects: the score of a row is near ``product · times + plus``."""
 
     matrix: torch.Tensor
-    """[count, dim], on a GPU in float16, for its tensor cores."""
+    """[count, dim]; float16 on a GPU, for its tensor cores."""
     times: torch.Tensor
-    """[count], what the product of a row is multiplied with, but for the query's part."""
+    """[count], the factor of each row; the query has its own."""
     plus: torch.Tensor
-    """[count], what is added."""
+    """[count], the term added for each row."""
     loss: float
-    """The norm of what rounding took from a row, as a part of the row's: the largest there is."""
+    """The largest relative rounding error of a row: the norm of the error divided by the norm of the row."""
     longest: float
-    """The largest norm of a row, as the metric takes it: where it is the cosine, 1."""
+    """The largest norm of a row; 1 if the metric is cosine."""
 
 
 def factors(metric: Metric, norms: torch.Tensor) -> torch.Tensor:
-    """What a score takes of a norm: its square where distances are asked for, else its reciprocal."""
+    """Return what a score needs of each norm: the square for L2, else the reciprocal."""
     return norms.square() if metric == "l2" else norms.clamp(min=FLOOR).reciprocal()
 
 
 def to_unit(norms: torch.Tensor) -> torch.Tensor:
-    """The powers of two that bring ``norms`` to between ½ and 1, so that nothing is rounded; 1 where one is 0."""
+    """Return the powers of two that scale ``norms`` to ½ … 1 without rounding; 1 for a norm of 0."""
     import torch
 
-    # The quotient of a mantissa and its number is a power of two, exactly.
+    # The quotient of the mantissa and the number is exactly a power of two.
     return torch.where(norms > 0, torch.frexp(norms).mantissa / norms, 1.0)
 
 
 class Copies:
-    """Blocks on a device, in one piece; ``half`` is whether its products are in float16."""
+    """Copies of blocks on a device, each in one piece; ``half`` selects products in float16."""
 
     def __init__(self, device: torch.device, *, half: bool) -> None:
         import torch
 
         self.device = device
         self.half = half
-        self.wide = torch.float32 if device.type == "mps" else torch.float64   # which not every device has
+        self.wide = torch.float32 if device.type == "mps" else torch.float64   # MPS has no float64
         self._lock = Lock()
         self._numbers: dict[tuple[int, ...], torch.Tensor] = {}
         self._held: weakref.WeakKeyDictionary[Blocks, dict[Any, Any]] = weakref.WeakKeyDictionary()
         self._records: weakref.WeakKeyDictionary[Blocks, dict[Any, int | _Record]] = weakref.WeakKeyDictionary()
 
     def whole(self, blocks: Blocks, dim: int, precision: Precision) -> torch.Tensor:
-        """The vectors, at least their first ``dim`` columns."""
+        """Return the vectors, at least their first ``dim`` columns."""
         held = self._held.setdefault(blocks, {})
         if precision not in held or held[precision].shape[1] < dim:
             held[precision] = self._loaded(blocks, dim, precision)
-            self._records.pop(blocks, None)   # they read what was there before
+            self._records.pop(blocks, None)   # they read the old copy
         whole: torch.Tensor = held[precision]
         return whole
 
     def norms(self, blocks: Blocks, dim: int, metric: Metric) -> torch.Tensor:
-        """The :func:`factors` of the norms of the first ``dim`` columns."""
+        """Return the :func:`factors` of the norms of the first ``dim`` columns."""
         held = self._held.setdefault(blocks, {})
         if (metric, dim) not in held:
             held[metric, dim] = factors(metric, self._moved(blocks.norms[:, blocks.level(dim)]))
@@ -91,7 +91,7 @@ class Copies:
         return norms
 
     def rough(self, blocks: Blocks, dim: int, precision: Precision, metric: Metric) -> Rough:
-        """The first ``dim`` columns of every vector, to be read through."""
+        """Return the first ``dim`` columns of every vector for a matrix product."""
         matrix, units, loss = self._rounded(blocks, dim, precision)
         held, key = self._held[blocks], (precision, dim, metric)
         if key not in held:
@@ -103,7 +103,7 @@ class Copies:
         return Rough(matrix, *held[key])
 
     def numbers(self, some: tuple[int, ...]) -> torch.Tensor:
-        """Some integers on the device, where they are from the second time on."""
+        """Return integers as a tensor on the device, cached."""
         import torch
 
         if some not in self._numbers:
@@ -113,15 +113,15 @@ class Copies:
     def replayed(
         self, blocks: Blocks, kind: Any, asked: torch.Tensor, search: Callable[[torch.Tensor], torch.Tensor]
     ) -> Codes | None:
-        """What a ``kind`` of search finds, from a record of it; None where there is none yet, or cannot be."""
+        """Return the result of a ``kind`` of search by replaying its record; None if there is no record."""
         if self.device.type != "cuda":
             return None
-        # A record of twice as many is good for fewer: there are few sizes.
+        # Sizes are powers of two: a record for more queries also serves fewer.
         size = 1 << (len(asked) - 1).bit_length()
         kind = kind, size, asked.dtype
         with self._lock:
             records = self._records.setdefault(blocks, {})
-            record = records.pop(kind, 0)   # and put in again: the first is the one not used for longest
+            record = records.pop(kind, 0)   # re-inserted below: the first record is the least recently used
             if isinstance(record, int):
                 record = record + 1 if record < _AGAIN else _Record(self.device, asked, size, search)
             records[kind] = record
@@ -132,7 +132,7 @@ class Copies:
     def _rounded(
         self, blocks: Blocks, dim: int, precision: Precision
     ) -> tuple[torch.Tensor, torch.Tensor | None, float]:
-        """The matrix of a product, what its rows were divided by if anything, and its :attr:`Rough.loss`."""
+        """Return the matrix of a product, the divisors of its rows if any, and its :attr:`Rough.loss`."""
         import torch
 
         whole, held = self.whole(blocks, dim, precision), self._held[blocks]
@@ -146,7 +146,7 @@ class Copies:
         return made
 
     def _halved(self, whole: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
-        """Rows in float16, each brought to a norm of about 1 first."""
+        """Return the rows in float16, each first scaled to a norm of about 1, with the scales and the loss."""
         import torch
 
         matrix = torch.empty(whole.shape, dtype=torch.float16, device=self.device)
@@ -166,7 +166,7 @@ class Copies:
     def _loaded(self, blocks: Blocks, dim: int, precision: Precision) -> torch.Tensor:
         import torch
 
-        # Of float16, a GPU reads half the bytes; a processor multiplies float32 alone well.
+        # With float16 a GPU reads half the bytes; CPUs are only fast with float32.
         half = precision == "full" and blocks.dtype == "float16" and self.half
         made = torch.empty(blocks.count, dim, dtype=torch.float16 if half else torch.float32, device=self.device)
         for number, (low, high) in enumerate(blocks.nesting.blocks[: blocks.level(dim) + 1]):
@@ -179,35 +179,31 @@ class Copies:
     def _moved(self, array: Any) -> torch.Tensor:
         import torch
 
-        return torch.from_numpy(np.array(array)).to(self.device)   # a copy: torch wants arrays it may write to
+        return torch.from_numpy(np.array(array)).to(self.device)   # a copy: torch requires writable arrays
 
 
 class _Record:
-    """A search as a CUDA graph: the device goes through its many small steps by itself, without being told each."""
+    """A search recorded as a CUDA graph: the device runs its many small steps without separate launches."""
 
     def __init__(
-        self,
-        device: torch.device,
-        asked: torch.Tensor,
-        size: int,
-        search: Callable[[torch.Tensor], torch.Tensor],
+        self, device: torch.device, asked: torch.Tensor, size: int, search: Callable[[torch.Tensor], torch.Tensor]
     ) -> None:
         import torch
 
         self._asked = torch.ones(size, asked.shape[1], dtype=asked.dtype, device=device)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(device):
-            search(self._asked)   # what is compiled or copied at first is so before the recording
+            search(self._asked)   # compiles and copies before the recording
             # Other threads may use the device meanwhile.
             with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
                 self._found = search(self._asked)
 
     def __call__(self, asked: torch.Tensor) -> Codes:
-        """What the search finds for other queries, at most as many."""
+        """Return the result of the search for other queries, at most as many as recorded."""
         import torch
 
         with torch.cuda.device(self._asked.device):
             self._asked[: len(asked)].copy_(asked)
             self._graph.replay()
-            found: Codes = self._found[: len(asked)].cpu().numpy()
-        return found
+            packed: Codes = self._found[: len(asked)].cpu().numpy()
+        return packed

@@ -115,12 +115,10 @@ class _Search:
         if packed is None:
             packed = self._found(task, given.to(self.device)).cpu().numpy()
         _check(queries, packed[:, -1].view(np.float32), metric)
-        again = _doubtful(packed)
-        while len(again):
+        while len(again := _doubtful(packed)):
             task = replace(task, growth=_GROWTH * task.growth)
             some = given[torch.from_numpy(again)].to(self.device)
             packed[again] = self._found(task, some).cpu().numpy()
-            again = _doubtful(packed)
         return _shortlist(packed[:, :-4])
 
     def first_stage(self, request: Request, stage: Stage) -> Shortlist:

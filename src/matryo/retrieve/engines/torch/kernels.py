@@ -1,11 +1,11 @@
-"""The steps of a search on a GPU, in Triton: what a step reads it reads once, and what the next can find it drops.
+"""The steps of a search on a GPU as fused Triton kernels, which read their input once and store no intermediate result.
 
-Torch alone would write every score, gathered row and product down, and read it again for the next operation. Each
-function says in its first line what it is; ``gpu.py`` says the same in plain torch.
+Plain torch would write every score, gathered row and product to memory and read it again for the next operation. The
+first line of each function defines its result; ``steps.py`` computes the same in plain torch.
 """
 
 # mypy: ignore-errors
-# The types of a kernel are Triton's.
+# The types of kernels are Triton's.
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from matryo.retrieve.engines.torch.steps import ROUNDING, Asked
 
 __all__ = ["asked", "best_of_groups", "keys_at", "members", "products"]
 
-_STEPS = 64, 512   # columns at a time, where there are few and where there are many
-_NUMBERS = 2048   # of a program, in one step
-_SPAN = 1024   # rows of a program that finds the best of groups
+_STEPS = 64, 512   # columns per step, for few and for many columns
+_NUMBERS = 2048   # numbers per step of a program
+_SPAN = 1024   # rows per program that finds the best of groups
 _METRICS = {"cosine": 0, "ip": 1, "l2": 2}
 
 
 def asked(given: torch.Tensor, dims: list[int], ends: torch.Tensor, metric: str, rough: Rough | None) -> Asked:
-    """As :func:`matryo.retrieve.engines.torch.steps.asked`; ``ends`` are the dims on the device, and then d."""
+    """Prepare queries, as :func:`matryo.retrieve.engines.torch.steps.asked`; ``ends``: dims and d, on the device."""
     n, first = len(given), dims[0] if rough else 0
     made = torch.empty(n, first, dtype=torch.float16, device=given.device)
     vectors, lengths, norms, by, error = (
         torch.empty(n, width, device=given.device) for width in (dims[-1], len(dims), 1, 1, 1)
     )
     loss, longest = (rough.loss, rough.longest) if rough else (0.0, 0.0)
-    with torch.cuda.device_of(given):   # Triton launches on the current one
+    with torch.cuda.device_of(given):   # Triton launches on the current device
         _asked[n,](
             given, given.stride(0), ends, vectors, lengths, norms, made, by, error, dims[-1], first, float(loss),
             float(longest), STAGES=len(dims), METRIC=_METRICS[metric], STEP=1024, ROUNDING=ROUNDING, FLOOR=FLOOR,
@@ -43,7 +43,7 @@ def asked(given: torch.Tensor, dims: list[int], ends: torch.Tensor, metric: str,
 def products(
     asked: torch.Tensor, matrix: torch.Tensor, by: torch.Tensor, times: torch.Tensor, plus: torch.Tensor, group: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``asked @ matrix.T`` [n, count] in float32, of two in float16, and its :func:`best_of_groups`."""
+    """Return ``asked @ matrix.T`` [n, count] of two float16 matrices in float32, and its :func:`best_of_groups`."""
     (n, dim), count = asked.shape, len(matrix)
     sums = torch.empty(n, count, device=asked.device)
     best = torch.empty(n, triton.cdiv(count, group), device=asked.device)
@@ -62,7 +62,7 @@ def products(
 def best_of_groups(
     sums: torch.Tensor, by: torch.Tensor, times: torch.Tensor, plus: torch.Tensor, group: int
 ) -> torch.Tensor:
-    """The largest of ``by · times · sums + plus`` of every ``group`` rows that follow each other."""
+    """Return the largest of ``by · times · sums + plus`` per ``group`` of consecutive rows."""
     n, count = sums.shape
     best = torch.empty(n, triton.cdiv(count, group), device=sums.device)
     with torch.cuda.device_of(sums):
@@ -75,7 +75,7 @@ def best_of_groups(
 def members(
     sums: torch.Tensor, by: torch.Tensor, times: torch.Tensor, plus: torch.Tensor, groups: torch.Tensor, group: int
 ) -> torch.Tensor:
-    """``by · times · sums + plus`` of the rows of each query's own ``groups`` [n, m], [n, m · group]; −∞ beyond."""
+    """Return ``by · times · sums + plus`` of the rows of each query's ``groups`` [n, m]: [n, m · group]; −∞ beyond."""
     (n, count), many = sums.shape, groups.shape[1] * group
     scores = torch.empty(n, many, device=sums.device)
     with torch.cuda.device_of(sums):
@@ -94,9 +94,9 @@ def keys_at(
     metric: str,
     before: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The inner products of ``asked`` [n, width] with its own ``rows`` [n, m] of ``columns``, and the rows' keys.
+    """Return the inner products of each of ``asked`` [n, width] with its own ``rows`` [n, m] of ``columns``, and keys.
 
-    They are summed in float64, and added to those ``before``. A row of −1 is none.
+    Products are summed in float64, and added to the sums ``before``. Row −1 is an empty place.
     """
     sums = torch.empty(rows.shape, dtype=torch.float64, device=rows.device)
     keys = torch.empty_like(sums, dtype=torch.int64)
@@ -113,7 +113,7 @@ def keys_at(
 
 @triton.jit
 def _to_unit(norm):
-    # As matryo.retrieve.engines.torch.device.to_unit: the exponent of a float64, turned around.
+    # As matryo.retrieve.engines.torch.device.to_unit: the negated exponent of a float64.
     exponent = norm.to(tl.int64, bitcast=True) >> 52
     return tl.where(norm > 0, ((2045 - exponent) << 52).to(tl.float64, bitcast=True), 1.0)
 
@@ -137,8 +137,8 @@ def _asked(
     here = given + query * apart
     whole = _norm(here, tl.load(ends + STAGES), STEP)
     tl.store(norms + query, whole.to(tl.float32))
-    unit = tl.where(METRIC == 0, _to_unit(whole), 1.0)   # so that no sum overflows or vanishes
-    for stage in range(STAGES):   # a query lies in the cache: each prefix is read anew
+    unit = tl.where(METRIC == 0, _to_unit(whole), 1.0)   # so that no sum overflows or underflows
+    for stage in range(STAGES):   # the query is in the cache, so each prefix is read again
         norm = (_norm(here, tl.load(ends + stage), STEP) * unit).to(tl.float32)
         length = norm * norm if METRIC == 2 else (1 / tl.maximum(norm, FLOOR).to(tl.float64)).to(tl.float32)
         tl.store(lengths + query * STAGES + stage, length)
@@ -179,7 +179,7 @@ def _products(
     asked, apart, matrix, stride, by, times, plus, sums, best, n, count, dim, across,
     QUERIES: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr, EVEN: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    # Programs side by side share their rows: these are read from memory once, the queries lie in the cache.
+    # Adjacent programs share their rows, which are read from memory once; the queries are in the cache.
     tile = tl.program_id(0) // across
     query = (tl.program_id(0) % across) * QUERIES + tl.arange(0, QUERIES)
     row = tile * ROWS + tl.arange(0, ROWS)
@@ -247,7 +247,7 @@ def _keys_at(
     here = place < many
     row = tl.load(rows + query * many + place, here, -1)
     there = tl.maximum(row, 0)
-    # Lane by lane over all steps, and across the lanes once: every row in the same order, wherever it lies.
+    # Summed per lane over all steps, then once across the lanes: the same order for every row, wherever it lies.
     total = tl.zeros((ROWS, STEP), tl.float64)
     for start in range(0, width, STEP):
         column = start + tl.arange(0, STEP)

@@ -1,4 +1,4 @@
-"""The steps of a search on a device, in plain torch; ``device_kernels.py`` does several of them at once on a GPU."""
+"""The steps of a search on a device, in plain torch; on a GPU, ``kernels.py`` fuses several of them."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ if TYPE_CHECKING:
 
 __all__ = ["ROUNDING", "Asked", "asked", "key_rows", "key_scores", "keys_at", "likely"]
 
-_GATHER = 1 << 28   # numbers of gathered rows at a time
-_DEEP = 4   # rows in a group, from which on groups make choosing faster
-_DEEPEST = 128   # what a kernel's tile has
-_FEW = 64   # queries up to which, or
-_SHORT = 256   # the dim up to which, a product takes less time than reading its result again would
-ROUNDING = 2.0**-23   # a tensor core cuts off what it adds: more than the error of each sum, as a part of all
-_ROWS = 0xFFFFFFFF   # a row takes the lower half of a key
+_GATHER = 1 << 28   # numbers gathered at a time
+_DEEP = 4   # from this many rows per group, selecting groups first is faster
+_DEEPEST = 128   # rows per tile of a kernel
+_FEW = 64   # up to this many queries, or
+_SHORT = 256   # up to this dim, computing a product takes less time than reading its result again
+ROUNDING = 2.0**-23   # exceeds the relative error of a sum; tensor cores truncate
+_ROWS = 0xFFFFFFFF   # the lower half of a key holds the row
 
 
 class Asked(NamedTuple):
-    """Some queries on a device; those in ``rough`` are what a product takes."""
+    """Queries on a device; ``rough`` has them for the matrix product."""
 
     vectors: torch.Tensor
-    """[n, last dim], float32; where the metric is the cosine, brought to a norm of about 1."""
+    """[n, last dim], float32; scaled to norms of about 1 if the metric is cosine."""
     lengths: torch.Tensor
     """[n, dims], the :func:`matryo.retrieve.engines.torch.device.factors` of their norms at each dim."""
     norms: torch.Tensor
-    """[n, 1], of the queries as they were given."""
+    """[n, 1], the norms of the queries before scaling."""
     rough: torch.Tensor | None
-    """[n, first dim], in the dtype of the matrix, brought to a norm of about 1."""
+    """[n, first dim], in the dtype of the matrix, scaled to norms of about 1."""
     by: torch.Tensor
-    """[n], what a product is multiplied with, but for the row's part, to be near a score."""
+    """[n], the query's factor that turns a product into an approximate score."""
     error: torch.Tensor
-    """[n, 1], by how much more the true score may be. What is the same in all scores of a query is in here too."""
+    """[n, 1], the most by which a score may exceed its approximation, plus the query's constant in all scores."""
 
 
 def asked(given: torch.Tensor, dims: Sequence[int], metric: Metric, rough: Rough | None, wide: torch.dtype) -> Asked:
-    """The queries ``given`` [n, d], with what they need at the ``dims`` of the stages, and at the first a product.
+    """Prepare the queries ``given`` [n, d] for the ``dims`` of the stages, and for a product at the first of them.
 
-    By Cauchy and Schwarz, a product errs by no more than both norms times the parts that rounding took from either
-    side and from the sum.
+    By the Cauchy–Schwarz inequality, the error of a product is at most both norms times the relative rounding errors of
+    both sides and of the sum.
     """
     import torch
 
@@ -57,7 +57,7 @@ def asked(given: torch.Tensor, dims: Sequence[int], metric: Metric, rough: Rough
     norms = torch.stack([squares[:, dim - 1] for dim in dims], 1).sqrt()
     whole, exact = squares[:, -1:].sqrt(), exact[:, : dims[-1]]
     if metric == "cosine":
-        unit = to_unit(whole)   # so that no sum overflows or vanishes
+        unit = to_unit(whole)   # so that no sum overflows or underflows
         exact, norms = exact * unit, norms * unit
     lengths = factors(metric, norms.float())
     if rough is None:
@@ -81,9 +81,9 @@ def asked(given: torch.Tensor, dims: Sequence[int], metric: Metric, rough: Rough
 def likely(
     vectors: torch.Tensor, by: torch.Tensor, rough: Rough, wanted: int, *, fused: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The best ``wanted`` of ``by · times · product + plus`` and their rows, in no order; of equal ones, any.
+    """Return the best ``wanted`` of ``by · times · product + plus`` and their rows, unsorted; ties are arbitrary.
 
-    They lie in groups whose own best are the best: two searches among few are faster than one among all.
+    The best rows lie in the groups with the best maxima: two selections among few are faster than one among all.
     """
     depth = math.isqrt(len(rough.matrix) // wanted)
     if depth < _DEEP:
@@ -109,18 +109,12 @@ def likely(
 
 
 def keys_at(
-    columns: torch.Tensor,
-    rows: torch.Tensor,
-    asked: torch.Tensor,
-    norms: torch.Tensor,
-    lengths: torch.Tensor,
-    metric: Metric,
-    before: torch.Tensor | None,
-    wide: torch.dtype,
+    columns: torch.Tensor, rows: torch.Tensor, asked: torch.Tensor, norms: torch.Tensor, lengths: torch.Tensor,
+    metric: Metric, before: torch.Tensor | None, wide: torch.dtype,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The inner products of ``asked`` [n, width] with its own ``rows`` [n, m] of ``columns``, and the rows' keys.
+    """Return the inner products of each of ``asked`` [n, width] with its own ``rows`` [n, m] of ``columns``, and keys.
 
-    They are summed in ``wide``, and added to those ``before``. A row of −1 is none.
+    Products are summed in ``wide``, and added to the sums ``before``. Row −1 is an empty place.
     """
     import torch
 
@@ -129,7 +123,7 @@ def keys_at(
     step = max(1, _GATHER // max(1, rows.shape[1] * columns.shape[1]))
     for some, vector, out in zip(there.split(step), asked[:, None].split(step), sums.split(step), strict=True):
         read = columns.index_select(0, some.flatten()).unflatten(0, some.shape)
-        # Not a product of matrices: each row is summed alike, so equal rows score equally.
+        # Not a matrix product: every row is summed in the same order, so equal rows have equal scores.
         out.copy_((read * vector).sum(-1, dtype=wide))
     if before is not None:
         sums += before
@@ -137,14 +131,14 @@ def keys_at(
 
 
 def key_rows(keys: torch.Tensor) -> torch.Tensor:
-    """As :func:`matryo.retrieve.vectors.metric.key_rows`."""
+    """Return the rows of keys, as :func:`matryo.retrieve.vectors.metric.key_rows`."""
     import torch
 
     return torch.where(keys == NOTHING, -1, _ROWS - (keys & _ROWS))
 
 
 def key_scores(keys: torch.Tensor) -> torch.Tensor:
-    """As :func:`matryo.retrieve.vectors.metric.key_scores`."""
+    """Return the scores of keys, as :func:`matryo.retrieve.vectors.metric.key_scores`."""
     import torch
 
     ordered = (keys >> 32).int()
@@ -162,7 +156,7 @@ def _keys(scores: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 
 
 def _score(metric: Metric, sums: torch.Tensor, norms: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    # As matryo.retrieve.vectors.metric.score, of factors.
+    # As matryo.retrieve.vectors.metric.score, from the factors of norms.
     if metric == "ip":
         return sums
     return sums * norms * lengths if metric == "cosine" else sums * 2 - norms - lengths
@@ -189,7 +183,7 @@ def _best_of_groups(scores: torch.Tensor, group: int) -> torch.Tensor:
 
 
 def _members(scores: torch.Tensor, groups: torch.Tensor, group: int) -> torch.Tensor:
-    """The scores of all rows of each query's own ``groups``, −∞ beyond the last."""
+    """Return the scores of all rows of each query's own ``groups``, −∞ beyond the last row."""
     import torch
 
     rows = (groups[:, :, None] * group + torch.arange(group, device=groups.device)).flatten(1)

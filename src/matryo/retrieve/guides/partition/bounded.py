@@ -1,17 +1,17 @@
-"""Stages in full precision that read few rows in full: codes tell how far from the best all others are.
+"""Stages in full precision that read few rows in full, because the codes bound the scores of the others.
 
-A row is known to be within ``errors`` of its codes, so its score lies within that times the query's norm of the one
-that its codes have (Cauchy–Schwarz). A stage that others follow has to know who stays, not how they score: only those
-about which the codes leave doubt are read in full. The last stage reads the ``keep`` candidates that look best; the
-lowest of their scores is a bar, and who cannot reach it is never read. Either way the outcome is the one that reading
-all would have had: a row is scored by one and the same loop, whose sums depend on nothing but the row.
+A row is within ``errors`` of its codes, so its score is within ``errors`` times the query's norm of the score of its
+codes (Cauchy–Schwarz). A stage before the last must determine which candidates stay, not their scores: only those that
+the bounds leave open are read in full. The last stage reads the ``keep`` candidates that look best; the lowest of their
+scores is the bar, and candidates that cannot reach it are never read. Either way the result equals that of reading all:
+one loop scores every row, and its sums depend on the row alone.
 
-Whatever rounding may have taken is added to the bounds, so that they hold for scores as float32 has them: that of the
-query's codes, that of the sums in 8 bits, and that of the sums in full precision.
+The bounds include all rounding errors, so that they hold for float32 scores: those of the query's codes, of the sums in
+8 bits, and of the sums in full precision.
 """
 
 # mypy: ignore-errors
-# The types here are numba's.
+# The types are numba's.
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from matryo.retrieve.guides.partition.vectors import fetch
 
 __all__ = ["last_stage", "middle_stage"]
 
-_TIMES = 3   # as many candidates as are kept, from which on codes of all cost less than they save
-_AHEAD = 8   # candidates whose norms are on their way
-_LARGEST = 1e38   # what float32 holds, about
-_STEP = 2.0**-24   # half of what the last bit of a float32 of 1 is worth
-_SUMS = 64 * _STEP   # lost in 8 bits by float32 sums of all stages, of what was added
+_TIMES = 3   # from this many candidates per row kept, scoring all codes costs less than it saves
+_AHEAD = 8   # candidates whose norms are prefetched
+_LARGEST = 1e38   # about the largest float32
+_STEP = 2.0**-24   # half the value of the last bit of the float32 number 1
+_SUMS = 64 * _STEP   # relative error of the float32 sums of all int8 stages
 
 
 @compiled
 def _lost(unit):
-    # By one code of a query, at most; where codes would be too small for float32, all of it.
+    # The largest error of one code of a query; the whole value where codes would underflow float32.
     return 0.51 * unit if unit >= TINY else 16400.0 * TINY
 
 
 @compiled
 def _slack(tables, dim, known, vector):
-    # What sums of products with a query's codes may lack, beside the errors of the rows' codes: a query's code is off
-    # by half a unit, a row's is at most 127, and sums of float32 are rounded. Columns from ``known`` on were coded at
-    # once, so that what each is off is known.
+    # The error of sums of products with a query's codes, beside the errors of the rows' codes: a query's code is off
+    # by half a unit, a row's code is at most 127, and float32 sums are rounded. The columns from ``known`` on were
+    # encoded together, so that the error of each is known.
     unit = peak_of(vector, tables.columns, 0, known) / np.float32(FINE)
     off = known * _lost(unit)
     unit = peak_of(vector, tables.columns, known, dim) / np.float32(FINE)
@@ -61,7 +61,7 @@ def _slack(tables, dim, known, vector):
 
 @compiled
 def _bound(tables, dim, known, level, vector, length, places, sums, keys, reach):
-    # The score of each candidate by its codes, as a key, and how far from it that of full precision may be.
+    # The score of each candidate by its codes, as a key, and its largest distance from the full-precision score.
     slack, rounding, last = _slack(tables, dim, known, vector), (dim + 64) * _STEP, tables.levels - 1
     metric, rows, norms, errors, count = tables.metric, tables.rows, tables.norms, tables.errors, len(places)
     for i in range(count):
@@ -83,7 +83,7 @@ def _bound(tables, dim, known, level, vector, length, places, sums, keys, reach)
                 far = 2 * far + rounding * (norm + length) * (norm + length)
             else:
                 far += rounding * length * norm
-        far = 1.001 * far + 8 * _STEP * abs(score)   # as float32 has both, and sums of them
+        far = 1.001 * far + 8 * _STEP * abs(score)   # float32 rounding of both, and of their sums
         if not far + abs(score) < _LARGEST:
             score, far = 0.0, np.inf
         reach[i], keys[i] = far, key_of(np.float32(score), place)
@@ -91,8 +91,8 @@ def _bound(tables, dim, known, level, vector, length, places, sums, keys, reach)
 
 @compiled
 def middle_stage(tables, dim, known, level, vector, length, keep, places, sums, keys, spare, reach, coarse, fine):
-    # Of candidates whose columns up to ``known`` were summed in 8 bits, the best ``keep`` come to the front, with sums
-    # in 8 bits; gives how many.
+    # Moves the best ``keep`` of candidates whose columns up to ``known`` were summed in 8 bits to the front, with their
+    # sums in 8 bits; returns their number.
     count = len(places)
     add_codes_to(tables, dim, known, vector, places, sums, coarse, fine)
     if count <= keep:
@@ -101,12 +101,12 @@ def middle_stage(tables, dim, known, level, vector, length, keep, places, sums, 
     for i in range(count):
         spare[i] = key_of(score_of(keys[i]) - reach[i], i)
     cut(spare[:count], keep)
-    sure_not = score_of(spare[keep - 1])   # as many as are kept score at least this
+    sure_not = score_of(spare[keep - 1])   # at least keep candidates score this or more
     for i in range(count):
         spare[i] = key_of(score_of(keys[i]) + reach[i], i)
     cut(spare[:count], keep + 1)
-    sure = score_of(spare[keep])   # no more than are kept can score more than this
-    # The sure to the front, then those in doubt; others are gone.
+    sure = score_of(spare[keep])   # at most keep candidates can score more than this
+    # Certain candidates first, then open ones; the others are dropped.
     certain = left = 0
     for i in range(count):
         score = score_of(keys[i])
@@ -132,8 +132,8 @@ def middle_stage(tables, dim, known, level, vector, length, keep, places, sums, 
 
 @compiled
 def last_stage(tables, dim, known, level, vector, length, keep, places, sums, keys, spare, reach, coarse, fine):
-    # Of such candidates those that may be among the best ``keep`` come to the front, with keys of their rows; gives how
-    # many.
+    # Moves the candidates that may be among the best ``keep`` to the front, with keys of their rows; returns their
+    # number.
     count, left = len(places), 0
     if count < _TIMES * keep:
         full_stage(tables, dim, 0, level, vector, length, places, sums, keys, True)
@@ -145,7 +145,7 @@ def last_stage(tables, dim, known, level, vector, length, keep, places, sums, ke
     bar, blocks, size = score_of(lowest), blocks_of(tables, 0, dim), 2 if tables.half else 4
     for i in range(count):
         reach[i] += score_of(keys[i])
-        if reach[i] >= bar:   # nearly all that will be read, long before they are
+        if reach[i] >= bar:   # prefetches nearly all candidates that will be read
             fetch_row(blocks, size, np.int64(tables.rows[places[i]]))
         if keys[i] >= lowest:
             places[left], places[i], reach[left], reach[i] = places[i], places[left], reach[i], reach[left]

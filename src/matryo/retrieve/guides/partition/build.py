@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
-from matryo.retrieve.guides.partition.means import SAMPLE, find_means, nearest_mean, parts
+from matryo.retrieve.guides.partition.means import SAMPLE, find_means, nearest_mean
+from matryo.retrieve.vectors.blocks import tiles
 
 if TYPE_CHECKING:
     from matryo.retrieve.vectors.blocks import Blocks
@@ -54,7 +55,7 @@ class Build:
             codes = _aligned((tile_count * LANES if stride else 0, stride or _LINE), np.int8, 0)
             adjust = _aligned((tile_count * LANES, 1), np.float32, np.nan)
             errors = _aligned((tile_count * LANES, 1), np.float32, 0)
-            for part in parts(blocks.count, long):
+            for part in tiles(blocks.count, long):
                 scaled, at = self._scaled(part, long), places[part]
                 coded = _encoded(scaled, columns)
                 errors[at, 0] = _errors(scaled, coded, columns)
@@ -65,15 +66,9 @@ class Build:
                 bar.update(part.stop - part.start)
         means_tiles, means_adjust = self._coded_means(means, columns)
         arrays = {
-            "lists": lists,
-            "rows": rows.reshape(-1, LANES),
-            "tiles": _tiled(flat),
-            "codes": codes,
-            "adjust": adjust.reshape(-1, LANES),
-            "errors": errors.reshape(-1, LANES),
-            "means": means_tiles,
-            "means_adjust": means_adjust,
-            "columns": columns,
+            "lists": lists, "rows": rows.reshape(-1, LANES), "tiles": _tiled(flat), "codes": codes,
+            "adjust": adjust.reshape(-1, LANES), "errors": errors.reshape(-1, LANES),
+            "means": means_tiles, "means_adjust": means_adjust, "columns": columns,
             "gaps": self._gaps(means, lists[:, 1]),
         }
         for array in arrays.values():
@@ -84,12 +79,12 @@ class Build:
         # Returns the first tile and the size of each partition, and the place of each row; the order of rows is kept.
         count = self.blocks.count
         near = np.empty(count, np.int64)
-        for part in parts(count, max(self.lists, self.dim)):
+        for part in tiles(count, max(self.lists, self.dim)):
             near[part] = nearest_mean(self._prefixes(part), means, round_=self.metric == "cosine")
             bar.update(part.stop - part.start)
         sizes = np.bincount(near, minlength=self.lists)
-        tiles = -(-sizes // LANES)
-        firsts = np.cumsum(tiles) - tiles
+        filled = -(-sizes // LANES)
+        firsts = np.cumsum(filled) - filled
         places = np.empty(count, np.int64)
         before = np.cumsum(sizes) - sizes
         places[np.argsort(near, kind="stable")] = np.repeat(firsts * LANES - before, sizes) + np.arange(count)
@@ -99,7 +94,7 @@ class Build:
         # Maps the range of each column to the codes −127 … 127. Values outside the range of the sample are clipped.
         low, high = np.full(self.long, np.inf, np.float32), np.full(self.long, -np.inf, np.float32)
         rows_used = self.sample[:: -(-len(self.sample) // _SAMPLE) or 1]
-        for part in parts(len(rows_used), self.long):
+        for part in tiles(len(rows_used), self.long):
             rows = self._scaled(rows_used[part], self.long)
             low, high = np.minimum(low, rows.min(0)), np.maximum(high, rows.max(0))
         if not len(rows_used):
@@ -147,19 +142,15 @@ class Build:
         lengths = np.sqrt(np.square(codes * columns[0, : self.dim] + columns[1, : self.dim]).sum(1))
         return np.where((norms > 0) & (lengths > 0), 1 / np.maximum(lengths, _TINY), 0).astype(np.float32)
 
-    def _scaled(self, rows: Any, dim: int) -> Floats:
-        # Returns the columns to encode, of normalised rows if the metric is cosine.
+    def _scaled(self, rows: Any, dim: int, level: int = -1) -> Floats:
+        # Returns the first columns of some rows; for cosine, divided by the norms at a level, by default the last.
         vectors = self.blocks.rows(rows, dim)
         if self.metric == "cosine":
-            vectors /= np.maximum(self.blocks.norms[rows, -1:], _TINY)
+            vectors /= np.maximum(self.blocks.norms[rows, level, None], _TINY)
         return vectors
 
     def _prefixes(self, rows: Any) -> Floats:
-        # Returns the prefixes for k-means, normalised if the metric is cosine.
-        vectors = self.blocks.rows(rows, self.dim)
-        if self.metric == "cosine":
-            vectors /= np.maximum(self.blocks.norms[rows, self.level, None], _TINY)
-        return vectors
+        return self._scaled(rows, self.dim, self.level)   # what k-means divides
 
 
 def _encoded(rows: Floats, columns: Floats) -> Codes:
@@ -178,9 +169,9 @@ def _errors(rows: Floats, codes: Codes, columns: Floats) -> Floats:
 
 
 def _tiled(flat: Array) -> Array:
-    tiles = flat.reshape(-1, LANES, flat.shape[1] // 4, 4)
-    laid = _aligned((len(tiles), LANES * flat.shape[1]), np.uint8, 0)
-    laid.reshape(len(tiles), -1, LANES, 4)[:] = tiles.transpose(0, 2, 1, 3)
+    rows = flat.reshape(-1, LANES, flat.shape[1] // 4, 4)
+    laid = _aligned((len(rows), LANES * flat.shape[1]), np.uint8, 0)
+    laid.reshape(len(rows), -1, LANES, 4)[:] = rows.transpose(0, 2, 1, 3)
     return laid
 
 

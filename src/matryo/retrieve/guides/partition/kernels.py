@@ -1,14 +1,13 @@
 """Search of partitions as one compiled call: the nearest partitions, their tiles, and every later stage of a plan.
 
-A query takes some tens of microseconds, so nothing is handed back in between. What stays the same from query to query
-is a row of numbers and addresses, ``machine``, made once.
+A query takes a few tens of microseconds, so control never returns to Python in between. What is constant over queries
+is prepared once as an array of numbers and addresses, ``machine``.
 
-numba keeps what it compiled, and looks at this file alone to see whether that is stale: after a change in one that it
-imports, touch it.
+numba caches compiled code and checks only this file for changes: after a change in a module that it imports, touch it.
 """
 
 # mypy: ignore-errors
-# The types here are numba's.
+# The types are numba's.
 
 from __future__ import annotations
 
@@ -35,13 +34,13 @@ from matryo.retrieve.guides.partition.vectors import fetch, graded, reaching
 
 __all__ = ["FIELDS", "search"]
 
-_AHEAD = 4   # tiles on their way
+_AHEAD = 4   # tiles to prefetch
 
 
 @compiled
 def _nearest(tables, look, times, gap, keep, looks, keys):
-    # Keys of the partitions whose means are at most ``gap`` below the best, in order, the best last; gives how many.
-    # Where they hold fewer than ``keep`` rows, those of others too.
+    # Collects keys of the partitions whose means score at most ``gap`` below the best, sorted, the best last.
+    # Adds further partitions while they hold fewer than ``keep`` rows. Returns their number.
     for tile in range(tables.mean_tiles - 1):
         high = low = zeros()
         for j in range(tables.fours):
@@ -51,7 +50,7 @@ def _nearest(tables, look, times, gap, keep, looks, keys):
         place = tile * LANES
         graded(high, low, look.scale, look.shift, tables.means_adjust, place, times, looks, place, np.float32(np.inf))
     most = np.int32(-0x80000000)
-    for one in range(tables.list_count):   # by their bits, many at a time
+    for one in range(tables.list_count):   # many at a time, by bits
         most = max(most, ordered(same_bits(looks[one])))
     best = same_bits(ordered(most))
     while True:
@@ -77,8 +76,8 @@ def _nearest(tables, look, times, gap, keep, looks, keys):
 @compiled
 def _scan(tiles, fours, first, last, after, look, adjust, times, scores, rows, allowed, keys, found, keep, k, margin,
           bar):
-    # The tiles first … last, two at a time; ``after`` them come others. Keys of what beats the bar are added to the
-    # ``found``. Gives how many there are, and the bar.
+    # Scans the tiles first … last, two at a time; ``after`` is the next tile. Keys of rows above the bar are added to
+    # ``found``. Returns their number and the bar.
     everyone, size, base = len(allowed) == 0, fours * 4 * LANES, tiles.ctypes.data
     for tile in range(first, last, 2):
         high = low = high2 = low2 = zeros()
@@ -105,7 +104,7 @@ def _scan(tiles, fours, first, last, after, look, adjust, times, scores, rows, a
                 keys[found] = key_of(scores[lane], place)
                 found += 1
                 if found == len(keys):
-                    # A step below: of those that equal the last one kept, some may lie before it.
+                    # One step lower: rows that tie with the last one kept may have smaller numbers.
                     bar = score_of(lowest_kept(keys, keep, k, margin) - (np.int64(1) << 32))
                     found = keep
     return found, bar
@@ -113,7 +112,7 @@ def _scan(tiles, fours, first, last, after, look, adjust, times, scores, rows, a
 
 @compiled
 def _first_stage(tables, keep, margins, vector, length, allowed, keys, lists, looks, scores, coarse, fine):
-    # Keys of about the best ``keep`` places at the tiles' dim, at the front of ``keys``; gives how many.
+    # Puts keys of about the best ``keep`` places at the dim of the tiles first in ``keys``; returns their number.
     factor = 2.0 if tables.metric == L2 else 1.0
     if tables.metric == COSINE:
         factor = 1 / length if length > 0 else 0.0
@@ -123,7 +122,7 @@ def _first_stage(tables, keep, margins, vector, length, allowed, keys, lists, lo
         return _scan(tables.tiles, fours, 0, tables.tile_count - 1, 0, look, tables.adjust, times, scores, tables.rows,
                      allowed, keys, 0, keep, tables.k, margins[0], low)[0]
     gap = margins[len(margins) - 1] * np.float32(length if tables.metric == IP else 1.0)
-    # With a mask, it is not known how many of those near may be found.
+    # With a mask, the number of near rows that may be found is unknown.
     near = _nearest(tables, look, times, np.float32(np.inf) if len(allowed) else gap, keep, looks, lists)
     i, found, bar, left, far = near - 1, 0, low, tables.wanted, score_of(lists[near - 1]) - gap
     while i >= 0 and left > 0 and (found < keep or score_of(lists[i]) >= far):
@@ -138,7 +137,7 @@ def _first_stage(tables, keep, margins, vector, length, allowed, keys, lists, lo
 
 @compiled
 def _write(keys, k, rows, scores):
-    # The best k of what is left, in order, and nobody after them.
+    # Writes the best k of the remaining rows, sorted, then empty places.
     left = len(keys)
     if left > k:
         cut(keys, k)
@@ -151,11 +150,11 @@ def _write(keys, k, rows, scores):
 
 @compiled
 def search(machine, stages, margins, queries, allowed, rows, scores):
-    """Run a plan for each of the ``queries``; what is found goes to ``rows`` and ``scores`` [queries, k].
+    """Run a plan for each of the ``queries``; the hits are written to ``rows`` and ``scores`` [queries, k].
 
-    A stage has: how it is done (``INT8``, ``FULL``, ``BOUNDED``), its dim, its keep, the columns that are known, the
-    number of its dim. The first is in int8, the last is not. An empty mask ``allowed`` allows all rows. Gives −1, or
-    the number of the first query that has no score.
+    A stage consists of: how it scores (``INT8``, ``FULL``, ``BOUNDED``), its dim, its keep, the columns summed before,
+    the level of its dim. The first stage is in int8, the last is not. An empty mask ``allowed`` allows all rows.
+    Returns −1, or the number of the first query that has no valid score.
     """
     tables, keep, count = opened(machine), stages[0, 2], len(stages)
     vector, lengths = np.empty(tables.width, np.float32), np.empty(tables.levels)

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from matryo.retrieve.vectors.blocks import tiles
 
+if TYPE_CHECKING:
     from matryo.retrieve.vectors.types import Floats, Indices
 
-__all__ = ["SAMPLE", "find_means", "nearest_mean", "parts"]
+__all__ = ["SAMPLE", "find_means", "nearest_mean"]
 
 SAMPLE = 64   # training vectors per mean; more do not improve searches
 _ROUNDS = 8
-_TILE = 4 << 20   # numbers processed at a time
 _APART = 1e-3   # relative distance between the two halves of a mean that is split
 
 
@@ -50,15 +49,10 @@ def nearest_mean(vectors: Floats, means: Floats, *, round_: bool) -> Indices:
     """Return the number of the nearest mean of each vector."""
     halves = np.square(means).sum(1) / 2
     near = np.empty(len(vectors), np.int64)
-    for part in parts(len(vectors), len(means)):
+    for part in tiles(len(vectors), len(means)):
         products = vectors[part] @ means.T
         if not round_:
             products -= halves
         near[part] = products.argmax(1)
     return near
 
-
-def parts(count: int, width: int) -> Iterator[slice]:
-    """Return slices of bounded size that cover ``count`` rows of ``width`` numbers."""
-    step = max(1, _TILE // width)
-    return (slice(start, min(start + step, count)) for start in range(0, count, step))

@@ -30,7 +30,7 @@ from matryo.retrieve.guides.guide import Guide
 from matryo.retrieve.guides.partition.build import LANES, NOBODY, Build
 from matryo.retrieve.guides.partition.search import PartitionSearch
 from matryo.retrieve.plan.plan import Plan, Stage
-from matryo.retrieve.vectors.array_folder import open_arrays, picked, verify_arrays, write_arrays
+from matryo.retrieve.vectors.array_folder import open_arrays, picked, write_arrays
 from matryo.retrieve.vectors.metric import Metric, check_metric
 
 if TYPE_CHECKING:
@@ -113,15 +113,8 @@ class Partition(Guide):
 
     @classmethod
     def of(
-        cls,
-        blocks: Blocks,
-        metric: Metric = "cosine",
-        *,
-        dim: int | None = None,
-        long: int | None = None,
-        lists: int | None = None,
-        seed: int = 0,
-        progress: bool = False,
+        cls, blocks: Blocks, metric: Metric = "cosine", *, dim: int | None = None, long: int | None = None,
+        lists: int | None = None, seed: int = 0, progress: bool = False,
     ) -> Partition:
         """Divide the rows. ``dim`` and ``long`` are dims of the nesting; ``lists`` is the number of partitions.
 
@@ -137,9 +130,8 @@ class Partition(Guide):
         lists = max(1, min(round(_LISTS * blocks.count**0.5), blocks.count)) if lists is None else lists
         most = max(blocks.count, 1)
         if not isinstance(lists, int | np.integer) or isinstance(lists, bool) or not 1 <= lists <= most:
-            raise InputError(
-                f"lists must be an integer in 1 … {most}, the number of rows", got=repr(lists), cure="omit it"
-            )
+            rule = f"lists must be an integer in 1 … {most}, the number of rows"
+            raise InputError(rule, got=repr(lists), cure="omit it")
         build = Build(blocks, metric, dim, long, int(lists), np.random.default_rng(seed))
         arrays: dict[str, Any] = build.arrays(progress)
         return cls(metric, dim, long, blocks.count, **arrays)
@@ -155,11 +147,8 @@ class Partition(Guide):
         write_arrays(folder, HEADER, FORMAT, about, self.arrays())
 
     @classmethod
-    def open(cls, folder: str | Path, blocks: Blocks | None = None) -> Partition:
-        """Map the files of a folder without reading most of them; :meth:`verify` reads every byte.
-
-        Raises if ``blocks`` is given and the partitions do not belong to it.
-        """
+    def open(cls, folder: str | Path) -> Partition:
+        """Map the files of a folder without reading most of them."""
         about, arrays = open_arrays(folder, HEADER, FORMAT)
         parts: dict[str, Any] = {**about, **arrays, "codes": picked(arrays["codes"])}
         opened = cls(**parts)
@@ -167,17 +156,9 @@ class Partition(Guide):
         ends = opened.lists[:, 0] + -(-opened.lists[:, 1] // LANES)
         rows = opened.rows[opened.rows != NOBODY]
         if (opened.lists < 0).any() or (ends >= len(opened.tiles)).any() or (rows >= opened.count).any():
-            raise EmbeddingsError(
-                f"{folder} is damaged", got="rows or tiles out of range", cure="build the partitions again"
-            )
-        if blocks is not None:
-            opened.check_fits(blocks)
+            rule, got = f"{folder} is damaged", "rows or tiles out of range"
+            raise EmbeddingsError(rule, got=got, cure="build the partitions again")
         return opened
-
-    @staticmethod
-    def verify(folder: str | Path) -> None:
-        """Read every byte of a folder and raise, naming the file, if a checksum differs."""
-        verify_arrays(folder, HEADER)
 
     @classmethod
     def openings(cls, options: Mapping[str, Any]) -> Sequence[Plan]:

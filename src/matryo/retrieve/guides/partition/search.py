@@ -72,22 +72,14 @@ class PartitionSearch:
         share = min(1.0, _MOST * (plan.probe or 1.0))
         numbers = {
             "metric": METRICS.index(partition.metric),
-            "width": blocks.nesting.dim,
-            "dim": partition.dim,
-            "long": partition.long,
-            "fours": partition.tiles.shape[1] // (4 * LANES),
-            "list_count": lists,
-            "tile_count": len(partition.tiles),
-            "mean_tiles": len(partition.means),
+            "width": blocks.nesting.dim, "dim": partition.dim, "long": partition.long,
+            "fours": partition.tiles.shape[1] // (4 * LANES), "list_count": lists,
+            "tile_count": len(partition.tiles), "mean_tiles": len(partition.means),
             "wanted": -1 if everywhere else max(1, round(share * blocks.count)),
             # About twice as many partitions as hold that share on average, because sizes differ.
             "most": min(lists, int(2 * share * lists) + 16),
-            "k": self._k,
-            "stride": partition.codes.shape[1],
-            "levels": len(blocks.nesting),
-            "block_count": len(blocks.full),
-            "count": blocks.count,
-            "half": int(blocks.dtype == "float16"),
+            "k": self._k, "stride": partition.codes.shape[1], "levels": len(blocks.nesting),
+            "block_count": len(blocks.full), "count": blocks.count, "half": int(blocks.dtype == "float16"),
         }
         arrays = {**partition.arrays(), "norms": blocks.norms, "blocks": self._tables[0], "dims": self._tables[1]}
         numbers |= {name: array.ctypes.data for name, array in arrays.items()}

@@ -1,10 +1,10 @@
-"""The stages of a plan after the first, compiled: what is known of a few candidates grows by columns, and few stay.
+"""The later stages of a plan on partitions, compiled: sums of a few candidates grow by columns, and the best stay.
 
-Candidates lie far apart in memory, so each is fetched some time before it is read.
+Candidates lie far apart in memory, so each is prefetched before it is read.
 """
 
 # mypy: ignore-errors
-# The types here are numba's.
+# The types are numba's.
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from matryo.retrieve.guides.partition.vectors import (
 
 __all__ = ["add_codes_to", "begin", "blocks_of", "fetch_row", "full_stage", "int8_stage", "sift"]
 
-_CODES_AHEAD, _ROWS_AHEAD = 12, 16   # candidates on their way
+_CODES_AHEAD, _ROWS_AHEAD = 12, 16   # candidates to prefetch
 
 
 @compiled
 def begin(tables, keys, places, sums, length):
-    # The candidates of the first stage, with the sums that their scores were made of.
+    # Recovers the candidates of the first stage, with the sums behind their scores.
     for i in range(len(keys)):
         places[i], sums[i] = place_of(keys[i]), score_of(keys[i])
         fetch(tables.rows.ctypes.data + 4 * places[i])
@@ -49,7 +49,7 @@ def _fetch_codes(tables, place, first, width):
 
 @compiled
 def _add_codes(tables, look, first, places, sums):
-    # Add the products over some codes of each candidate, from column ``first`` of these on, to its sum.
+    # Adds the products over some codes of each candidate, starting at column ``first`` of them, to its sum.
     width, count = len(look.coarse), len(places)
     for i in range(min(_CODES_AHEAD, count)):
         _fetch_codes(tables, places[i], first, width)
@@ -67,7 +67,7 @@ def _add_codes(tables, look, first, places, sums):
 
 @compiled
 def add_codes_to(tables, dim, done, vector, places, sums, coarse, fine):
-    # Add the codes of the columns done … dim to the sums.
+    # Adds the codes of the columns done … dim to the sums.
     if dim > done:
         first = (done - tables.dim) // LINE * LINE
         width = (dim - tables.dim + LINE - 1) // LINE * LINE - first
@@ -78,7 +78,7 @@ def add_codes_to(tables, dim, done, vector, places, sums, coarse, fine):
 
 @compiled
 def int8_stage(tables, dim, done, level, vector, length, places, sums, keys, coarse, fine):
-    # Add the codes of the columns done … dim, and make keys of the scores.
+    # Adds the codes of the columns done … dim, and computes keys from the scores.
     add_codes_to(tables, dim, done, vector, places, sums, coarse, fine)
     inverse, last = np.float32(1 / length) if length > 0 else np.float32(0), tables.levels - 1
     for i in range(len(places)):
@@ -97,7 +97,7 @@ def int8_stage(tables, dim, done, level, vector, length, places, sums, keys, coa
 
 @compiled
 def blocks_of(tables, done, dim):
-    # Those that hold the columns done … dim in full precision: address, first column, end.
+    # The blocks with the columns done … dim in full precision: address, first column, end.
     first = last = 0
     for number in range(tables.block_count):
         first += tables.blocks[number, 1] < done
@@ -116,8 +116,8 @@ def fetch_row(blocks, size, row):
 
 @compiled
 def _row_product(blocks, row, apart, vector, like):
-    # Of the columns of a row with those of the query; for L2, the square of how far they are apart. Rows hold numbers
-    # as ``like`` does.
+    # The product of a row's columns with those of the query; for L2, their squared distance. Rows have the dtype of
+    # ``like``.
     size, sum_ = like.itemsize, np.float32(0)
     even = odd = no_products()
     for number in range(len(blocks)):
@@ -145,7 +145,7 @@ def _row_product(blocks, row, apart, vector, like):
 
 @compiled
 def full_stage(tables, dim, done, level, vector, length, places, sums, keys, final):
-    # Add columns in full precision, and make keys of the scores; in the end of rows, no more of places.
+    # Adds columns in full precision, and computes keys from the scores: of places, in the last stage of rows.
     unit, count, apart = np.float32(1) / max(np.float32(length), TINY), len(places), tables.metric == L2
     blocks, size, norms, levels = blocks_of(tables, done, dim), 2 if tables.half else 4, tables.norms, tables.levels
     halves, rows = carray(pointer(tables.blocks[0, 0]), (0,), np.uint16), tables.rows
@@ -171,7 +171,7 @@ def full_stage(tables, dim, done, level, vector, length, places, sums, keys, fin
 
 @compiled
 def sift(places, sums, keys, spare, keep, k, margin):
-    # Those candidates that stay come to the front; gives how many.
+    # Moves the candidates that stay to the front; returns their number.
     spare[: len(keys)] = keys
     lowest, left = lowest_kept(spare[: len(keys)], keep, k, margin), 0
     for i in range(len(keys)):

@@ -1,7 +1,7 @@
-"""What the compiled search of partitions looks things up in: tables made of addresses, keys, and a query in codes."""
+"""Lookup tables of the compiled search of partitions: arrays from addresses, keys, and queries in codes."""
 
 # mypy: ignore-errors
-# The types here are numba's.
+# The types are numba's.
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ FIELDS = (
     "lists", "rows", "tiles", "codes", "adjust", "errors", "means", "means_adjust", "columns", "norms", "blocks",
     "dims",
 )   # fmt: skip
-"""What ``machine`` has, in order: numbers, and addresses of arrays."""
+"""The fields of ``machine``, in order: numbers, and addresses of arrays."""
 
-Tables = namedtuple("Tables", FIELDS)   # the same, with arrays where addresses were
+Tables = namedtuple("Tables", FIELDS)   # FIELDS with arrays instead of addresses
 Look = namedtuple("Look", ["coarse", "fine", "scale", "shift"])   # a query in codes: 128 · coarse + fine
 COSINE, IP, L2 = range(3)
 
-LINE = 64   # bytes of a cache line, and columns that one instruction multiplies
+LINE = 64   # bytes per cache line, and columns multiplied by one instruction
 TINY = np.finfo(np.float32).tiny
 FINE = 127 * 128 + 63   # the largest code of a query
-_LARGEST = 2.0**62   # the norm of the longest query, as of rows
+_LARGEST = 2.0**62   # the largest norm of a query, as of a row
 _LOWEST = np.iinfo(np.int64).min
 
 
@@ -43,7 +43,7 @@ def opened(m):
         carray(pointer(m[16]), (lists, 2), np.int64),
         carray(pointer(m[17]), (tiles * LANES,), np.uint32),
         carray(pointer(m[18]), (tiles * fours * 4 * LANES,), np.uint8),
-        m[19],   # the codes are read a row at a time
+        m[19],   # the codes are read row by row
         carray(pointer(m[20]), (tiles * LANES,), np.float32),
         carray(pointer(m[21]), (tiles * LANES,), np.float32),
         carray(pointer(m[22]), (means * fours * 4 * LANES,), np.uint8),
@@ -60,7 +60,7 @@ def opened(m):
 
 @compiled
 def ordered(bits):
-    # The bits of a float32 as an integer that sorts as the float does; and the other way round.
+    # Converts the bits of a float32 to an integer that sorts as the float does, and back.
     return np.int32(bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
 
 
@@ -76,7 +76,7 @@ def place_of(key):
 
 @compiled
 def lowest_kept(keys, keep, k, margin):
-    # The lowest of the keys that stays in a stage. They are moved: the best ``keep`` come to the front.
+    # Moves the best ``keep`` keys to the front and returns the lowest of them.
     lowest = np.int64(_LOWEST)
     if len(keys) > keep:
         cut(keys, keep)
@@ -92,8 +92,8 @@ def lowest_kept(keys, keep, k, margin):
 
 @compiled
 def measure(query, tables, vector, lengths):
-    # The query as it is scored, and its norm at each dim; for the cosine, both as parts of the whole norm. Whether it
-    # has a score at all.
+    # The query for scoring, and its norm at each dim; for cosine, both divided by the full norm. Returns whether the
+    # query has a valid score.
     square, low = 0.0, 0
     for level in range(tables.levels):
         for j in range(low, tables.dims[level]):
@@ -113,17 +113,17 @@ def measure(query, tables, vector, lengths):
 
 @compiled
 def peak_of(vector, columns, low, high):
-    # The most that a step of one column's codes is worth.
+    # The largest value of one step of a column's codes.
     peak = np.int32(0)
-    for j in range(low, high):   # the bits of floats sort as they do, once the sign is off
+    for j in range(low, high):   # the bits of positive floats sort as the floats do
         peak = max(peak, same_bits(vector[j] * columns[0, j]) & np.int32(0x7FFFFFFF))
     return same_bits(np.int32(peak))
 
 
 @compiled
 def look_with(vector, columns, low, high, start, coarse, fine, factor):
-    # The columns low … high of a query as codes, from ``start`` on; 0 elsewhere. A product of row and query is then
-    # scale · (product of codes, of which those of rows are too large by 128) + shift; and all that times the factor.
+    # Encodes the columns low … high of a query, from ``start`` on; 0 elsewhere. The product of row and query is then
+    # scale · (product of codes, those of rows being too large by 128) + shift, all multiplied by the factor.
     scale = peak_of(vector, columns, low, high) / np.float32(FINE)
     inverse = np.float32(1) / scale if scale >= TINY else np.float32(0)
     coarse[:] = 0

@@ -1,12 +1,12 @@
-"""Instructions that the search of partitions needs beside those of :mod:`matryo.retrieve.engines.compiled.kernels`.
+"""Vector instructions for the search of partitions, in addition to :mod:`matryo.retrieve.engines.compiled.kernels`.
 
-Memory is asked for before it is needed; scores of a tile are compared with a bar at once; and sixteen numbers of a
-row in full precision are multiplied at a time, float16 widened as it is loaded.
+They prefetch memory, compare the scores of a tile with a bar, and multiply sixteen numbers of a row in full precision
+at a time; float16 is widened as it is loaded.
 """
 
 # mypy: ignore-errors
 # ruff: noqa: ARG001
-# The types here are numba's, and so are the rules: an intrinsic must name the arguments that its code is made for.
+# The types and rules are numba's: an intrinsic must name the arguments that its code is made for.
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _call(builder, name, result, *args, **options):
 
 @intrinsic
 def pointer(_typing, address):
-    """What lies at an address."""
+    """The value at an address."""
 
     def emit(_context, builder, _signature, args):
         return builder.inttoptr(args[0], ir.IntType(8).as_pointer())
@@ -51,14 +51,14 @@ def pointer(_typing, address):
 
 @intrinsic
 def fetch(_typing, address):
-    """Ask for the cache line at an address, which need not exist; nobody waits for it.
+    """Prefetch the cache line at an address, which need not be valid.
 
-    It comes to the second cache, which takes many more at a time than the first.
+    The line goes to the L2 cache, which accepts many more requests at a time than L1.
     """
 
     def emit(context, builder, _signature, args):
         start = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
-        # To read, into the second cache, data.
+        # For reading, into the L2 cache, data.
         _call(builder, "llvm.prefetch.p0i8", ir.VoidType(), start, *(ir.Constant(ir.IntType(32), n) for n in (0, 2, 1)))
         return context.get_dummy_value()
 
@@ -67,13 +67,13 @@ def fetch(_typing, address):
 
 @intrinsic
 def graded(_typing, high, low, scale, shift, adjust, place, times, scores, at, bar):
-    """Store scores made of dots ``128 · high + low``; a bit for each above the bar.
+    """Store the scores of dots ``128 · high + low``; returns a bit per score above the bar.
 
-    A score is ``scale · dot + shift``, times or plus what ``adjust`` has for the row. NaN there is no row.
+    A score is ``scale · dot + shift``, times or plus the value of ``adjust`` for the row. NaN marks an empty place.
     """
 
     def emit(context, builder, signature, args):
-        # As floats: of many columns, the sum would be too large for 32 bits.
+        # As floats: with many columns, the integer sum would overflow 32 bits.
         upper = builder.fmul(builder.sitofp(args[0], FLOATS), ir.Constant(FLOATS, [128.0] * LANES))
         both = builder.fadd(upper, builder.sitofp(args[1], FLOATS))
         made = builder.fmul(both, spread(builder, args[2], FLOATS))
@@ -90,7 +90,7 @@ def graded(_typing, high, low, scale, shift, adjust, place, times, scores, at, b
 
 @intrinsic
 def reaching(_typing, scores, at, bar):
-    """A bit for each of ``LANES`` scores that is not below the bar; none for NaN."""
+    """A bit per score of ``LANES`` that is not below the bar; 0 for NaN."""
 
     def emit(context, builder, signature, args):
         found = load(context, builder, signature.args[0], args[0], args[1], FLOATS, align=4)
@@ -115,7 +115,7 @@ def _both(context, builder, signature, args):
 
 @intrinsic
 def add_product(_typing, row, at, vector, first, sums):
-    """Add the products of ``LANES`` numbers of a row, float32 or the bits of float16, with those of a vector."""
+    """Add the products of ``LANES`` numbers of a row (float32, or the bits of float16) and of a vector."""
 
     def emit(context, builder, signature, args):
         read, other = _both(context, builder, signature, args)
@@ -126,7 +126,7 @@ def add_product(_typing, row, at, vector, first, sums):
 
 @intrinsic
 def add_square(_typing, row, at, vector, first, sums):
-    """Add the squares of the differences of such numbers."""
+    """Add the squared differences of ``LANES`` numbers of a row and of a vector."""
 
     def emit(context, builder, signature, args):
         apart = builder.fsub(*_both(context, builder, signature, args))
@@ -137,7 +137,7 @@ def add_square(_typing, row, at, vector, first, sums):
 
 @intrinsic
 def total_product(_typing, sums, others):
-    """The sum over the lanes of both."""
+    """The sum over the lanes of two vectors."""
 
     def emit(_context, builder, _signature, args):
         number, zero = ir.FloatType(), ir.Constant(ir.FloatType(), 0.0)

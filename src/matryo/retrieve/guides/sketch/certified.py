@@ -19,7 +19,7 @@ import numpy as np
 
 from matryo.errors import InputError, MissingExtra
 from matryo.retrieve.guides.sketch.sketch import FEW, Sketch, scaled, unit
-from matryo.retrieve.vectors.blocks import Blocks, checked_norms
+from matryo.retrieve.vectors.blocks import Blocks, checked_norms, tiles
 from matryo.retrieve.vectors.metric import METRICS, Metric, check_metric
 from matryo.retrieve.vectors.queries import as_mask, as_queries, check_not_zero
 
@@ -30,7 +30,6 @@ __all__ = ["Certified", "as_doubles", "scan_exactly"]
 
 _SPARE = 16   # rows read in full beyond the k that look best, for a higher bar
 _LARGEST = 2.0**124   # the largest squared norm of a query, as of a row
-_TILE = 4 << 20   # numbers that the plain scan reads at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,15 +102,14 @@ def scan_exactly(
     exponent = unit(blocks, metric)
     vectors, exponents = scaled(given, metric, exponent)
     worth = np.empty((len(given), len(candidates)))
-    step = max(1, _TILE // blocks.nesting.dim)
-    for start in range(0, len(candidates), step):
-        part = blocks.rows(candidates[start : start + step], blocks.nesting.dim).astype(np.float64)
+    for tile in tiles(len(candidates), blocks.nesting.dim):
+        part = blocks.rows(candidates[tile], blocks.nesting.dim).astype(np.float64)
         squares = np.square(part).sum(1)
         for i, (query, vector) in enumerate(zip(given, vectors, strict=True)):
             # Not BLAS: its sums depend on the position of a row, and equal rows must tie.
             sums = squares if metric == "l2" else (part * vector).sum(1)
             apart = np.square(part - query).sum(1) if metric == "l2" else squares
-            worth[i, start : start + step] = _scores(metric, exponent, sums, apart)
+            worth[i, tile] = _scores(metric, exponent, sums, apart)
     for i in range(len(given)):
         best = np.lexsort((candidates, -worth[i]))[:k]
         rows[i, : len(best)], scores[i, : len(best)] = candidates[best], worth[i, best]

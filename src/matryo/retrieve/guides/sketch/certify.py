@@ -1,14 +1,13 @@
-"""Certified search as one compiled call: a query in codes, the scan, what the bounds leave, and the best of that.
+"""Certified search as one compiled call: encode the query, scan, sift by the bounds, and rank the remaining rows.
 
-Nothing is handed back in between, so threads share queries without waiting for each other. What stays the same from
-query to query is rows of numbers and addresses, made once: of the sketch, of its levels, and of the blocks.
+Control never returns to Python in between, so threads share queries without waiting for each other. What is constant
+over queries is prepared once as arrays of numbers and addresses: of the sketch, of its levels, and of the blocks.
 
-numba keeps what it compiled, and looks at this file alone to see whether that is stale: after a change in one that it
-imports, touch it.
+numba caches compiled code and checks only this file for changes: after a change in a module that it imports, touch it.
 """
 
 # mypy: ignore-errors
-# The types here are numba's.
+# The types are numba's.
 
 from __future__ import annotations
 
@@ -35,8 +34,8 @@ _TINY = np.finfo(np.float64).tiny
 
 @compiled
 def _turned(axes, vector, low, dim):
-    # The coordinates ``low`` … ``dim``. Rows are sliced, as an index that might be negative hinders the compiler, and
-    # taken four at a time, so that sums are loaded and stored less often.
+    # The coordinates ``low`` … ``dim``. Rows are sliced, because possibly negative indices hinder the compiler, and
+    # processed four at a time, so that sums are loaded and stored less often.
     turned, whole = np.zeros(dim - low), len(vector) // 4 * 4
     for i in range(0, whole, 4):
         one, two, three, four = vector[i], vector[i + 1], vector[i + 2], vector[i + 3]
@@ -52,11 +51,11 @@ def _turned(axes, vector, low, dim):
 
 @compiled
 def look_at(axes, steps, vector, low, dim, error, length, before, factor, high, fine):
-    """A query at one level, of which it has the coordinates ``low`` … ``dim``: codes 128 · ``high`` + ``fine``.
+    """Encode the coordinates ``low`` … ``dim`` of a query for one level: codes 128 · ``high`` + ``fine``.
 
-    A row's score is at most scale · (product of codes) + offset + reach · tail + slack. Gives scale, reach, slack, the
-    sum of the codes, and what is to be handed on as ``before``: the square of what has been turned so far, and what
-    rounding of the query may have changed so far.
+    A row's score is at most scale · (product of codes) + offset + reach · tail + slack. Returns scale, reach, slack,
+    the sum of the codes, and ``before`` for the next level: the squared norm of the coordinates so far, and the
+    largest effect of rounding the query so far.
     """
     known, rounded = before
     turned, square = _turned(axes, vector, low, dim), 0.0
@@ -77,7 +76,7 @@ def look_at(axes, steps, vector, low, dim, error, length, before, factor, high, 
         high[j], fine[j] = upper, code - (upper << np.int32(7))
         sum_ += code
     rounded += np.sqrt(rest) * length
-    # A handful of steps in float32, each right to 2⁻²⁴ of the largest number it may meet; rows are at most 1 long.
+    # A few steps in float32, each exact to 2⁻²⁴ of its largest operand; rows have norms of at most 1.
     norm = np.sqrt(square)
     rounding = 2.0**-21 * (factor * (255 * added + norm) + 1) + 2.0**-48 * square
     reach = factor * (np.sqrt(max(0.0, square - known)) + 1e-6 * norm)
@@ -101,7 +100,7 @@ def _exact(blocks, half, metric, exponent, given, vector, rows):
         else:
             add_exactly_at(carray(place, shape, np.float32), vector[low:high], rows, sums, squares)
     for i in range(len(rows)):
-        if metric == L2:   # made of norms, the distances of near rows would drown
+        if metric == L2:   # computed from norms, small distances would be lost
             sums[i] = -squares[i] * 2.0 ** (-2 * exponent)
         elif metric == IP:
             sums[i] *= 2.0**-exponent
@@ -112,8 +111,8 @@ def _exact(blocks, half, metric, exponent, given, vector, rows):
 
 @compiled
 def _write(rows, scores, k, found, best):
-    # The best k, best first; of equal scores the smaller row. Rows come in order.
-    if len(rows) > 4 * k:   # sorting is what takes long: only those that may be among the best
+    # The best k, best first; of equal scores the smaller row first. Rows are given in order.
+    if len(rows) > 4 * k:   # sorting dominates, so only rows that may be among the best are sorted
         places = np.flatnonzero(scores >= np.partition(scores, len(scores) - k)[len(scores) - k])
         rows, scores = rows[places], scores[places]
     order = np.argsort(-scores, kind="mergesort")
@@ -123,10 +122,10 @@ def _write(rows, scores, k, found, best):
 
 @compiled
 def certify(about, levels, bounds, blocks, offsets, allowed, given, vectors, k, spare, few, scratch, found, best, left):
-    """The best ``k`` rows of each query, and their scores in the unit of the sketch, into ``found`` and ``best``.
+    """Write the best ``k`` rows of each query to ``found``, and their scores in the unit of the sketch to ``best``.
 
-    ``left`` gets how many rows each level left. Of a query [d] ``vectors`` has what is sketched, ``given`` what was
-    asked. ``spare`` rows beside the k that look best are read for a higher bar; where ``few`` are left, all are read.
+    ``left`` gets the number of rows left after each level. ``vectors`` has the scaled queries, ``given`` the original
+    ones. ``spare`` rows beyond the k that look best are read for a higher bar; once ``few`` are left, all are read.
     """
     metric, exponent, half, count, width = about[0], about[1], about[2], about[3], about[4]
     axes = carray(pointer(about[5]), (vectors.shape[1], width), np.float64)
@@ -150,7 +149,7 @@ def certify(about, levels, bounds, blocks, offsets, allowed, given, vectors, k, 
                 scores = _exact(blocks, half, metric, exponent, given[one], vector, near)
                 if len(near) >= k:
                     bar = np.partition(scores, len(near) - k)[len(near) - k]
-                if metric == L2:   # bounds are of 2·q·x − ‖x‖²
+                if metric == L2:   # bounds refer to 2·q·x − ‖x‖²
                     bar += vector @ vector
                 moved = np.float32(bar - slack + scale * 128 * sum_)
                 moved -= np.float32(2.0**-22) * abs(moved)

@@ -24,10 +24,11 @@ import numpy as np
 from matryo.errors import InputError
 from matryo.retrieve.guides.guide import Guide
 from matryo.retrieve.vectors.array_folder import open_arrays, write_arrays
+from matryo.retrieve.vectors.blocks import tiles
 from matryo.retrieve.vectors.metric import Metric, check_metric
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from matryo.nesting import Nesting
@@ -49,7 +50,6 @@ LANES = 16   # rows per tile
 FEW = 64   # at most this many remaining rows are read in full at once, without another level
 _LARGEST = 512   # the most columns that a level may add: 255 · 16,319 · 512 still fits 32 bits
 _STEP = 64   # a level after the first adds a multiple of this many columns
-_TILE = 4 << 20   # numbers rotated at a time
 _SAMPLE = 16_384   # rows from which the axes are computed
 _QUERIES = 48   # rows that serve as queries when the dims are chosen
 _FIRST = (16, 32, 64, 128, 192, 256)   # candidates for the first dim
@@ -117,12 +117,6 @@ class Sketch(Guide):
         """The coordinates known at each level."""
         return tuple(level.dim for level in self.levels)
 
-    @property
-    def nbytes(self) -> int:
-        """The size of the arrays that have a row per vector."""
-        size = sum(level.codes.nbytes + level.tails.nbytes for level in self.levels)
-        return size + (0 if self.offsets is None else self.offsets.nbytes)
-
     def write(self, folder: str | Path) -> None:
         """Write a new ``folder``, which appears complete or not at all."""
         levels = [{"dim": level.dim, "error": level.error, "length": level.length} for level in self.levels]
@@ -188,15 +182,10 @@ def _rows(blocks: Blocks, rows: Any, metric: Metric, exponent: int) -> Doubles:
     return vectors
 
 
-def _tiles(count: int, dim: int) -> Iterator[slice]:
-    step = max(1, _TILE // dim)
-    return (slice(start, min(start + step, count)) for start in range(0, count, step))
-
-
 def _fill(blocks: Blocks, metric: Metric, axes: Doubles, dims: tuple[int, ...], exponent: int) -> Sketch:
     count, dim = blocks.count, blocks.nesting.dim
     peaks, squares = np.zeros(dims[-1]), np.zeros(count)
-    for part in _tiles(count, dim):
+    for part in tiles(count, dim):
         rows = _rows(blocks, part, metric, exponent)
         squares[part] = np.square(rows).sum(1)
         peaks = np.maximum(peaks, np.abs(rows @ axes).max(0, initial=0))
@@ -206,7 +195,7 @@ def _fill(blocks: Blocks, metric: Metric, axes: Doubles, dims: tuple[int, ...], 
     codes = [np.zeros((padded if i == 0 else count, width), np.int8) for i, width in enumerate(widths)]
     tails = np.zeros((len(dims), padded), np.float32)
     errors, lengths = np.zeros(len(dims)), np.zeros(len(dims))
-    for part in _tiles(count, dim):
+    for part in tiles(count, dim):
         turned = _rows(blocks, part, metric, exponent) @ axes
         rounded = np.rint(turned / steps)
         missed = np.cumsum(np.square(turned - rounded * steps), axis=1)
@@ -258,8 +247,5 @@ def _check_dims(dims: Sequence[int]) -> None:
     widths = np.diff((0, *dims))
     good = len(widths) > 0 and 0 < widths[0] <= _LARGEST and widths[0] % 4 == 0
     if not good or any(not 0 < width <= _LARGEST or width % _STEP for width in widths[1:]):
-        raise InputError(
-            "the first dim of a sketch must be a multiple of 4, each later one must add a multiple of 64, up to 512",
-            got=tuple(dims),
-            cure="(64, 128, 256) suits most vectors",
-        )
+        rule = "the first dim of a sketch must be a multiple of 4, each later one must add a multiple of 64, up to 512"
+        raise InputError(rule, got=tuple(dims), cure="(64, 128, 256) suits most vectors")
