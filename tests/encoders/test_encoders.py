@@ -241,7 +241,7 @@ def test_another_dim_is_a_projection():
         ({"name": "resnet18", "stem": "tiny"}, r"unknown stem \(got 'tiny'\): choose one of imagenet, small"),
         ({"name": "resnet18", "norm": "layer"}, r"unknown norm \(got 'layer'\): choose one of batch, group"),
         ({"name": "convnet", "norm": "layer"}, "unknown norm"),
-        ({"name": "resnet50", "pretrained": True}, r"pretrained needs a timm \(got 'resnet50'\): use timm:resnet50"),
+        ({"name": "resnet50", "pretrained": True}, r"needs a timm model \(got 'resnet50'\): use timm:resnet50"),
         ({"name": "convnet", "pretrained": True}, "needs a timm model"),
     ],
 )

@@ -42,7 +42,7 @@ def test_the_card_is_read_by_hubs(to, make, task, tmp_path):
     assert (facts["library_name"], facts["pipeline_tag"]) == (to, task)
     assert "- matryoshka" in text
     assert "my-model" in text
-    assert re.search(r"cut to their first 8,? .* dimensions", text)
+    assert re.search(r"truncated to their first 8,? .* dimensions", text)
     assert str(tmp_path) not in text
     code = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
     compile(code, "card", "exec")
@@ -155,7 +155,7 @@ def test_the_card_shows_pairs_in_both_directions(ks, k, tmp_path):
 
 def test_a_model_of_one_dim_promises_no_other(tmp_path):
     _, text = front_matter(export(image_model(dims=(64,)), "timm", tmp_path / "out"))
-    assert "trained for no other number" in text
+    assert "trained for 64 dimensions only" in text
 
 
 def test_nothing_is_replaced_unasked(tmp_path):
@@ -163,7 +163,7 @@ def test_nothing_is_replaced_unasked(tmp_path):
     export(model, "timm", out)
     before = (out / "model.safetensors").read_bytes()
     other = image_model(dims=(8, 16))
-    with pytest.raises(InputError, match=r"what is there is not replaced .*choose another --out, or pass --overwrite"):
+    with pytest.raises(InputError, match=r"the export already exists .*choose another --out, or pass --force"):
         export(other, "timm", out)
     assert (out / "model.safetensors").read_bytes() == before
     (out / "stray").write_text("gone")
@@ -181,7 +181,7 @@ def test_what_no_export_wrote_is_never_replaced(what, overwrite, tmp_path):
     inside = out if what == "a file" else out / ("README.md" if "card" in what else "photo.png")
     inside.parent.mkdir(exist_ok=True)
     inside.write_text("---\ntags:\n- theirs\n---\n")
-    rule = rf"what is there is not replaced, as it is not an export alone \(got {out}\): choose another --out$"
+    rule = rf"the folder exists and holds more than an export \(got {out}\): choose another --out$"
     with pytest.raises(InputError, match=rule):
         export(image_model(), "timm", out, overwrite=overwrite)
     assert inside.read_text() == "---\ntags:\n- theirs\n---\n"
@@ -191,7 +191,7 @@ def test_what_no_export_wrote_is_never_replaced(what, overwrite, tmp_path):
 def test_a_clone_of_a_hub_keeps_its_history(tmp_path):
     out = export(image_model(), "timm", tmp_path / "out")
     (out / ".git").mkdir()
-    with pytest.raises(InputError, match="as it is not an export alone"):
+    with pytest.raises(InputError, match="holds more than an export"):
         export(image_model(), "timm", out, overwrite=True)
     assert (out / ".git").is_dir()
 
@@ -208,7 +208,7 @@ def test_a_run_is_not_replaced_by_its_export(tmp_path):
     assert export(run, "timm", inside, overwrite=True) == inside, "in a run an export may lie"
     for out in (run, run / "export" / "..", run.parent):
         (out / "README.md").write_bytes((inside / "README.md").read_bytes())
-        with pytest.raises(InputError, match="what is there is not replaced, as it is not an export alone"):
+        with pytest.raises(InputError, match="the folder exists and holds more than an export"):
             export(run, "timm", out, overwrite=True)
     assert {path: path.read_bytes() for path in before} == before
 

@@ -93,7 +93,7 @@ def test_a_model_of_timm_for_images_of_another_size_goes_home(tmp_path):
     ids=str,
 )
 def test_what_timm_does_not_have_is_refused(options, tmp_path):
-    with pytest.raises(InputError, match=r"timm has no place for this model .*: export it to onnx"):
+    with pytest.raises(InputError, match=r"timm cannot represent this model .*: export it to onnx"):
         export(image_model(**options), "timm", tmp_path / "out")
 
 

@@ -25,4 +25,3 @@ def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
     plain = {name: value.detach().cpu().clone(memory_format=layout) for name, value in weights.items()}
     with replacing(path) as file:
         file.write(save(plain, metadata={"format": "pt"}))
-

@@ -1,4 +1,4 @@
-"""Export: a trained model as a folder that other libraries load."""
+"""Export a trained model to a folder that another library loads."""
 
 from matryo.export.folder import export
 from matryo.export.formats import FORMATS, format_names

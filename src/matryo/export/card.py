@@ -1,17 +1,18 @@
-"""The card of an exported model: what it is, how it is loaded, and how good it is at every dim."""
+"""The model card (README.md) of an exported model: front matter, usage, and its stored results per dim."""
 
 from __future__ import annotations
 
 import importlib.util
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from matryo import __version__
 from matryo.export.formats import FORMATS
 from matryo.files import replacing
+from matryo.results import is_share
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from matryo.inference.model import TrainedModel
@@ -19,15 +20,13 @@ if TYPE_CHECKING:
 
 __all__ = ["is_card", "write_card"]
 
-# Figures that are shares of 1, which a card shows in percent.
-_SHARE = re.compile(r"(^|[ _])(top\d+|(map|p|knn|recall|hit)@\d+|accuracy|fine|rejected|first_right|auc|oracle)$")
 _HUB = re.compile(r"(timm|open_clip):hf-hub:(?P<id>[\w.-]+/[\w.-]+)")
-_PAIR_METRICS = {"hit": "hit", "recall": "recall", "ndcg": "nDCG", "mrr": "MRR"}
+_DEPTH = re.compile(r"@(\d+)")
 
 
 def write_card(path: Path, model: TrainedModel, to: str, rows: Sequence[Row], name: str) -> None:
-    """Write README.md with the front matter that hubs read."""
-    about, dims, chosen = model.description, model.nesting.dims, FORMATS[to]
+    """Write the card to ``path``, with the YAML front matter that model hubs read."""
+    about, chosen = model.description, FORMATS[to]
     lines = [
         "---",
         f"library_name: {to}",
@@ -41,9 +40,10 @@ def write_card(path: Path, model: TrainedModel, to: str, rows: Sequence[Row], na
         "",
         f"# {name}",
         "",
-        f"{about['name']}, encoder {_public(about['encoder'])}, seed {about['seed']}, matryo {__version__}.",
+        f"Trained with matryo {__version__}: recipe {about['name']}, encoder {_without_folders(about['encoder'])}, "
+        f"seed {about['seed']}.",
         "",
-        _promise(dims),
+        _truncation(model.nesting.dims),
         "",
         "```python",
         chosen.usage(model, name),
@@ -56,7 +56,7 @@ def write_card(path: Path, model: TrainedModel, to: str, rows: Sequence[Row], na
 
 
 def is_card(path: Path) -> bool:
-    """Whether :func:`write_card` wrote it, of whatever model."""
+    """Whether the file was written by :func:`write_card`, for any model."""
     try:
         front = path.read_text(encoding="utf-8").split("---")[1]
     except (OSError, UnicodeDecodeError, IndexError):
@@ -65,97 +65,60 @@ def is_card(path: Path) -> bool:
 
 
 def _base_models(model: TrainedModel) -> list[str]:
-    """The models of the hub whose weights this one began with, as its front matter names them.
+    """The front-matter lines with the hub models from whose weights the training started.
 
-    Only those that no folder can be called like: owner/name may have been a folder where the model was trained.
+    Plain OWNER/NAME is not listed: it may have been a local folder.
     """
-    recipe, found = model.recipe, []
+    recipe, ids = model.recipe, []
     for name in (recipe.encoder.name, recipe.text.encoder):
         library, _, inside = name.partition(":")
         if hub := _HUB.fullmatch(name):
-            found.append(hub["id"])
+            ids.append(hub["id"])
         elif library == "timm" and recipe.encoder.pretrained and importlib.util.find_spec("timm"):
             from timm.models import get_pretrained_cfg
 
-            known = get_pretrained_cfg(inside) if ":" not in inside else None
-            found += [known.hf_hub_id] if known and known.hf_hub_id else []
-    return ["base_model:", *(f"- {one}" for one in found)] if found else []
+            config = get_pretrained_cfg(inside) if ":" not in inside else None
+            ids += [config.hf_hub_id] if config and config.hf_hub_id else []
+    return ["base_model:", *(f"- {hub_id}" for hub_id in ids)] if ids else []
 
 
-def _promise(dims: Sequence[int]) -> str:
+def _truncation(dims: Sequence[int]) -> str:
     if len(dims) == 1:
-        return f"Its vectors have {dims[0]} dimensions, all of which count: they were trained for no other number."
+        return f"The model was trained for {dims[0]} dimensions only: do not truncate its vectors."
     smaller = f"{', '.join(map(str, dims[:-1]))} or {dims[-1]}"
-    return f"Its vectors may be cut to their first {smaller} dimensions; normalise them after that."
+    return f"Vectors may be truncated to their first {smaller} dimensions. Normalise them after truncation."
 
 
 def _tables(row: Row) -> Iterator[str]:
-    """What a row says of each dim, with where it was measured."""
-    columns = _columns(row.figures)
+    """The metrics of a row per dim, with the command and the hardware of the measurement."""
+    columns = _columns(row)
     if not columns:
         return
     yield from ("", f"## {row.kind}: {row.subject}", "")
-    yield "| dim | " + " | ".join(columns) + " |"
+    yield "| dim | " + " | ".join(f"{title}, %" if is_share(title) else title for title in columns) + " |"
     yield "|---:" * (len(columns) + 1) + "|"
     for dim in sorted({dim for values in columns.values() for dim in values}):
-        shown = (_shown(values.get(dim), name.endswith("%")) for name, values in columns.items())
-        yield f"| {dim} | " + " | ".join(shown) + " |"
+        cells = (_cell(values.get(dim), is_share(title)) for title, values in columns.items())
+        yield f"| {dim} | " + " | ".join(cells) + " |"
     yield ""
-    yield f"`{_public(row.command)}`, {row.hardware}, matryo {row.versions.get('matryo', '?')} {row.commit}"
+    version = f"matryo {row.versions.get('matryo', '?')} {row.commit}"
+    yield f"Measured with `{_without_folders(row.command)}` on {row.hardware}, {version}."
 
 
-def _columns(figures: Mapping[str, Any]) -> dict[str, Mapping[int, Any]]:
-    """The figures of every dim by their names, from any of the four shapes that rows have."""
-    dims = figures.get("dims")
-    if isinstance(dims, dict):   # of evaluate: dim, metric
-        names = dict.fromkeys(name for one in dims.values() for name, value in one.items() if _is_numbers([value]))
-        ks = {int(name.partition("@")[2]) for name in names if "@" in name}
-        kept = [name for name in names if _SHARE.search(name) and name.partition("@")[2] in ("", str(_depth(ks)))]
-        return {f"{name}, %": {int(dim): one.get(name) for dim, one in dims.items()} for name in kept}   # no megaflops
-    if {"dims", "sides", "ks"} <= figures.keys():   # whose other lists may be as long as the dims by chance
-        return _of_pairs(figures)
-    columns: dict[str, Mapping[int, Any]] = {}
-    if isinstance(dims, list | tuple):   # metric, then a list by dim
-        for key, values in figures.items():
-            if key != "dims" and _is_numbers(values) and len(values) == len(dims):
-                columns[_titled(key)] = dict(zip(dims, values, strict=True))
-    for key, splits in figures.items():   # a training's own: metric, split, dim
-        for split, values in splits.items() if isinstance(splits, dict) else ():
-            if isinstance(values, dict) and _is_numbers(list(values.values())):
-                columns[_titled(key, f" on {split}")] = {int(dim): value for dim, value in values.items()}
-    return columns
+def _columns(row: Row) -> dict[str, dict[int, float]]:
+    """The metrics per dim that a card shows: of metrics at several depths k, that at 10 or the largest."""
+    columns = row.by_dim()
+    if row.kind == "evaluate":   # its other columns are costs, which do not describe the model
+        columns = {title: values for title, values in columns.items() if is_share(title)}
+    depths = {int(match[1]) for title in columns if (match := _DEPTH.search(title))}
+    shown = str(10 if 10 in depths else max(depths, default=0))
+    return {title: values for title, values in columns.items() if _DEPTH.findall(title) in ([], [shown])}
 
 
-def _of_pairs(figures: Mapping[str, Any]) -> dict[str, Mapping[int, Any]]:
-    """Metric, direction, dim, k: there and back, at one k."""
-    dims, ks, (one, other) = figures["dims"], list(figures["ks"]), figures["sides"]
-    k = _depth(ks)
-    return {
-        f"{name}@{k} {direction}, %": {dim: at[ks.index(k)] for dim, at in zip(dims, figures[key][place], strict=True)}
-        for place, direction in enumerate((f"{one} → {other}", f"{other} → {one}"))
-        for key, name in _PAIR_METRICS.items()
-        if key in figures
-    }
+def _without_folders(text: str) -> str:
+    """Shorten absolute paths, which are private: bert:/home/me/minilm becomes bert:minilm."""
+    return re.sub(r"(?<=:)/\S*/(?=[^/\s])", "", text)
 
 
-def _titled(key: str, where: str = "") -> str:
-    return f"{key}{where}, %" if _SHARE.search(key) else f"{key}{where}"
-
-
-def _depth(ks: Collection[int]) -> int:
-    """The k that a card shows of several: 10, as papers do, or the largest."""
-    return 10 if 10 in ks else max(ks, default=0)
-
-
-def _public(words: str) -> str:
-    """Without the folders of this machine: bert:/home/me/minilm is bert:minilm."""
-    return re.sub(r"(?<=:)/\S*/(?=[^/\s])", "", words)
-
-
-def _is_numbers(values: Any) -> bool:
-    kinds = (list, tuple)
-    return isinstance(values, kinds) and bool(values) and all(type(value) in (int, float) for value in values)
-
-
-def _shown(value: float | None, share: bool) -> str:
+def _cell(value: float | None, share: bool) -> str:
     return "" if value is None else f"{100 * value:.1f}" if share else f"{value:.4g}"

@@ -1,4 +1,4 @@
-"""A trained model into a folder of another library's format: whole or absent, with a card that says what it is."""
+"""Write a trained model to a folder in another library's format, atomically, with a model card."""
 
 from __future__ import annotations
 
@@ -38,69 +38,69 @@ def export(
     """Write ``model`` to the folder ``out`` as the library ``to`` reads it.
 
     Args:
-        model: a run folder, or what :func:`matryo.load` gave.
+        model: a run folder, or a model of :func:`matryo.load`.
         to: ``sentence-transformers``, ``transformers``, ``timm``, ``open_clip`` or ``onnx``.
-        out: the folder; it appears when it is complete.
-        rows: stored results of the model, for the tables of its card. A run folder has one of its own.
-        name: what the card calls it, by default the name of the folder ``out``.
-        width: which width of a slimmable network, if ``model`` is its run folder.
-        overwrite: replace the export that is there; what no export wrote is never replaced.
+        out: the folder. It appears when it is complete.
+        rows: stored results of the model, for the tables of the card. The row of a run folder is always included.
+        name: the name of the model in the card; by default that of the folder ``out``.
+        width: the width of a slimmable network, if ``model`` is a run folder.
+        overwrite: replace an earlier export. Folders that are not exports are never replaced.
 
     >>> export("runs/text", "sentence-transformers", "hub/text")   # doctest: +SKIP
     """
-    known, out, run = list(rows), Path(out), None
+    rows, out, run = list(rows), Path(out), None
     if not isinstance(model, TrainedModel):
         run = Path(model)
         model = load(run, device="cpu", width=width)
-        known.insert(0, RunFolder(run).row)
-    chosen = find_format(to, model)
-    place = out.resolve()
-    _check_free(place, run, overwrite)
+        rows.insert(0, RunFolder(run).row)
+    format_ = find_format(to, model)
+    target = out.resolve()
+    _check_free(target, run, overwrite)
     with storage(out):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(place)
-        begun = place.with_name(f".{place.name}.{secrets.token_hex(4)}.tmp")
-        begun.mkdir()
-        held = lock(begun)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _remove_strays(target)
+        work = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+        work.mkdir()
+        handle = lock(work)
         try:
-            chosen.write(model, begun)
-            write_card(begun / CARD, model, to, known, name or place.name)
-            _sync(begun)
-            _check_free(place, run, overwrite)   # writing took a while
-            swap_in(begun, place)
+            format_.write(model, work)
+            write_card(work / CARD, model, to, rows, name or target.name)
+            _sync(work)
+            _check_free(target, run, overwrite)   # again, because writing takes a while
+            swap_in(work, target)
         except BaseException:
-            shutil.rmtree(begun, ignore_errors=True)
+            shutil.rmtree(work, ignore_errors=True)
             raise
         finally:
-            os.close(held)
+            os.close(handle)
     return out
 
 
-def _check_free(place: Path, run: Path | None, overwrite: bool) -> None:
-    """Nothing is there, or an export that may be replaced, with neither the run nor a history of its own in it."""
-    if not place.exists() or (place.is_dir() and not any(place.iterdir())):
+def _check_free(target: Path, run: Path | None, overwrite: bool) -> None:
+    """Raise unless ``target`` is free or an export that may be replaced. An export never contains the run or .git."""
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
-    holds_run = run is not None and run.resolve().is_relative_to(place)
-    if holds_run or not is_card(place / CARD) or (place / ".git").exists():
-        rule = "what is there is not replaced, as it is not an export alone"
-        raise InputError(rule, got=place, cure="choose another --out")
+    holds_run = run is not None and run.resolve().is_relative_to(target)
+    if holds_run or not is_card(target / CARD) or (target / ".git").exists():
+        rule = "the folder exists and holds more than an export"
+        raise InputError(rule, got=target, cure="choose another --out")
     if not overwrite:
-        raise InputError("what is there is not replaced", got=place, cure="choose another --out, or pass --overwrite")
+        raise InputError("the export already exists", got=target, cure="choose another --out, or pass --force")
 
 
-def _sweep(place: Path) -> None:
-    """Remove what exports to the same place were writing when they were killed; one that lives holds a lock."""
-    for stray in place.parent.glob(f".{glob.escape(place.name)}.{'[0-9a-f]' * 8}.tmp"):
+def _remove_strays(target: Path) -> None:
+    """Remove the unfinished folders of killed exports to ``target``; running exports hold a lock on theirs."""
+    for stray in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 8}.tmp"):
         try:
-            held = lock(stray)
+            handle = lock(stray)
         except OSError:
             continue
         shutil.rmtree(stray, ignore_errors=True)
-        os.close(held)
+        os.close(handle)
 
 
 def _sync(folder: Path) -> None:
-    """Bring to the disk what other libraries wrote: a power cut must not leave a folder with empty files."""
+    """Flush files written by other libraries to disk, so that a power cut cannot leave empty files."""
     for path in folder.rglob("*"):
         handle = os.open(path, os.O_RDONLY)
         try:

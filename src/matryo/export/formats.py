@@ -1,4 +1,4 @@
-"""The formats: which models each can hold, how it is written, and what is said of it."""
+"""The registry of export formats: one module per library."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ __all__ = ["FORMATS", "Format", "find_format", "format_names"]
 
 
 class Format(Protocol):
-    """One library's folder, as a module of this room."""
+    """The functions of a format module ``to_*.py``."""
 
     def fits(self, model: TrainedModel) -> bool:
-        """Whether it can hold the model."""
+        """Whether the format can represent the model."""
 
     def write(self, model: TrainedModel, folder: Path) -> None:
-        """Write the model into a folder, but for its card."""
+        """Write all files but the card to ``folder``."""
 
     def task(self, model: TrainedModel) -> str:
-        """What hubs call the model there."""
+        """The ``pipeline_tag`` of the model on a hub."""
 
     def usage(self, model: TrainedModel, name: str) -> str:
-        """Python that loads the folder of that name and truncates a vector."""
+        """Example code that loads the folder ``name`` and computes truncated vectors."""
 
 
 FORMATS: dict[str, Format] = {
@@ -42,21 +42,21 @@ FORMATS: dict[str, Format] = {
 
 
 def format_names() -> tuple[str, ...]:
-    """What a model can be exported to."""
+    """The names of all formats."""
     return tuple(FORMATS)
 
 
 def find_format(name: str, model: TrainedModel) -> Format:
-    """The format called ``name``, which must be able to hold ``model``."""
+    """Return the format ``name``; raise if it is unknown or cannot represent ``model``."""
     if name not in FORMATS:
         near = get_close_matches(name.replace("_", "-"), FORMATS, n=1)
         cure = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(FORMATS)}"
         raise InputError("unknown format", got=repr(name), cure=cure)
     if not FORMATS[name].fits(model):
-        others = [other for other, one in FORMATS.items() if one.fits(model)]
+        fitting = [other for other, module in FORMATS.items() if module.fits(model)]
         raise InputError(
-            f"{name} has no place for this model",
-            got=model.description["name"] + ", an encoder " + model.description["encoder"],
-            cure=f"export it to {' or '.join(others)}",
+            f"{name} cannot represent this model",
+            got=f"{model.description['name']} with encoder {model.description['encoder']}",
+            cure=f"export it to {' or '.join(fitting)}",
         )
     return FORMATS[name]

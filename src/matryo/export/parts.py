@@ -1,4 +1,4 @@
-"""What several formats need to know of a model: its encoder, the map behind it, its nesting and its tokenizer."""
+"""Parts of a trained model that several formats write: encoder, projection, nesting and tokenizer."""
 
 from __future__ import annotations
 
@@ -19,29 +19,22 @@ if TYPE_CHECKING:
     from matryo.inference.model import TrainedModel
 
 __all__ = [
-    "Parts",
-    "add_to_json",
-    "facts_in",
-    "is_masked",
-    "matryoshka",
-    "of_images",
-    "parts_of",
-    "some_dim",
+    "Parts", "add_to_json", "is_masked", "matryoshka", "of_images", "parts_of", "read_settings", "some_dim",
     "write_tokenizer",
-]
+]  # fmt: skip
 
 
 class Parts(NamedTuple):
-    """An encoder and the linear map behind it."""
+    """An encoder and the linear map after it."""
 
     encoder: nn.Module
     weight: Tensor | None = None
-    """[dims that leave, dims of the encoder]; None where they are the same."""
+    """[largest dim, dim of the encoder]; None if there is no map."""
     bias: Tensor | None = None
 
 
 def parts_of(model: TrainedModel) -> Parts:
-    """The encoder of ``model`` and the map to what it was trained for: columns that no dim reads do not leave."""
+    """Split ``model`` into its encoder and the linear map to the largest trained dim; columns beyond it are dropped."""
     encoder, dim = model.network.encoder, model.nesting.dim
     if isinstance(encoder, Projected):
         bias = encoder.projection.bias
@@ -51,27 +44,27 @@ def parts_of(model: TrainedModel) -> Parts:
 
 
 def is_masked(model: TrainedModel) -> bool:
-    """Whether it predicts masked words, behind a transform of its own."""
+    """Whether the model was trained on masked prediction, which adds a transform after the encoder."""
     return isinstance(model.network, MaskedModel)
 
 
 def matryoshka(model: TrainedModel) -> dict[str, Any]:
-    """The nesting as vLLM and others read it from a config.json; a model of one dim has none."""
+    """The nesting as vLLM and others read it from config.json; empty for a model of one dim."""
     if len(model.nesting) == 1:
         return {}
     return {"is_matryoshka": True, "matryoshka_dimensions": list(model.nesting.dims)}
 
 
 def some_dim(model: TrainedModel) -> int:
-    """A dim for an example: neither the smallest nor the largest, where there is another."""
+    """A dim for usage examples, from the middle of the nesting."""
     return model.nesting.dims[len(model.nesting) // 2]
 
 
 def of_images(model: TrainedModel, call: str) -> str:
-    """Python of the vectors of ``images``, which ``call`` embeds; with ``data.test_flip`` of their mirror images too.
+    """The code that embeds ``images`` with ``call``; with ``data.test_flip``, averaged with the mirrored images.
 
-    >>> from types import SimpleNamespace as Some
-    >>> of_images(Some(recipe=Some(data=Some(test_flip=True))), "model(images)")
+    >>> from types import SimpleNamespace as Stub
+    >>> of_images(Stub(recipe=Stub(data=Stub(test_flip=True))), "model(images)")
     '((model(images) + model(images.flip(-1))) / 2)'
     """
     if not model.recipe.data.test_flip:
@@ -79,29 +72,29 @@ def of_images(model: TrainedModel, call: str) -> str:
     return f"(({call} + {call.replace('images', 'images.flip(-1)')}) / 2)"
 
 
-def add_to_json(path: Path, facts: dict[str, Any]) -> None:
-    """Add ``facts`` to the settings in a file, or begin one."""
-    write_json(path, {**facts_in(path), **facts})
+def add_to_json(path: Path, settings: dict[str, Any]) -> None:
+    """Add ``settings`` to a JSON file, or create it."""
+    write_json(path, {**read_settings(path), **settings})
 
 
-def facts_in(path: Path) -> dict[str, Any]:
-    """The settings in a file; none where there is no file."""
-    facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return facts
+def read_settings(path: Path) -> dict[str, Any]:
+    """The contents of a JSON file; empty if it does not exist."""
+    settings: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return settings
 
 
 def write_tokenizer(model: TrainedModel, folder: Path) -> None:
-    """tokenizer.json, and beside it what transformers wants to know."""
+    """Write tokenizer.json, and tokenizer_config.json for transformers."""
     if model.tokenizer is None:
         return
     model.tokenizer.save(folder)
-    inside = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-    spelt = {token["id"]: token["content"] for token in inside["added_tokens"]}
-    tokens = {"unk_token": inside["model"].get("unk_token")}
+    stored = read_settings(folder / "tokenizer.json")
+    contents = {token["id"]: token["content"] for token in stored["added_tokens"]}
+    tokens = {"unk_token": stored["model"].get("unk_token")}
     for role in ("pad", "cls", "sep", "mask"):
         try:
-            tokens[f"{role}_token"] = spelt.get(getattr(model.tokenizer, role))
-        except DataError:   # it has none
+            tokens[f"{role}_token"] = contents.get(getattr(model.tokenizer, role))
+        except DataError:   # the tokenizer has no such token
             continue
-    about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": model.recipe.text.length}
-    write_json(folder / "tokenizer_config.json", about | {role: token for role, token in tokens.items() if token})
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": model.recipe.text.length}
+    write_json(folder / "tokenizer_config.json", settings | {role: token for role, token in tokens.items() if token})

@@ -1,4 +1,4 @@
-"""To ONNX: one graph from inputs of any number and length to the whole z, for every dim."""
+"""Export to ONNX: one graph with dynamic batch and length that outputs full vectors, to be truncated at any dim."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["fits", "task", "usage", "write"]
 
 
 class Images(nn.Module):
-    """The graph of images."""
+    """The module traced for images."""
 
     def __init__(self, network: NestedModel, *, flip: bool) -> None:
         super().__init__()
@@ -39,38 +39,38 @@ class Images(nn.Module):
 
 
 class Texts(nn.Module):
-    """The graph of texts."""
+    """The module traced for texts."""
 
     def __init__(self, network: NestedModel) -> None:
         super().__init__()
         self.network = network
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """[batch, length] twice, int64 → [batch, d]."""
+        """Token ids and mask, both int64 [batch, length] → [batch, d]."""
         return self.network.embed(Tokens(input_ids, attention_mask.bool()))
 
 
 def fits(model: TrainedModel) -> bool:   # noqa: ARG001
-    """Every model."""
+    """Always true: every model can be traced."""
     return True
 
 
 def write(model: TrainedModel, folder: Path) -> None:
-    """Write model.onnx (a dual encoder: images.onnx and texts.onnx), the tokenizer, and a config.json of the inputs."""
+    """Write model.onnx (images.onnx and texts.onnx for a dual encoder), the tokenizer, and config.json."""
     data = model.recipe.data
     size = data.encoded_size
     network = copy.deepcopy(model.network).to("cpu", torch.float32).eval()
     images, texts = model.reads_images, model.tokenizer is not None
-    about: dict[str, Any] = {"output": "vectors", **matryoshka(model)}
+    config: dict[str, Any] = {"output": "vectors", **matryoshka(model)}
     example: tuple[Tensor, ...]
     if images:
         example = (torch.zeros(2, 3, size, size),)
         graph = Images(network, flip=data.test_flip)
         _write_graph(graph, example, folder / _file(model, "images"), model)
-        about["image"] = {
+        config["image"] = {
             "size": size,
             "crop": data.test_crop,
-            "interpolation": "bilinear",   # as images are read here
+            "interpolation": "bilinear",   # how matryo resizes images
             "mean": list(data.mean),
             "std": list(data.std),
         }
@@ -78,17 +78,17 @@ def write(model: TrainedModel, folder: Path) -> None:
         example = (torch.ones(2, 4, dtype=torch.int64), torch.ones(2, 4, dtype=torch.int64))
         _write_graph(Texts(network), example, folder / _file(model, "texts"), model)
         write_tokenizer(model, folder)
-        about["text"] = {"length": model.recipe.text.length}
-    write_json(folder / "config.json", about)
+        config["text"] = {"length": model.recipe.text.length}
+    write_json(folder / "config.json", config)
 
 
 def task(model: TrainedModel) -> str:
-    """What the hub calls it."""
+    """The ``pipeline_tag`` of the model on a hub."""
     return "image-feature-extraction" if model.tokenizer is None else "feature-extraction"
 
 
 def usage(model: TrainedModel, name: str) -> str:
-    """Python that loads, reads and truncates."""
+    """Example code that loads the folder ``name`` and computes truncated vectors."""
     texts, images = model.tokenizer is not None, model.reads_images
     lines = ["import numpy as np", "import onnxruntime", *(["from tokenizers import Tokenizer"] if texts else []), ""]
     lines += [
@@ -114,7 +114,7 @@ def usage(model: TrainedModel, name: str) -> str:
         size = data.encoded_size
         lines += [
             "",
-            "# Red, green and blue of 0…1, less their mean, by their deviation; here of two black images.",
+            "# RGB values in 0…1, normalised by mean and std; here two black images.",
             f"pixels = np.zeros((2, 3, {size}, {size}), np.float32)",
             f"pixels -= np.reshape({list(data.mean)}, (3, 1, 1))",
             f"pixels /= np.reshape({list(data.std)}, (3, 1, 1))",
@@ -124,12 +124,12 @@ def usage(model: TrainedModel, name: str) -> str:
 
 
 def _file(model: TrainedModel, side: str) -> str:
-    """The graph of images or of texts: a model of both has two."""
+    """The file of a graph; a dual encoder has one per side."""
     return f"{side}.onnx" if model.tokenizer is not None and model.reads_images else "model.onnx"
 
 
 def _write_graph(graph: nn.Module, example: tuple[Tensor, ...], path: Path, model: TrainedModel) -> None:
-    """Trace ``graph`` on an example, whose batch and length stand for any."""
+    """Trace ``graph`` on an example, with dynamic batch and length."""
     with MissingExtra.unless_installed("onnxscript", "onnx"):
         import onnxscript  # noqa: F401
     batch, length = torch.export.Dim("batch"), torch.export.Dim("length", max=max(model.recipe.text.length, 5))
@@ -146,17 +146,17 @@ def _write_graph(graph: nn.Module, example: tuple[Tensor, ...], path: Path, mode
             dynamo=True,
             verbose=False,
         )
-    assert program is not None   # it is None for the old exporter only
-    for one in program.model.graph.inputs:   # the exporter says nothing when it cannot keep them free
-        if one.shape is None or any(isinstance(one.shape[axis], int) for axis in shape):
-            rule, cure = "a graph must take any number of inputs", "use an encoder of matryo's own"
-            raise InputError(rule, got=f"{one.name} of {one.shape}", cure=cure)
+    assert program is not None   # None only with dynamo=False
+    for value in program.model.graph.inputs:   # the exporter fixes axes silently if it cannot keep them dynamic
+        if value.shape is None or any(isinstance(value.shape[axis], int) for axis in shape):
+            rule, cure = "the encoder cannot be traced with a dynamic batch and length", "use a built-in encoder"
+            raise InputError(rule, got=f"{value.name} of shape {value.shape}", cure=cure)
     program.save(str(path), external_data=False)
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter warns of its own parts, about which nobody can do anything."""
+    """Silence the exporter's warnings about its own internals."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

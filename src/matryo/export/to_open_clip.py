@@ -1,4 +1,4 @@
-"""To open_clip, for what came from there: ``open_clip.create_model("local-dir:folder")`` is the model."""
+"""Export an open_clip model to open_clip: load with ``open_clip.create_model("local-dir:FOLDER")``."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ __all__ = ["fits", "task", "usage", "write"]
 
 
 def fits(model: TrainedModel) -> bool:
-    """Models that came from open_clip."""
+    """Whether the encoder is an open_clip model."""
     return isinstance(model.network.encoder, OpenClip)
 
 
 def write(model: TrainedModel, folder: Path) -> None:
     """Write open_clip_config.json, open_clip_model.safetensors and the tokenizer."""
     encoder = model.network.encoder
-    assert isinstance(encoder, OpenClip)   # as `fits` has seen
+    assert isinstance(encoder, OpenClip)   # checked by fits()
     encoder.save(folder)
     data, config = model.recipe.data, folder / "open_clip_config.json"
-    seen = {"mean": list(data.mean), "std": list(data.std), "interpolation": "bilinear", "resize_mode": "shortest"}
-    add_to_json(config, {"preprocess_cfg": {**encoder.settings["preprocess_cfg"], **seen}})
+    read = {"mean": list(data.mean), "std": list(data.std), "interpolation": "bilinear", "resize_mode": "shortest"}
+    add_to_json(config, {"preprocess_cfg": {**encoder.settings["preprocess_cfg"], **read}})
     add_to_json(folder / "config.json", matryoshka(model))
-    write_tokenizer(model, folder)   # where open_clip looks for it, unless it is CLIP's own
+    write_tokenizer(model, folder)   # open_clip looks for it here, unless the model uses CLIP's tokenizer
 
 
 def task(model: TrainedModel) -> str:   # noqa: ARG001
-    """What the hub calls it."""
+    """The ``pipeline_tag`` of the model on a hub."""
     return "zero-shot-image-classification"
 
 
 def usage(model: TrainedModel, name: str) -> str:
-    """Python that loads and truncates."""
+    """Example code that loads the folder ``name`` and computes truncated vectors."""
     dim = some_dim(model)
     return (
         "import open_clip\nfrom torch.nn import functional as F\n\n"

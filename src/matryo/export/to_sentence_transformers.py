@@ -1,4 +1,4 @@
-"""To sentence-transformers: ``SentenceTransformer(folder, truncate_dim=64)`` gives our vectors."""
+"""Export to sentence-transformers: load with ``SentenceTransformer(FOLDER, truncate_dim=64)``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from matryo.encoders import Bert, SentenceEncoder, TransformersEncoder
 from matryo.encoders.weights import write_weights
-from matryo.export.parts import add_to_json, facts_in, is_masked, matryoshka, parts_of, some_dim, write_tokenizer
+from matryo.export.parts import add_to_json, is_masked, matryoshka, parts_of, read_settings, some_dim, write_tokenizer
 from matryo.export.to_transformers import write_encoder
 from matryo.files import write_json
 
@@ -22,20 +22,22 @@ if TYPE_CHECKING:
 
 __all__ = ["fits", "task", "usage", "write"]
 
-# As every release of sentence-transformers reads them.
+# These names are understood by every release of sentence-transformers.
 _POOLINGS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "last": "pooling_mode_lasttoken"}
 _OTHERS = ("pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens")
 
 
 def fits(model: TrainedModel) -> bool:
-    """Texts through a transformer, pooled. A masked model pools behind its transform, for which there is no module."""
-    encoder = parts_of(model).encoder
-    known = isinstance(encoder, Bert | TransformersEncoder | SentenceEncoder)
-    return known and model.tokenizer is not None and not is_masked(model)
+    """Whether the model embeds texts by a pooled transformer.
+
+    A masked model does not fit: it pools after its transform, for which sentence-transformers has no module.
+    """
+    supported = isinstance(parts_of(model).encoder, Bert | TransformersEncoder | SentenceEncoder)
+    return supported and model.tokenizer is not None and not is_masked(model)
 
 
 def write(model: TrainedModel, folder: Path) -> None:
-    """Write the modules one after the other, as plain files."""
+    """Write the modules and modules.json."""
     encoder, weight, bias = parts_of(model)
     if isinstance(encoder, SentenceEncoder):
         modules = _write_sentence_encoder(encoder, model, folder)
@@ -44,19 +46,19 @@ def write(model: TrainedModel, folder: Path) -> None:
         modules = _write_transformer(encoder, model, folder)
     if weight is not None:
         _write_dense(modules, weight, bias)
-    # Truncation comes behind all modules, and whoever truncates normalises again; yet whole vectors are unit vectors.
+    # Full vectors are unit vectors. truncate_dim applies after all modules, so callers normalise truncated ones.
     if modules.kinds[-1] != "Normalize":
         modules.add("Normalize")
     modules.write()
 
 
 def task(model: TrainedModel) -> str:   # noqa: ARG001
-    """What the hub calls it."""
+    """The ``pipeline_tag`` of the model on a hub."""
     return "sentence-similarity"
 
 
 def usage(model: TrainedModel, name: str) -> str:
-    """Python that loads and truncates."""
+    """Example code that loads the folder ``name`` and computes truncated vectors."""
     return (
         "from sentence_transformers import SentenceTransformer\n\n"
         f'model = SentenceTransformer("{name}", truncate_dim={some_dim(model)})\n'
@@ -65,7 +67,7 @@ def usage(model: TrainedModel, name: str) -> str:
 
 
 class Modules:
-    """modules.json under way: what a text goes through, in order."""
+    """The list of modules for modules.json, in the order in which they process a text."""
 
     def __init__(self, folder: Path, entries: list[dict[str, Any]] | None = None) -> None:
         self.folder, self.entries = folder, entries or []
@@ -76,11 +78,11 @@ class Modules:
         return [str(entry["type"]).rpartition(".")[2] for entry in self.entries]
 
     def add(self, kind: str, *, in_root: bool = False) -> Path:
-        """Add a module; returns the folder of its files."""
-        place = len(self.entries)
-        path = "" if in_root else f"{place}_{kind}"
-        about = {"idx": place, "name": str(place), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        self.entries.append(about)
+        """Add a module and return the folder for its files."""
+        index = len(self.entries)
+        path = "" if in_root else f"{index}_{kind}"
+        entry = {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        self.entries.append(entry)
         (self.folder / path).mkdir(exist_ok=True)
         return self.folder / path
 
@@ -90,7 +92,7 @@ class Modules:
 
 
 def _write_transformer(encoder: Any, model: TrainedModel, folder: Path) -> Modules:
-    """The transformer in the folder itself, and its pooling."""
+    """Write the transformer to the folder itself, and its pooling to a subfolder."""
     modules = Modules(folder)
     modules.add("Transformer", in_root=True)
     write_encoder(encoder, folder, matryoshka(model))
@@ -99,46 +101,46 @@ def _write_transformer(encoder: Any, model: TrainedModel, folder: Path) -> Modul
     write_json(folder / "sentence_bert_config.json", length)
     write_json(folder / "config_sentence_transformers.json", {"prompts": {}, "similarity_fn_name": "cosine"})
     chosen = {name: kind == encoder.pooling for kind, name in _POOLINGS.items()} | dict.fromkeys(_OTHERS, False)
-    facts = {"word_embedding_dimension": encoder.dim, **chosen, "include_prompt": True}
-    write_json(modules.add("Pooling") / "config.json", facts)
+    pooling = {"word_embedding_dimension": encoder.dim, **chosen, "include_prompt": True}
+    write_json(modules.add("Pooling") / "config.json", pooling)
     return modules
 
 
 def _write_sentence_encoder(encoder: SentenceEncoder, model: TrainedModel, folder: Path) -> Modules:
-    """Its own modules, which read texts as the training did, and the norm that it wants before it is truncated."""
+    """Write the model's own modules with the tokenizer of the run, and the layer norm that its truncation needs."""
     encoder.save(folder)
     modules = Modules(folder, json.loads((folder / "modules.json").read_text(encoding="utf-8")))
     first = folder / modules.entries[0]["path"]
     _replace_tokenizer(model, first)
     add_to_json(first / "sentence_bert_config.json", {"max_seq_length": model.recipe.text.length})
-    # Prompts are there for those who name them; by default there is none, as there was none in training.
+    # Prompts stay available by name, but none is the default, because training used none.
     add_to_json(folder / "config_sentence_transformers.json", {"default_prompt_name": None})
     if encoder.truncation.layer_norm:
-        place = modules.add("LayerNorm")
-        write_json(place / "config.json", {"dimension": encoder.dim})
+        module = modules.add("LayerNorm")
+        write_json(module / "config.json", {"dimension": encoder.dim})
         norm = {"norm.weight": torch.ones(encoder.dim), "norm.bias": torch.zeros(encoder.dim)}
-        write_weights(place / "model.safetensors", norm)
+        write_weights(module / "model.safetensors", norm)
     return modules
 
 
 def _replace_tokenizer(model: TrainedModel, folder: Path) -> None:
-    """The tokenizer of the run for the one in ``folder``, whose other settings stay where it is the same."""
-    settings = folder / "tokenizer_config.json"
-    rules, known = _rules(folder), facts_in(settings)
+    """Replace the tokenizer in ``folder`` by that of the run. If both are equal, keep the other settings."""
+    config = folder / "tokenizer_config.json"
+    rules, settings = _rules(folder), read_settings(config)
     write_tokenizer(model, folder)
     if _rules(folder) == rules:
-        write_json(settings, {**known, "model_max_length": model.recipe.text.length})
+        write_json(config, {**settings, "model_max_length": model.recipe.text.length})
 
 
 def _rules(folder: Path) -> dict[str, Any]:
-    """How a tokenizer numbers a text; how long a text is and how it is padded, the caller says."""
-    facts = facts_in(folder / "tokenizer.json")
-    return {key: value for key, value in facts.items() if key not in ("truncation", "padding")}
+    """The contents of tokenizer.json without truncation and padding, which the caller sets."""
+    stored = read_settings(folder / "tokenizer.json")
+    return {key: value for key, value in stored.items() if key not in ("truncation", "padding")}
 
 
 def _write_dense(modules: Modules, weight: Tensor, bias: Tensor | None) -> None:
-    place = modules.add("Dense")
-    facts = {"in_features": weight.shape[1], "out_features": weight.shape[0], "bias": bias is not None}
-    write_json(place / "config.json", {**facts, "activation_function": "torch.nn.modules.linear.Identity"})
+    module = modules.add("Dense")
+    sizes = {"in_features": weight.shape[1], "out_features": weight.shape[0], "bias": bias is not None}
+    write_json(module / "config.json", {**sizes, "activation_function": "torch.nn.modules.linear.Identity"})
     layer = {"linear.weight": weight} if bias is None else {"linear.weight": weight, "linear.bias": bias}
-    write_weights(place / "model.safetensors", layer)
+    write_weights(module / "model.safetensors", layer)

@@ -1,15 +1,14 @@
-"""To timm: ``timm.create_model("local-dir:folder", pretrained=True)`` is the encoder."""
+"""Export to timm: load with ``timm.create_model("local-dir:FOLDER", pretrained=True)``."""
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from matryo.encoders import ResNet, TimmEncoder, ViT
 from matryo.encoders.layers import PUBLISHED
 from matryo.encoders.resnet import SHAPES
 from matryo.encoders.weights import write_weights
-from matryo.export.parts import add_to_json, matryoshka, of_images, some_dim
+from matryo.export.parts import add_to_json, matryoshka, of_images, read_settings, some_dim
 from matryo.files import write_json
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ __all__ = ["fits", "task", "usage", "write"]
 
 
 def fits(model: TrainedModel) -> bool:
-    """Vision transformers, ResNets as published, and what came from timm; without a projection."""
+    """Whether the encoder is a ViT, a published ResNet or a timm model, without a projection."""
     encoder, options = model.network.encoder, model.recipe.encoder
     if isinstance(encoder, ResNet):
         published = (options.stem, options.blurpool, options.norm) == ("imagenet", PUBLISHED.blurpool, PUBLISHED.norm)
@@ -33,34 +32,34 @@ def write(model: TrainedModel, folder: Path) -> None:
     """Write config.json and model.safetensors."""
     encoder, data = model.network.encoder, model.recipe.data
     size = data.encoded_size
-    seen = {
+    preprocess = {
         "input_size": [3, size, size],
         "mean": list(data.mean),
         "std": list(data.std),
         "crop_pct": data.test_crop,
-        "crop_mode": "center",   # as images are read here, whatever was published
+        "crop_mode": "center",   # how matryo reads images, whatever was published
         "interpolation": "bilinear",
     }
     if isinstance(encoder, TimmEncoder):
         encoder.save(folder)
         config = folder / "config.json"
-        published = json.loads(config.read_text(encoding="utf-8"))["pretrained_cfg"]   # how images were read before
+        published = read_settings(config)["pretrained_cfg"]
         kept = {key: value for key, value in published.items() if not key.startswith("test_")}
-        add_to_json(config, {**matryoshka(model), "pretrained_cfg": {**kept, **seen}})
+        add_to_json(config, {**matryoshka(model), "pretrained_cfg": {**kept, **preprocess}})
         return
-    about = _vit(encoder) if isinstance(encoder, ViT) else {"architecture": model.recipe.encoder.name}
-    facts = {"num_classes": 0, "num_features": encoder.dim, "pretrained_cfg": {**seen, "num_classes": 0}}
-    write_json(folder / "config.json", {**about, **facts, **matryoshka(model)})
+    architecture = _vit(encoder) if isinstance(encoder, ViT) else {"architecture": model.recipe.encoder.name}
+    sizes = {"num_classes": 0, "num_features": encoder.dim, "pretrained_cfg": {**preprocess, "num_classes": 0}}
+    write_json(folder / "config.json", {**architecture, **sizes, **matryoshka(model)})
     write_weights(folder / "model.safetensors", encoder.state_dict())
 
 
 def task(model: TrainedModel) -> str:   # noqa: ARG001
-    """What the hub calls it."""
+    """The ``pipeline_tag`` of the model on a hub."""
     return "image-feature-extraction"
 
 
 def usage(model: TrainedModel, name: str) -> str:
-    """Python that loads and truncates."""
+    """Example code that loads the folder ``name`` and computes truncated vectors."""
     return (
         "import timm\nfrom torch.nn import functional as F\n\n"
         f'model = timm.create_model("local-dir:{name}", pretrained=True).eval()\n'
@@ -69,7 +68,7 @@ def usage(model: TrainedModel, name: str) -> str:
 
 
 def _vit(encoder: ViT) -> dict[str, Any]:
-    """Any shape of it, as changes to one that timm knows by name."""
+    """Describe a ViT of any shape as arguments to a named timm architecture."""
     shape = {
         "img_size": encoder.grid * encoder.patch,
         "patch_size": encoder.patch,

@@ -1,4 +1,4 @@
-"""To transformers: ``AutoModel.from_pretrained(folder)``, or ``AutoModelForMaskedLM`` for a masked model."""
+"""Export to transformers: load with ``AutoModel.from_pretrained``, or ``AutoModelForMaskedLM`` for a masked model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from matryo.encoders import Bert, Projected, TransformersEncoder
 from matryo.encoders.bert.folder import CONFIG, WEIGHTS
 from matryo.encoders.weights import write_weights
-from matryo.export.parts import add_to_json, facts_in, is_masked, matryoshka, of_images, some_dim, write_tokenizer
+from matryo.export.parts import add_to_json, is_masked, matryoshka, of_images, read_settings, some_dim, write_tokenizer
 from matryo.files import write_json
 from matryo.training.objectives.masked import MaskedModel
 
@@ -24,18 +24,18 @@ _POOLED_IMAGES = {"mean": ".mean(1)", "cls": "[:, 0]", "last": "[:, -1]"}
 
 
 def fits(model: TrainedModel) -> bool:
-    """A BERT or a model of transformers, without a projection, which transformers would not apply."""
+    """Whether the encoder is a BERT or a transformers model, without a projection (transformers would ignore it)."""
     encoder = model.network.encoder
     if isinstance(encoder, Projected):
         return False
-    if is_masked(model):   # transformers' head takes these two from the BERT below it; ours has BERT's own
+    if is_masked(model):   # transformers configures its head by these two settings of the BERT; ours are fixed
         usual = ("gelu", 1e-12)
         return isinstance(encoder, Bert) and (encoder.config.hidden_act, encoder.config.layer_norm_eps) == usual
     return isinstance(encoder, Bert | TransformersEncoder)
 
 
 def write(model: TrainedModel, folder: Path) -> None:
-    """Write the model, its config with the nesting, and its tokenizer."""
+    """Write the model, its config with the nesting, and its tokenizer or image preprocessor."""
     network = model.network
     if isinstance(network, MaskedModel):
         _write_masked(network, folder)
@@ -47,21 +47,21 @@ def write(model: TrainedModel, folder: Path) -> None:
         write_json(folder / "preprocessor_config.json", _preprocessor(model))
 
 
-def write_encoder(encoder: Any, folder: Path, facts: dict[str, Any]) -> None:
-    """Write config.json, with ``facts`` added, and model.safetensors."""
+def write_encoder(encoder: Any, folder: Path, settings: dict[str, Any]) -> None:
+    """Write model.safetensors, and config.json with ``settings`` added."""
     encoder.save(folder)
-    add_to_json(folder / CONFIG, facts)
+    add_to_json(folder / CONFIG, settings)
 
 
 def task(model: TrainedModel) -> str:
-    """What the hub calls it."""
+    """The ``pipeline_tag`` of the model on a hub."""
     if is_masked(model):
         return "fill-mask"
     return "feature-extraction" if model.tokenizer is not None else "image-feature-extraction"
 
 
 def usage(model: TrainedModel, name: str) -> str:
-    """Python that loads, pools and truncates."""
+    """Example code that loads the folder ``name`` and computes truncated vectors."""
     pooling = str(getattr(model.network.encoder, "pooling", "mean"))
     cut = f"[:, :{some_dim(model)}], dim=-1)"
     if model.tokenizer is None:
@@ -77,7 +77,7 @@ def usage(model: TrainedModel, name: str) -> str:
             f"vectors = F.normalize({vectors}{cut}",
         ])  # fmt: skip
     auto, hidden = "AutoModel", "model(**inputs).last_hidden_state"
-    if is_masked(model):   # its vector is what meets the words, not the last layer
+    if is_masked(model):   # its vectors come after the transform, not from the last layer
         auto, hidden = "AutoModelForMaskedLM", "model.cls.predictions.transform(model.bert(**inputs).last_hidden_state)"
     return "\n".join([
         "from torch.nn import functional as F",
@@ -92,11 +92,11 @@ def usage(model: TrainedModel, name: str) -> str:
 
 
 def _preprocessor(model: TrainedModel) -> dict[str, Any]:
-    """How images are read here, as transformers spells it: the central square, at one size, normalised."""
+    """The image preprocessing in transformers' format: resize, centre crop, mean/std normalisation."""
     data = model.recipe.data
     size = data.encoded_size
     return {
-        "image_processor_type": "BitImageProcessor",   # it crops, which that of a ViT does not
+        "image_processor_type": "BitImageProcessor",   # unlike ViTImageProcessor, it crops
         "do_convert_rgb": True,
         "do_resize": True,
         "size": {"shortest_edge": round(size / data.test_crop)},
@@ -112,14 +112,14 @@ def _preprocessor(model: TrainedModel) -> dict[str, Any]:
 
 
 def _write_masked(network: MaskedModel, folder: Path) -> None:
-    """A BertForMaskedLM: its decoder is the embedding of words, as here."""
+    """Write a BertForMaskedLM, whose decoder is tied to the token embeddings."""
     bert = network.encoder
-    assert isinstance(bert, Bert)   # as `fits` has seen
+    assert isinstance(bert, Bert)   # checked by fits()
     weights = {f"bert.{name}": value for name, value in bert.state_dict().items()}
     for name, value in network.transform.state_dict().items():
         weights[f"cls.predictions.transform.{name}"] = value
     weights["cls.predictions.bias"] = network.bias
     bert.save_shape(folder)
-    shape = {key: value for key, value in facts_in(folder / CONFIG).items() if key != "pooling"}   # of the last layer
-    write_json(folder / CONFIG, {**shape, "architectures": ["BertForMaskedLM"], "tie_word_embeddings": True})
+    config = {key: value for key, value in read_settings(folder / CONFIG).items() if key != "pooling"}
+    write_json(folder / CONFIG, {**config, "architectures": ["BertForMaskedLM"], "tie_word_embeddings": True})
     write_weights(folder / WEIGHTS, weights)

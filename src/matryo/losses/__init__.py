@@ -11,13 +11,6 @@ from matryo.losses.sentence_transformers.ranking import NestedRankingLoss
 from matryo.losses.wrap import nested
 
 __all__ = [
-    "NestedRankingLoss",
-    "contrastive_by_dim",
-    "cross_entropy_by_dim",
-    "distil_by_dim",
-    "nested",
-    "nested_contrastive",
-    "nested_cross_entropy",
-    "nested_distil",
-    "prefix_logits",
-]
+    "NestedRankingLoss", "contrastive_by_dim", "cross_entropy_by_dim", "distil_by_dim", "nested",
+    "nested_contrastive", "nested_cross_entropy", "nested_distil", "prefix_logits",
+]  # fmt: skip

@@ -139,4 +139,3 @@ def _averaging(model: nn.Module, *, last: bool) -> AbstractContextManager[None]:
         return nullcontext()
     unsynchronised: AbstractContextManager[None] = model.no_sync()
     return unsynchronised
-

@@ -376,7 +376,7 @@ def test_an_engine_that_cannot_run_is_named(monkeypatch):
     with pytest.raises(InputError, match=r"one of auto, plain, chunked, triton \(got 'cuda'\): use engine="):
         choose(scores, "cuda")
     monkeypatch.setattr("matryo.losses.engines.HAS_TRITON", False)
-    with pytest.raises(InputError, match="needs the triton package .got not installed"):
+    with pytest.raises(InputError, match="needs the triton package"):
         choose(scores, "triton")
     monkeypatch.setattr("matryo.losses.engines.HAS_TRITON", True)
     with pytest.raises(InputError, match=r"runs on a GPU only \(got vectors on cpu\): move them to cuda"):

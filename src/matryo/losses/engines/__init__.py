@@ -46,19 +46,13 @@ def choose(scores: Scores, engine: str = "auto") -> str:
 
 
 def _check_triton(scores: Scores) -> None:
-    if not HAS_TRITON:
-        raise InputError(
-            "engine triton needs the triton package",
-            got="not installed",
-            cure='pip install triton, or use engine="auto"',
-        )
-    if not scores.x.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
-        raise InputError(
-            "engine triton runs on a GPU only",
-            got=f"vectors on {scores.x.device}",
-            cure='move them to cuda, or use engine="auto"',
-        )
-    if scores.x.dtype == torch.float64:
-        raise InputError(
-            "engine triton computes in float32 at most", got=scores.x.dtype, cure='pass float32, or use engine="auto"'
-        )
+    x, auto = scores.x, 'use engine="auto"'
+    runs = x.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
+    checks = (
+        (HAS_TRITON, "engine triton needs the triton package", "not installed", f"pip install triton, or {auto}"),
+        (runs, "engine triton runs on a GPU only", f"vectors on {x.device}", f"move them to cuda, or {auto}"),
+        (x.dtype != torch.float64, "engine triton computes in float32 at most", x.dtype, f"pass float32, or {auto}"),
+    )
+    for fulfilled, rule, got, cure in checks:
+        if not fulfilled:
+            raise InputError(rule, got=got, cure=cure)
