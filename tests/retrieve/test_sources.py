@@ -304,12 +304,12 @@ def test_columns_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     assert "(got none among x): write list<float>" in refused({"x": [1.0]})
     assert "(got x of double)" in refused({"x": [1.0], "vector": [[1.0]]}, vector_column="x")
     assert "has no column z (got a, b): use one of these names" in refused(both, vector_column="z")
-    assert "must have the column z" in refused(both, vector_column="a", payload_columns=["z"])
+    assert "has no column z" in refused(both, vector_column="a", payload_columns=["z"])
     real = refused({"id": [1.5], "vector": [[1.0]]})
     assert ": the id column must have integers or strings (got id of double)" in real
     binary = refused({"vector": [[1.0]], "picture": [b"\x89PNG"], "year": [2020]})
-    assert "and lists and structs of these (got picture of binary): leave it out: --payload year" in binary
-    assert ": leave it out: --payload none" in refused({"vector": [[1.0]], "struct": [{"picture": b"\x89PNG"}]})
+    assert "and lists and structs of these (got picture of binary): exclude it: --payload year" in binary
+    assert ": exclude it: --payload none" in refused({"vector": [[1.0]], "struct": [{"picture": b"\x89PNG"}]})
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -438,7 +438,7 @@ def test_standard_input_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> 
         (b"\n \n", "standard input must hold a vector"),
         (b"x", "standard input, line 1: a line must be JSON"),
         (npy(VECTORS)[:20], "standard input must be a readable npy file"),
-        (npy(np.asfortranarray(VECTORS)), "must hold its vectors row by row (got Fortran order): give the file's path"),
+        (npy(np.asfortranarray(VECTORS)), "must be in C order (got Fortran order): pass its path"),
         (npy(np.zeros(3)), "standard input must hold a two-dimensional array"),
     ]:
         pipe(monkeypatch, data)
@@ -446,7 +446,7 @@ def test_standard_input_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> 
             open_source("-")
     pipe(monkeypatch, npy(VECTORS)[:-30])
     assert failing(open_source("-"), rows=5) == (
-        21, "standard input, row 21: there must be 23 rows, as the header says (got 21): check what writes it",
+        21, "standard input, row 21: the header announces 23 rows (got 21): check its writer",
     )  # fmt: skip
     with pytest.raises(InputError, match="must be JSON lines or npy"):
         open_source("-", format="parquet")

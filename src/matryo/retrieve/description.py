@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from matryo.nesting import Nesting
+from matryo.retrieve.plan.plan import size_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +49,7 @@ class Description:
         int8 = f", int8 up to {self.int8_up_to}" if self.int8_up_to else ""
         guides = outline_guides(self.guides)
         lines = [
-            f"{self.path}: {self.count:,} vector{'s' * (self.count != 1)}, {_size(self.bytes)} on disk",
+            f"{self.path}: {self.count:,} vector{'s' * (self.count != 1)}, {size_text(self.bytes)} on disk",
             f"  dims {', '.join(map(str, self.nesting.dims))}; {self.metric}; {self.dtype}{int8}; "
             f"ids are {self.ids}{f'; {guides}' if guides else ''}",
         ]
@@ -83,11 +84,3 @@ def outline_guides(guides: dict[str, int | None]) -> str:
     """
     names = {"partition": "partition (IVF)", "graph": "graph (HNSW)"}
     return ", ".join(names.get(kind, kind) + (f" at {dim}" if dim else "") for kind, dim in guides.items())
-
-
-def _size(size: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"

@@ -21,28 +21,12 @@ _MARK = "matryo plan"   # in the metadata of the file, so that a later run may r
 
 _INK, _SOFT, _RULE, _BLUE, _ORANGE = "#1c1d20", "#5d6067", "#d8dade", "#0072b2", "#d55e00"   # the colours of the report
 _SETTINGS = {
-    "font.size": 11.5,
-    "axes.titlesize": 11.5,
-    "axes.labelsize": 11.5,
-    "legend.fontsize": 11.5,
-    "legend.frameon": False,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": _SOFT,
-    "axes.facecolor": "none",
-    "text.color": _INK,
-    "axes.labelcolor": _INK,
-    "xtick.color": _SOFT,
-    "ytick.color": _SOFT,
-    "xtick.labelcolor": _INK,
-    "ytick.labelcolor": _INK,
-    "axes.grid": True,
-    "grid.color": _RULE,
-    "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "matryo",
-}
+    "font.size": 11.5, "axes.titlesize": 11.5, "axes.labelsize": 11.5, "legend.fontsize": 11.5,
+    "legend.frameon": False, "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": _SOFT,
+    "axes.facecolor": "none", "text.color": _INK, "axes.labelcolor": _INK, "xtick.color": _SOFT,
+    "ytick.color": _SOFT, "xtick.labelcolor": _INK, "ytick.labelcolor": _INK, "axes.grid": True, "grid.color": _RULE,
+    "grid.linewidth": 0.6, "axes.axisbelow": True, "svg.fonttype": "none", "svg.hashsalt": "matryo",
+}  # fmt: skip
 
 
 def draw(choice: Choice) -> Figure:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from matryo.nesting import Nesting
 
-__all__ = ["Plan", "Precision", "Stage"]
+__all__ = ["Plan", "Precision", "Stage", "size_text"]
 
 Precision = Literal["full", "int8"]
 """The data that a stage reads: the stored vectors, or their 8-bit copies."""
@@ -233,8 +233,8 @@ class Plan:
         for stage, given, added in self._work(count):
             size = given * vector_bytes(added, _dtype(stage, dtype))
             cells = (str(stage.dim), f"{stage.keep:,}", stage.precision, f"{given:,}")
-            rows.append((*cells, f"{given * added / 1e6:.3g}", _size(size)))
-        rows.append(("all", "", "", "", f"{self.mflops(count):.3g}", _size(self.bytes(count, dtype))))
+            rows.append((*cells, f"{given * added / 1e6:.3g}", size_text(size)))
+        rows.append(("all", "", "", "", f"{self.mflops(count):.3g}", size_text(self.bytes(count, dtype))))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
         return "\n".join([*lines, f"per query, among {count:,} vectors of {dtype}"])
@@ -269,7 +269,12 @@ def _dtype(stage: Stage, dtype: str) -> str:
     return "int8" if stage.precision == "int8" else dtype
 
 
-def _size(size: float) -> str:
+def size_text(size: float) -> str:
+    """A number of bytes with its unit.
+
+    >>> size_text(12_800)
+    '12.8 kB'
+    """
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"

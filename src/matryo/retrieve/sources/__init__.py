@@ -22,18 +22,18 @@ Files are read in batches, never as a whole.
 
 from __future__ import annotations
 
-import io
 import sys
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
 from matryo.errors import InputError
 from matryo.retrieve.sources.arrays import MAGIC, open_embeddings, open_index, open_npy, open_npy_stream
 from matryo.retrieve.sources.csv_files import open_csv
-from matryo.retrieve.sources.lines import first_line, open_lines
+from matryo.retrieve.sources.lines import first_lines, open_lines
 from matryo.retrieve.sources.source import Columns, Source, is_integer, unreadable
 from matryo.retrieve.sources.tables import open_table
 from matryo.retrieve.store.sql.database import DATABASE
@@ -84,12 +84,16 @@ def open_source(
         return open_csv(place, columns)
     if kind == "jsonl":
         try:
-            with place.open("rb") as stream:
-                begin = first_line(stream)
+            first = first_lines(_lines_of(place))
         except OSError as error:
             raise unreadable(place, "jsonl", error) from error
-        return open_lines(str(place), begin, lambda: place.open("rb"), columns)
+        return open_lines(str(place), first, lambda: _lines_of(place), columns)
     return open_table(place, kind, columns)
+
+
+def _lines_of(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        yield from file
 
 
 def read_ids(path: str | Path) -> list[int] | list[str]:
@@ -137,34 +141,15 @@ def _open_stdin(format: Format | None, columns: Columns) -> Source:
     name = "standard input"
     if format not in (None, "npy", "jsonl"):
         raise InputError(f"{name} must be JSON lines or npy", got=format, cure="pass the path of the file")
-    given = cast("io.BufferedReader", sys.stdin.buffer)
-    begin = given.read(len(MAGIC))
-    stream = _put_back(begin, given)
+    stream = sys.stdin.buffer
+    begin = stream.read(len(MAGIC))
     if format == "npy" or (format is None and begin == MAGIC):
-        source = open_npy_stream(name, stream)
+        source = open_npy_stream(name, begin, stream)
     else:
-        begin = first_line(stream)
-        source = open_lines(name, begin, lambda: _put_back(begin, stream), columns)
+        lines = chain((begin + stream.readline()).splitlines(keepends=True), stream)
+        first = first_lines(lines)
+        source = open_lines(name, first, lambda: chain(first, lines), columns)
     return replace(source, read=_once(name, source.read))
-
-
-def _put_back(begin: bytes, stream: io.BufferedReader) -> io.BufferedReader:
-    """``stream`` with ``begin``, which was read from it, in front again."""
-    return io.BufferedReader(_Prefixed(begin, stream), 1 << 16)
-
-
-class _Prefixed(io.RawIOBase):
-    def __init__(self, begin: bytes, stream: io.BufferedReader) -> None:
-        self._begin, self._stream = begin, stream
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._begin[: len(buffer)] or self._stream.read1(len(buffer))
-        self._begin = self._begin[len(data) :]
-        buffer[: len(data)] = data
-        return len(data)
 
 
 def _once(name: str, read: Callable[[int, int], Iterator[Batch]]) -> Callable[[int, int], Iterator[Batch]]:

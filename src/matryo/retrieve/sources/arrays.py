@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -41,10 +42,10 @@ def open_npy(path: Path) -> Source:
     return Source(str(path), array.shape[1], len(array), has_ids=False, read=read)
 
 
-def open_npy_stream(name: str, stream: BinaryIO) -> Source:
-    """The rows of a .npy file that arrives as a stream."""
+def open_npy_stream(name: str, magic: bytes, stream: BinaryIO) -> Source:
+    """The rows of a .npy file that arrives as a stream, from which ``magic`` was read."""
     try:
-        version = np.lib.format.read_magic(stream)
+        version = np.lib.format.read_magic(io.BytesIO(magic + stream.read(2)))
         header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, by_columns, dtype = header(stream)
     except ValueError as error:

@@ -112,7 +112,7 @@ class _CsvRows(RowReader):
             rule = "a vector must be a JSON list of numbers"
             raise self.refused(line, rule, f"{cell:.40}", "write it as [0.1, 0.2]") from error
 
-    def _as_numbers(self, record: Cells, line: int) -> list[float]:
+    def _as_numbers(self, record: Cells, line: int) -> Any:
         try:
             return np.array([record[column] for column in self.vector], np.float64).tolist()
         except ValueError:

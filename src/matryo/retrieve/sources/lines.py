@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from matryo.errors import InputError
 from matryo.retrieve.sources.rows import ID, VECTORS, Row, RowReader, open_rows
@@ -13,33 +13,27 @@ if TYPE_CHECKING:
 
     from matryo.retrieve.sources.source import Columns, Source
 
-__all__ = ["first_line", "open_lines"]
+__all__ = ["first_lines", "open_lines"]
 
 _PAYLOAD = "payload"
 _EXAMPLE = '{"id": "a", "vector": [0.1, 0.2], "payload": {"year": 2021}}'
 
 
-def first_line(stream: BinaryIO) -> bytes:
-    """Everything in ``stream`` up to the end of its first line that is not blank."""
-    begin = b""
-    while not begin.strip():
-        line = stream.readline()
-        if not line:
+def first_lines(lines: Iterable[bytes]) -> list[bytes]:
+    """The first of ``lines`` that is not blank, and the blank lines before it."""
+    first = []
+    for line in lines:
+        first.append(line)
+        if line.strip():
             break
-        begin += line
-    return begin
+    return first
 
 
-def open_lines(name: str, begin: bytes, open_stream: Callable[[], BinaryIO], columns: Columns) -> Source:
-    """The rows of a stream; ``begin`` is its :func:`first_line`, which ``open_stream`` gives again."""
-    if not begin.strip():
+def open_lines(name: str, first: list[bytes], read_lines: Callable[[], Iterable[bytes]], columns: Columns) -> Source:
+    """The rows of a file; ``first`` are its :func:`first_lines`, which ``read_lines`` gives again."""
+    if not any(line.strip() for line in first):
         raise InputError(f"{name} must hold a vector", got="no line", cure=f"write one object per line: {_EXAMPLE}")
-
-    def records() -> Iterator[tuple[int, bytes]]:
-        with open_stream() as stream:
-            yield from _numbered(stream)
-
-    return open_rows(_JsonLines(name, columns), _numbered(begin.splitlines(keepends=True)), records)
+    return open_rows(_JsonLines(name, columns), _numbered(first), lambda: _numbered(read_lines()))
 
 
 def _numbered(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:

@@ -24,7 +24,6 @@ __all__ = ["as_payload", "is_unicode", "plain_scalar"]
 
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _DEEPEST = 100   # SQLite's JSON functions read no deeper than 1000
-_NO = object()
 
 
 def as_payload(payload: Any, count: int) -> list[str | None]:
@@ -60,32 +59,22 @@ def plain_scalar(value: Any) -> Any:
     >>> plain_scalar(np.float32(0.5)), plain_scalar(np.datetime64("2020-05-01"))
     (0.5, '2020-05-01')
     """
-    plain = _scalar(value)
-    if plain is _NO:
-        raise TypeError(value)
-    return plain
-
-
-def _scalar(value: Any) -> Any:
-    """The plain form of a scalar; ``_NO`` if there is none."""
-    if isinstance(value, np.datetime64):
-        if np.isnat(value):
-            return _NO
+    if isinstance(value, np.datetime64) and not np.isnat(value):
         days = np.datetime_data(value)[0] in ("Y", "M", "W", "D")
         value = value.astype("M8[D]" if days else "M8[us]").item()
-    elif isinstance(value, np.generic):
+    elif isinstance(value, np.generic) and value.dtype.kind not in "mM":
         value = value.item()
     if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, str):
-        return str(value) if value.isascii() or is_unicode(value) else _NO
+    if isinstance(value, str) and (value.isascii() or is_unicode(value)):
+        return str(value)
     if isinstance(value, int):
         return int(value)
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else _NO
+    if isinstance(value, float) and math.isfinite(value):
+        return float(value)
     if isinstance(value, (date, time)) and value == value:   # pandas' NaT is a date that does not equal itself
         return value.isoformat()
-    return _NO
+    raise TypeError(value)
 
 
 def _as_dicts(payload: Any) -> Any:
@@ -113,14 +102,14 @@ def _plain(value: Any, row: int, field: str, depth: int) -> Any:
         return {_key(key, row): _plain(inner, row, f"{field}.{key}", depth + 1) for key, inner in value.items()}
     if isinstance(value, list):
         return [_plain(inner, row, f"{field}[{place}]", depth + 1) for place, inner in enumerate(value)]
-    plain = _scalar(value)
-    if plain is _NO:
+    try:
+        return plain_scalar(value)
+    except TypeError:
         raise InputError(
             "payload values must be valid text, finite numbers, booleans, None, dates, or lists and dicts of these",
             got=f"{value!r:.60} in field {field[1:]!r:.60} of row {row}",
             cure="convert the value, or drop the field",
-        )
-    return plain
+        ) from None
 
 
 def _key(key: Any, row: int) -> str:

@@ -1,4 +1,4 @@
-"""The rule for merging segments. A search reads every segment, so many small additions must not leave many segments.
+"""The rule for merging segments. Every search reads all segments, so there must be few.
 
 Segments of similar size are merged, so each row is rewritten once per eightfold growth of the store.
 """
