@@ -1,22 +1,22 @@
-"""Every error matryo raises on purpose, as one tree.
+"""The exceptions of matryo.
 
 ::
 
-    MatryoError                     anything below; catch this to catch them all
-    ├── InputError (ValueError)     an argument breaks a rule
-    │   ├── NestingError            dims or weights that are no nesting, or do not fit the vectors
+    MatryoError                     the base class of all
+    ├── InputError (ValueError)     an argument violates a rule
+    │   ├── NestingError            invalid dims or weights, or dims that do not fit the vectors
     │   ├── RecipeError             an unknown recipe, field or value
     │   ├── DataError               a dataset that is missing, empty or damaged
     │   │   └── ImageError          an image that cannot be decoded
     │   ├── EmbeddingsError         an embeddings folder that is missing, unfinished or damaged
     │   ├── IndexFolderError        an index folder that is missing, unfinished or damaged
     │   └── UnknownId (KeyError)    an id that the index does not have
-    ├── RunError                    a run folder that cannot be continued or loaded
-    ├── TrainingError               training went wrong (the loss is not finite, …)
-    ├── StorageError (OSError)      the disk refused a write; nothing that was there is lost
+    ├── RunError                    a run folder that cannot be resumed or loaded
+    ├── TrainingError               training failed (the loss is not finite, …)
+    ├── StorageError (OSError)      a write failed; existing files are intact
     └── MissingExtra (ImportError)  an optional dependency is not installed; prints the pip line
 
-Each message has one shape: the rule, the value got, the cure.
+Each message states the rule, the value and how to fix it.
 
 >>> raise NestingError("dims must increase", got=(8, 8), cure="list each dim once, smallest first")
 Traceback (most recent call last):
@@ -52,19 +52,19 @@ _NOTHING = object()
 
 
 class MatryoError(Exception):
-    """The rule that was broken, the value got and the cure, in one line."""
+    """One line: the rule that was violated, the value, and how to fix it."""
 
     def __init__(self, rule: str, *, got: object = _NOTHING, cure: str = "") -> None:
-        seen = "" if got is _NOTHING else f" (got {got})"
-        super().__init__(f"{rule}{seen}" + (f": {cure}" if cure else ""))
+        value = "" if got is _NOTHING else f" (got {got})"
+        super().__init__(f"{rule}{value}" + (f": {cure}" if cure else ""))
 
 
 class InputError(MatryoError, ValueError):
-    """An argument breaks a rule."""
+    """An argument violates a rule."""
 
 
 class NestingError(InputError):
-    """Dims or weights that are no nesting, or do not fit the vectors."""
+    """Invalid dims or weights, or dims that do not fit the vectors."""
 
 
 class RecipeError(InputError):
@@ -94,15 +94,15 @@ class UnknownId(InputError, KeyError):
 
 
 class RunError(MatryoError):
-    """A run folder that cannot be continued or loaded."""
+    """A run folder that cannot be resumed or loaded."""
 
 
 class TrainingError(MatryoError):
-    """Training went wrong."""
+    """Training failed, for example because the loss is not finite."""
 
 
 class StorageError(MatryoError, OSError):
-    """The disk refused a write; nothing that was there is lost."""
+    """A write failed; existing files are intact."""
 
 
 class MissingExtra(MatryoError, ImportError):
@@ -115,9 +115,9 @@ class MissingExtra(MatryoError, ImportError):
     @classmethod
     @contextmanager
     def unless_installed(cls, package: str, extra: str, module: str = "") -> Iterator[None]:
-        """Around the import of ``package``: one that is installed, but cannot be imported, says itself why.
+        """Wrap the import of ``package``; other import errors, such as those of an installed package, pass through.
 
-        ``module`` is what it is imported as, if that is another name.
+        ``module`` is the name under which it is imported, if different.
 
         >>> with MissingExtra.unless_installed("no-such-package", "extra"):
         ...     import no_such_package
@@ -129,10 +129,10 @@ class MissingExtra(MatryoError, ImportError):
             yield
         except ModuleNotFoundError as error:
             missing = (error.name or "").partition(".")[0]
-            if missing != (module or package.replace("-", "_")):   # something that it needs
+            if missing != (module or package.replace("-", "_")):   # a dependency of the package is missing
                 raise
             raise cls(package, extra) from error
 
     def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str]]:
-        """Worker processes send errors home, and an exception is remade from its arguments."""
+        """Support pickling, for errors in worker processes: the constructor takes other arguments than the message."""
         return MissingExtra, (self.package, self.extra)

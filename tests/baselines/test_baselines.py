@@ -244,9 +244,9 @@ def test_half_precision_on_disk_and_batches_make_no_difference(
 def test_what_cannot_be_mapped(tmp_path: Any) -> None:
     with pytest.raises(InputError, match=r"no such baseline \(got 'umap'\): choose one of truncate, random, pca"):
         baseline("umap")
-    with pytest.raises(EmbeddingsError, match=r"fitted on 8 columns takes vectors of 8 \(got 3\): fit it"):
+    with pytest.raises(EmbeddingsError, match=r"fitted on 8 columns needs vectors with 8 columns \(got 3\): fit it"):
         PCA().fit(made()).apply(EmbeddingSet.of(np.ones((2, 3))))
-    with pytest.raises(EmbeddingsError, match=r"needs embeddings that hold their head \(got memory without one\)"):
+    with pytest.raises(EmbeddingsError, match=r"needs embeddings with a head \(got memory without a head\)"):
         ClassifierSVD().fit(made())
     with pytest.raises(EmbeddingsError, match=r"at least one vector \(got 0\)"):
         SVD().fit(EmbeddingSet.of(np.ones((0, 3))))

@@ -65,7 +65,7 @@ def test_an_unknown_source_never_falls_through_to_another(source, tmp_path, refu
 
 @pytest.mark.parametrize("source", [source for source in SOURCES if source not in BUNDLED])
 def test_sources_on_disk_need_a_root(source, refuses):
-    with refuses(f"a dataset of kind {source!r} lies in a folder", "got none", "--data DIR"):
+    with refuses(f"a dataset of kind {source!r} needs a folder", "got none", "--data DIR"):
         open_dataset(source, None)
 
 

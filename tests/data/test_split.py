@@ -5,7 +5,7 @@ import pytest
 
 from matryo.data import UNKNOWN, Dataset, array_dataset
 from matryo.data.images.arrays import ArrayImages
-from matryo.data.split import align, as_labels, below
+from matryo.data.split import align, as_labels, check_below
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64])
@@ -22,7 +22,7 @@ def test_labels_above_65535_survive():
 
 @pytest.mark.parametrize("bad", [[0.0, 1.0], ["cat", "x"], [[0, 1]], np.zeros(2, np.float16), [True, False]])
 def test_labels_are_integers(bad, refuses):
-    with refuses("here: labels are a list of integers", "convert them to class indices"):
+    with refuses("here: labels must be a list of integers", "convert them to class indices"):
         as_labels(bad, 2, "here")
 
 
@@ -32,14 +32,14 @@ def test_every_image_needs_one_label(refuses):
 
 
 def test_labels_below_unknown(refuses):
-    with refuses("-1 for an unknown class", "got -2", "count classes from 0"):
+    with refuses("-1 for an unknown class", "got -2", "number the classes from 0"):
         as_labels([0, -2], 2, "here")
 
 
 def test_labels_beyond_the_classes(refuses):
-    below(np.array([1, -1]), 2, "val")
+    check_below(np.array([1, -1]), 2, "val")
     with refuses("val: labels must be below the number of classes, 2", "got 2", "list every class"):
-        below(np.array([2]), 2, "val")
+        check_below(np.array([2]), 2, "val")
 
 
 def test_subset_keeps_names_and_copies_nothing(pixels):
@@ -61,7 +61,7 @@ def test_subset_by_mask_and_empty_subset(pixels):
 
 @pytest.mark.parametrize("bad", [[0.5], [[0]], [True, False], "x"])
 def test_subset_wants_integers_or_a_mask(pixels, bad, refuses):
-    with refuses("chosen by integers", "a mask of length 12"):
+    with refuses("given by integers", "a mask of length 12"):
         ArrayImages(pixels, range(12)).subset(bad)
 
 
@@ -115,5 +115,5 @@ def test_align_to_the_same_classes_or_none_is_the_dataset_itself(pets):
 
 
 def test_align_refuses_two_classes_of_one_name(pets, refuses):
-    with refuses("so their names must differ", "'cat' more than once", "tell them apart"):
+    with refuses("so their names must be unique", "'cat' more than once", "rename them"):
         align(pets, ["cat", "cat"])

@@ -1,4 +1,4 @@
-"""Baselines: what can be had at each dim without training for it, each a map fitted on training embeddings."""
+"""Baselines that reduce the dim of embeddings without nested training, each a map fitted on training embeddings."""
 
 from matryo.baselines.axes import PCA, SVD, ClassifierSVD
 from matryo.baselines.columns import RandomFeatures, Truncation

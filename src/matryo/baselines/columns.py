@@ -1,4 +1,4 @@
-"""Columns as they are: the first m, or m at random.
+"""Baselines that select columns: the first m, or m at random.
 
 >>> embeddings = EmbeddingSet.of([[3.0, 4.0, 12.0]])
 >>> Truncation().fit(embeddings).apply(embeddings).vectors
@@ -25,24 +25,24 @@ __all__ = ["RandomFeatures", "Truncation"]
 
 @dataclass(frozen=True)
 class Truncation:
-    """The first m columns of vectors that nobody trained for it; the head is cut likewise."""
+    """Truncate to the first m columns, which were not trained for this; the head is truncated likewise."""
 
     def fit(self, train: EmbeddingSet) -> Map:
-        """Nothing is learned: only the number of columns is read."""
+        """Return the identity map; ``train`` only provides the number of columns."""
         return _reordered(np.arange(train.dim))
 
 
 @dataclass(frozen=True)
 class RandomFeatures:
-    """m columns chosen at random, each dim's among the next one's; average several seeds.
+    """Select m random columns; those of a smaller dim are among those of a larger one. Average several seeds.
 
-    With :func:`matryo.evaluation.linear_probe` it is the paper's linear probe on random features (Rand. LP).
+    With :func:`matryo.evaluation.linear_probe`, this is the paper's linear probe on random features (Rand. LP).
     """
 
     seed: int = 0
 
     def fit(self, train: EmbeddingSet) -> Map:
-        """Nothing is learned: the columns are shuffled once."""
+        """Return a random permutation of the columns; ``train`` only provides their number."""
         return _reordered(np.random.default_rng(self.seed).permutation(train.dim))
 
 

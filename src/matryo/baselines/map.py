@@ -1,7 +1,7 @@
-"""A fitted baseline: an affine map of the d columns, after which the first m are the m-dim representation.
+"""A fitted baseline: an affine map of the d columns whose first m outputs are the m-dim representation.
 
-Because its prefixes are the baseline at every dim, one pass of :func:`matryo.evaluation.evaluate` measures all of
-them, as it does a nested model.
+Its prefixes are the baseline at every dim, so :func:`matryo.evaluation.evaluate` measures all dims in one pass, as
+for a nested model.
 """
 
 from __future__ import annotations
@@ -23,52 +23,52 @@ __all__ = ["Baseline", "Map"]
 
 
 class Baseline(Protocol):
-    """What every baseline is: options, and a ``fit`` that learns its map from training embeddings."""
+    """The interface of baselines: a dataclass of options with a ``fit`` method."""
 
     def fit(self, train: EmbeddingSet) -> Map:
-        """The map that ``train`` determines; queries and database must go through one and the same."""
+        """Return the map fitted on ``train``; apply the same map to queries and database."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Map:
-    """``z ↦ (z − centre) @ axes``, of unit vectors where ``normalize`` says so."""
+    """The map ``z ↦ (z − centre) @ axes``, after normalisation of z if ``normalize``."""
 
     axes: Doubles
-    """[d, d]: column j is the direction read by the j-th new column."""
+    """[d, d]: column j is the direction that gives the j-th output."""
     centre: Doubles
-    """[d], subtracted first."""
+    """[d], subtracted before the rotation."""
     normalize: bool
-    """Whether vectors are put on the unit sphere, at full dim, before anything else."""
+    """Whether vectors are first scaled to norm 1, at full dim."""
     orthogonal: bool
-    """Whether ``axes`` is a rotation, so that ``z`` can be read back and a head carried along."""
+    """Whether ``axes`` is orthogonal, so that the map can be inverted and a head converted."""
 
     @property
     def dim(self) -> int:
-        """How many columns a vector must have, and has afterwards."""
+        """The number of columns of the vectors, before and after."""
         return len(self.axes)
 
     def apply(self, embeddings: EmbeddingSet) -> EmbeddingSet:
-        """The same things with mapped vectors, in memory; ids, labels, names and nesting stay.
+        """Return ``embeddings`` with mapped vectors, in memory; ids, labels, classes and nesting are kept.
 
-        A head stays, as a tied one over all dims, where that is exact: with all d columns it gives the logits it
-        gave before. On unit vectors it could not, for it was trained on raw ones.
+        The head is converted to a tied head if this is exact, so that at full dim it gives the same logits. With
+        ``normalize`` it is dropped, because it was trained on raw vectors.
         """
         if embeddings.dim != self.dim:
             raise EmbeddingsError(
-                f"a map fitted on {self.dim} columns takes vectors of {self.dim}",
+                f"a map fitted on {self.dim} columns needs vectors with {self.dim} columns",
                 got=embeddings.dim,
                 cure="fit it on vectors of the same model",
             )
         axes, centre = self.axes.astype(np.float32), self.centre.astype(np.float32)
         mapped = np.empty((embeddings.count, self.dim), np.float32)
         for start, vectors in embeddings.batches():
-            with np.errstate(over="ignore", invalid="ignore"):   # `transformed` tells, with the row
-                given = truncate(vectors, self.dim, self.normalize) - centre
-                np.matmul(given, axes, out=mapped[start : start + len(vectors)])
-        return embeddings.transformed(mapped, head=self._carried(embeddings), nesting=embeddings.nesting)
+            with np.errstate(over="ignore", invalid="ignore"):   # `transformed` reports the row
+                centred = truncate(vectors, self.dim, self.normalize) - centre
+                np.matmul(centred, axes, out=mapped[start : start + len(vectors)])
+        return embeddings.transformed(mapped, head=self._converted_head(embeddings), nesting=embeddings.nesting)
 
-    def _carried(self, embeddings: EmbeddingSet) -> Head | None:
+    def _converted_head(self, embeddings: EmbeddingSet) -> Head | None:
         # z = mapped @ axesᵀ + centre, so W z + b = (W axes) mapped + (b + W centre).
         head = embeddings.head
         if head is None or self.normalize or not self.orthogonal:
@@ -79,6 +79,6 @@ class Map:
 
 
 def full_weight(head: Head, dim: int) -> Doubles:
-    """The weight [classes, dim] that ``head`` uses at its largest dim; columns it does not read weigh nothing."""
+    """Return the weight [classes, dim] of ``head`` at its largest dim, padded with zeros to ``dim`` columns."""
     weight = np.asarray(head.weights[head.dim], np.float64)
     return np.pad(weight, ((0, 0), (0, dim - head.dim)))

@@ -1,4 +1,4 @@
-"""Baselines by name, for commands and reports."""
+"""Create baselines by name, for commands and reports."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _MAKE: dict[str, Callable[[int], Baseline]] = {
 }
 NAMES = tuple(_MAKE)
 DRAWN = ("random", "jl")
-"""Those that depend on the seed, and should be averaged over several."""
+"""The baselines that depend on the seed and should be averaged over several seeds."""
 
 
 def baseline(name: str, seed: int = 0) -> Baseline:
-    """The baseline called ``name``; the ``seed`` matters to the random ones only.
+    """Return the baseline called ``name``; only random baselines use the ``seed``.
 
     >>> baseline("jl", seed=3)
     RandomProjection(seed=3, normalize=True)

@@ -1,4 +1,4 @@
-"""Random projection, after Johnson and Lindenstrauss: Gaussian directions that know nothing of the data."""
+"""Random projection after Johnson and Lindenstrauss: Gaussian directions, independent of the data."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ __all__ = ["RandomProjection"]
 
 @dataclass(frozen=True)
 class RandomProjection:
-    """m Gaussian directions, each dim's among the next one's; average several seeds.
+    """Project to m Gaussian directions; those of a smaller dim are among those of a larger one. Average several seeds.
 
-    The d × d entries are drawn independently, so the first m columns are a d × m Gaussian matrix of their own,
-    which is all the lemma asks: ``√(d/m)`` times the first m columns keeps lengths and distances, in the mean over
-    seeds exactly and each within about ``√(2/m)`` of itself. The cosine needs no such factor. The directions are
-    not made orthogonal: prefixes of a rotation would keep distances better, and at full dim perfectly, but would
-    be another baseline than the lemma's. ``normalize`` as for :class:`~matryo.baselines.PCA`; no head is carried.
+    The d × d entries are independent, so the first m columns are a d × m Gaussian matrix, as the lemma requires:
+    ``√(d/m)`` times the first m columns preserves norms and distances, exactly in expectation and with a relative
+    deviation of about ``√(2/m)``. Cosines need no such factor. The directions are not orthogonalised: prefixes of a
+    rotation preserve distances better, and perfectly at full dim, but are not the baseline of the lemma. ``normalize``
+    is as for :class:`~matryo.baselines.PCA`; a head is not converted.
     """
 
     seed: int = 0
     normalize: bool = True
 
     def fit(self, train: EmbeddingSet) -> Map:
-        """Nothing is learned: the directions are drawn once."""
-        drawn = np.random.default_rng(self.seed).standard_normal((train.dim, train.dim))
-        return Map(drawn / np.sqrt(train.dim), np.zeros(train.dim), self.normalize, orthogonal=False)
+        """Return random directions; ``train`` only provides the number of columns."""
+        directions = np.random.default_rng(self.seed).standard_normal((train.dim, train.dim))
+        return Map(directions / np.sqrt(train.dim), np.zeros(train.dim), self.normalize, orthogonal=False)

@@ -1,29 +1,30 @@
-"""Datasets: named splits of images, of texts, or of pairs of them, which share one list of classes.
+"""Datasets: named splits of images, texts or pairs that share one list of classes.
 
-Images. Each source gives a :class:`Dataset` whose splits decode one image at a time to uint8 RGB:
+Images, as a :class:`Dataset` whose splits decode one image at a time to uint8 RGB:
 
-- :func:`image_folder`: ImageNet's layout, list files, and the shifted test sets made for ImageNet;
-- :func:`packed_dataset`: one ``.npz`` file a split, which :func:`pack` and :func:`pack_dataset` write;
+- :func:`image_folder`: the layout of ImageNet, list files, and the shifted test sets made for ImageNet;
+- :func:`packed_dataset`: one ``.npz`` file per split, written by :func:`pack` and :func:`pack_dataset`;
 - :func:`shard_dataset`: WebDataset tar shards, with exact random access;
 - :func:`array_dataset`: arrays in memory;
-- :func:`emoji`, which comes with the package (:func:`emoji_names` tells their names and tags).
+- :func:`emoji`: included in the package; :func:`emoji_names` returns the names and tags.
 
-Texts (:class:`TextRows`), with labels or without:
+Texts (:class:`TextRows`), with or without labels:
 
-- :func:`text_folder`: JSONL, TSV, CSV or parquet, a file a split; :func:`corpus_folder`: documents without labels;
+- :func:`text_folder`: JSONL, TSV, CSV or parquet, one file per split; :func:`corpus_folder`: documents without labels;
 - :func:`text_dataset`: lists in memory.
 
-Pairs (:class:`Pairs`): queries, candidates, and which belong together:
+Pairs (:class:`Pairs`): queries, candidates, and the relevant pairs of them:
 
-- :func:`pair_folder`: a query, a positive and perhaps hard negatives a row; :func:`pair_dataset`: in memory;
-  :func:`pairs_by_label`: items of one label;
-- :func:`beir_folder`: BEIR's corpus, queries and qrels;
+- :func:`pair_folder`: a query, a positive and optional hard negatives per row; :func:`pair_dataset`: in memory;
+  :func:`pairs_by_label`: items with the same label;
+- :func:`beir_folder`: corpus, queries and qrels in the layout of BEIR;
 - :func:`caption_folder` and :func:`caption_shards`: images with captions, in a folder or packed, or in tar shards;
-- :func:`emoji_pairs` and :func:`wordnet`, which come with the package.
+- :func:`emoji_pairs` and :func:`wordnet`: included in the package.
 
-:func:`open_dataset` picks one by name, as recipes do; :func:`decode_all` turns a split of small images into one
-array; :class:`Tokenizer` turns texts into ids. Labels are int64 class indices, or :data:`UNKNOWN`. Nothing here
-imports torch; Pillow waits for the first image to decode, ``tokenizers`` for the first tokenizer.
+:func:`open_dataset` opens any of these by name, as recipes do. :func:`open_unlabelled` opens images or texts without
+labels, for encoding. :func:`decode_all` decodes a split of small images to one array. :class:`Tokenizer` converts texts
+to ids. Labels are int64 class indices, or :data:`UNKNOWN`. Nothing here imports torch; Pillow and ``tokenizers`` are
+imported on first use.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from matryo.data.pairs.pairs import Pairs, pair_dataset, pairs_by_label
 from matryo.data.texts.files import corpus_folder, text_folder
 from matryo.data.texts.rows import TextRows, text_dataset
 from matryo.data.texts.tokenizer import Tokenizer
+from matryo.data.unlabelled import open_unlabelled
 
 __all__ = [
     "UNKNOWN",
@@ -69,6 +71,7 @@ __all__ = [
     "emoji_pairs",
     "image_folder",
     "open_dataset",
+    "open_unlabelled",
     "pack",
     "pack_dataset",
     "packed_dataset",

@@ -1,4 +1,4 @@
-"""Class names and superclasses as the files beside a dataset give them, and labels found by name."""
+"""Class names and superclasses from the files of a dataset, and labels from class names."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ __all__ = ["in_order", "is_number", "labels_by_name", "listed_classes", "supercl
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Sorted; by value when all are numbers, so that class "10" is not the third."""
+    """Return ``names`` sorted, numerically if all are numbers, so that "10" follows "9"."""
     names = sorted(names)
     return sorted(names, key=int) if all(map(is_number, names)) else names
 
 
 def is_number(name: str) -> bool:
-    """Whether ``name`` is a whole number, written plainly."""
+    """Return whether ``name`` consists of the digits 0…9."""
     return name.isascii() and name.isdigit()
 
 
 def listed_classes(root: Path) -> tuple[str, ...]:
-    """The classes that ``classes.txt`` (one a line) or ``classes.json`` (a list) names; none without either."""
+    """Return the classes in ``classes.txt`` (one per line) or ``classes.json`` (a list); empty without either."""
     listed = root / "classes.txt"
     if listed.exists():
         return tuple(read_lines(listed))
@@ -41,9 +41,9 @@ def listed_classes(root: Path) -> tuple[str, ...]:
 def labels_by_name(
     keys: Sequence[str | None], names: Sequence[str], places: Mapping[str, str], *, indices: bool, strict: bool
 ) -> Labels:
-    """The index into ``names`` of each key; None is UNKNOWN, and so, unless ``strict``, is a key of no class.
+    """Return the index into ``names`` of each key; None is UNKNOWN, and so is a key of no class unless ``strict``.
 
-    With ``indices`` a key that is no name but a number is an index itself. ``places`` say where a key was met first.
+    With ``indices``, a numeric key that is not a name is an index. ``places`` holds where each key first occurs.
     """
     position: dict[str | None, int] = {name: i for i, name in enumerate(names)}
     if indices:
@@ -54,7 +54,7 @@ def labels_by_name(
             raise DataError(
                 f"{place}: a label must be one of the {len(names)} classes",
                 got=repr(key),
-                cure="correct it, list it in classes.txt, or leave it empty where the class is unknown",
+                cure="correct it, add it to classes.txt, or leave it empty if the class is unknown",
             )
     return np.array([position.get(key, UNKNOWN) for key in keys], np.int64)
 
@@ -62,11 +62,11 @@ def labels_by_name(
 def superclasses(
     root: Path, names: Sequence[str], readable: Mapping[str, Any], *, strict: bool
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """The superclasses of ``superclasses.json`` and the index of each class's; both empty if there are none."""
-    given = read_json(root / "superclasses.json", dict, default={})
-    parent = {str(readable.get(key, key)): str(value) for key, value in given.items()}
+    """Return the superclasses in ``superclasses.json`` and the superclass index of each class; empty without one."""
+    by_class = read_json(root / "superclasses.json", dict, default={})
+    parent = {str(readable.get(key, key)): str(value) for key, value in by_class.items()}
     orphans = [name for name in names if name not in parent]
-    if not given or (orphans and not strict):   # a foreign list of classes may well go beyond this folder's
+    if not by_class or (orphans and not strict):   # the classes of a model may exceed those of this folder
         return (), ()
     if orphans:
         raise DataError(

@@ -1,4 +1,4 @@
-"""What a split holds, as a digest: the same data gives the same one, wherever it lies and whatever it is called."""
+"""A fingerprint of the contents of a split, independent of where it is stored and how items are named."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from matryo.data.dataset import TextSplit
 if TYPE_CHECKING:
     from matryo.data.dataset import ImageSplit
 
-__all__ = ["content_of"]
+__all__ = ["content_digest"]
 
 
-def content_of(items: ImageSplit | TextSplit, most: int | None = None) -> str:
-    """The SHA-256 of the labels and of all items, or of ``most`` of them, which are spread over the split."""
+def content_digest(items: ImageSplit | TextSplit, sample: int | None = None) -> str:
+    """Return the SHA-256 of all labels and of all items, or of at most ``sample`` items spread over the split."""
     digest = hashlib.sha256(np.asarray(items.labels, np.int64).tobytes())
-    count = len(items) if most is None else min(len(items), most)
+    count = len(items) if sample is None else min(len(items), sample)
     for row in np.linspace(0, len(items) - 1, count).astype(int).tolist():
         part = _item(items, row)
-        digest.update(len(part).to_bytes(8, "little"))   # where one ends and the next begins is part of it
+        digest.update(len(part).to_bytes(8, "little"))   # so that item boundaries change the digest
         digest.update(part)
     return digest.hexdigest()
 

@@ -1,4 +1,4 @@
-"""The small files beside a dataset: JSON, and lists of class names, read with errors that name them."""
+"""Read the small files that describe a dataset: JSON, and lists of class names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KINDS: dict[type, str] = {dict: "an object, {…}", list: "a list, […]"}
 
 
 def read_json(path: Path, kind: type, default: Any) -> Any:
-    """The JSON file at ``path``, which must hold a ``kind``; ``default`` if there is no such file."""
+    """Return the contents of the JSON file at ``path``, of type ``kind``; ``default`` if there is no such file."""
     if not path.exists():
         return default
     try:
@@ -33,7 +33,7 @@ def read_json(path: Path, kind: type, default: Any) -> Any:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 text file, without blank ones and without the space around them."""
+    """Return the lines of a UTF-8 file, stripped, without blank lines."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (UnicodeDecodeError, OSError) as error:
@@ -42,7 +42,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def strings(values: Any, source: str) -> tuple[str, ...]:
-    """``values`` as a tuple of names; anything but a list of texts is an error about ``source``."""
+    """Return ``values`` as a tuple of strings; ``source`` is used in errors."""
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise DataError(f"{source} must be a list of texts", got=repr(values)[:60], cure="write one a class")
+        raise DataError(f"{source} must be a list of strings", got=repr(values)[:60], cure="write one string per class")
     return tuple(values)

@@ -1,4 +1,4 @@
-"""Open a dataset by the name of its source, as recipes and the command line do."""
+"""Open a dataset by the kind of its source, as recipes and the command line do."""
 
 from __future__ import annotations
 
@@ -38,23 +38,22 @@ _ON_DISK = {
     "captions": caption_folder,
     "caption-shards": caption_shards,
 }
-BUNDLED = tuple(_BUNDLED)   # these need no root
+BUNDLED = tuple(_BUNDLED)   # included in the package, so they need no root
 SOURCES = ("emoji", *_ON_DISK, "emoji-names", "wordnet")
 
 
 def open_dataset(
     source: str, root: Path | str | None = None, classes: Sequence[str] | None = None
 ) -> Dataset:
-    """The dataset at ``root``, read as ``source`` says: one of :data:`SOURCES` (:data:`BUNDLED` ones need no root).
+    """Open the dataset at ``root``, of the kind ``source``: one of :data:`SOURCES`. :data:`BUNDLED` ones need no root.
 
-    With ``classes``, those a model was trained on, labels are aligned to that list by name, and items of any
-    other class are UNKNOWN.
+    With ``classes``, usually those of a trained model, labels index that list, matched by name, and items of other
+    classes are UNKNOWN.
     """
     if source in _BUNDLED:
         return align(_BUNDLED[source](), classes)
     if source not in _ON_DISK:
-        known = ", ".join(SOURCES)
-        raise DataError("no such kind of dataset", got=repr(source), cure=f"choose one of {known}")
+        raise DataError("no such kind of dataset", got=repr(source), cure=f"choose one of {', '.join(SOURCES)}")
     if root is None:
-        raise DataError(f"a dataset of kind {source!r} lies in a folder", got="none", cure="--data DIR")
+        raise DataError(f"a dataset of kind {source!r} needs a folder", got="none", cure="pass --data DIR")
     return _ON_DISK[source](root, classes)

@@ -1,11 +1,11 @@
-"""What splits of images and of texts share: rows of checked int64 labels, and subsets that copy nothing."""
+"""The common base of image and text splits: checked int64 labels, and subsets that copy no items."""
 
 from __future__ import annotations
 
 import operator
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -17,18 +17,28 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
-    from matryo.data.dataset import ImageSplit, Labels, Split, TextSplit
+    from matryo.data.dataset import ImageSplit, Labels, S, Split, TextSplit
 
-__all__ = ["ImageRows", "Rows", "align", "all_different", "as_labels", "below", "choice", "numbered", "position"]
+__all__ = [
+    "ImageRows",
+    "Rows",
+    "align",
+    "as_labels",
+    "check_below",
+    "check_distinct",
+    "check_position",
+    "numbered",
+    "subset_indices",
+]
 
 
 class Rows:
-    """Labels and the rows of some store that they belong to; subclasses know how to read a row.
+    """Labels, and the row of a store that each belongs to. Subclasses read the rows.
 
-    A subset keeps the store and shortens the rows, so names stay those of the whole split.
+    A subset shares the store and selects rows, so items keep their names.
     """
 
-    item = "image"   # what one row is called in messages
+    item = "image"   # the noun for one row in messages
 
     def __init__(self, labels: Labels) -> None:
         self._labels = labels
@@ -36,7 +46,7 @@ class Rows:
 
     @property
     def labels(self) -> Labels:
-        """One class index an item, or UNKNOWN."""
+        """One class index per item, or UNKNOWN."""
         return self._labels
 
     def __len__(self) -> int:
@@ -46,36 +56,36 @@ class Rows:
         return f"{type(self).__name__}({len(self):,} {self.item}s)"
 
     def subset(self, indices: ArrayLike) -> Self:
-        """The items at ``indices`` (integers, or one boolean an item), in that order."""
-        chosen = choice(indices, len(self), self.item)
+        """Return the items at ``indices`` (integers, or a boolean mask), in that order."""
+        chosen = subset_indices(indices, len(self), self.item)
         part = self._copy()
         part._labels = self._labels[chosen]
         part._rows = self._rows[chosen]
         return part
 
     def relabelled(self, labels: ArrayLike) -> Self:
-        """The same items with other labels."""
+        """Return a view of the items with other labels."""
         part = self._copy()
         part._labels = as_labels(labels, len(self), "the new labels", self.item)
         return part
 
-    def moved(self, table: Labels) -> Self:
-        """The same items, with label l turned into ``table[l]``."""
+    def map_labels(self, table: Labels) -> Self:
+        """Return a view of the items with label l replaced by ``table[l]``."""
         return self.relabelled(table[self.labels])
 
     def _copy(self) -> Self:
-        """Another view of the same store (copy.copy would open the store again, as pickling must)."""
+        """Return another view of the store. (copy.copy would reopen the store, as unpickling does.)"""
         part = object.__new__(type(self))
         part.__dict__.update(self.__dict__)
         return part
 
     def _row(self, index: int) -> int:
-        """The row of the store that holds item ``index``."""
-        return int(self._rows[position(index, len(self), self.item)])
+        """Return the row of the store that holds item ``index``."""
+        return int(self._rows[check_position(index, len(self), self.item)])
 
 
 class ImageRows(Rows):
-    """Rows that are images, and the shape they share if there is one."""
+    """Rows of images, and their common shape if they have one."""
 
     def __init__(self, labels: Labels, shape: tuple[int, int] | None = None) -> None:
         super().__init__(labels)
@@ -83,12 +93,12 @@ class ImageRows(Rows):
 
     @property
     def shape(self) -> tuple[int, int] | None:
-        """(height, width) when every image has the same, else None."""
+        """(height, width) if all images have the same shape, else None."""
         return self._shape
 
 
-def choice(indices: ArrayLike, count: int, item: str) -> Labels:
-    """``indices`` of some of ``count`` items, given as integers or as one boolean an item, as checked int64."""
+def subset_indices(indices: ArrayLike, count: int, item: str) -> Labels:
+    """Return ``indices`` into ``count`` items, given as integers or as a boolean mask, as checked int64."""
     chosen = np.asarray(indices)
     if chosen.dtype == np.bool_ and chosen.shape == (count,):
         chosen = np.flatnonzero(chosen)
@@ -96,115 +106,115 @@ def choice(indices: ArrayLike, count: int, item: str) -> Labels:
         chosen = chosen.reshape(-1).astype(np.int64)
     if chosen.ndim != 1 or chosen.dtype.kind not in "iu":
         raise DataError(
-            f"a subset is chosen by integers, or by one boolean for each {item}",
+            f"a subset must be given by integers, or by one boolean per {item}",
             got=f"{chosen.dtype} {list(chosen.shape)}",
-            cure=f"give indices in 0…{count - 1}, or a mask of length {count}",
+            cure=f"pass indices in 0…{count - 1}, or a mask of length {count}",
         )
     for index in (chosen.min(), chosen.max()) if chosen.size else ():
-        position(int(index), count, item)
+        check_position(int(index), count, item)
     return chosen.astype(np.int64)
 
 
-def position(index: int, count: int, item: str) -> int:
-    """``index``, which must be that of one of ``count`` items."""
+def check_position(index: int, count: int, item: str) -> int:
+    """Return ``index`` as an int; raise unless it is in 0…count − 1."""
     try:
-        place = operator.index(index)
+        number = operator.index(index)
     except TypeError:
-        place = -1
-    if not 0 <= place < count:
+        number = -1
+    if not 0 <= number < count:
         raise DataError(
             f"no {item} has this index",
             got=repr(index),
             cure=f"use an integer in 0…{count - 1}" if count else f"this split has no {item}s",
         )
-    return place
+    return number
 
 
 def as_labels(labels: ArrayLike, count: int, source: str, item: str = "image") -> Labels:
-    """``labels`` as int64 class indices, one for each of ``count`` items; ``source`` is named in errors.
+    """Return ``labels`` as int64 class indices, one for each of ``count`` items; ``source`` is used in errors.
 
-    int64 whatever came in: narrow types are how class 2,049 becomes class 2,048.
+    Always int64: in float16, class 2,049 would become class 2,048.
     """
-    given = np.asarray(labels)
-    if given.ndim != 1 or (given.dtype.kind not in "iu" and given.size):
+    array = np.asarray(labels)
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         raise DataError(
-            f"{source}: labels are a list of integers, the class index of each {item}",
-            got=f"{given.dtype} {list(given.shape)}",
+            f"{source}: labels must be a list of integers, one class index per {item}",
+            got=f"{array.dtype} {list(array.shape)}",
             cure="convert them to class indices (int64) first",
         )
-    if len(given) != count:
+    if len(array) != count:
         raise DataError(
             f"{source}: every {item} needs one label",
-            got=f"{count} {item}s, {len(given)} labels",
+            got=f"{count} {item}s, {len(array)} labels",
             cure="make both the same length",
         )
-    checked = given.astype(np.int64)
+    checked = array.astype(np.int64)
     if count and checked.min() < UNKNOWN:
         raise DataError(
-            f"{source}: labels are class indices, or {UNKNOWN} for an unknown class",
+            f"{source}: labels must be class indices, or {UNKNOWN} for an unknown class",
             got=int(checked.min()),
-            cure=f"count classes from 0 and write {UNKNOWN} where the class is unknown",
+            cure=f"number the classes from 0, and use {UNKNOWN} for unknown",
         )
     return checked
 
 
-def below(labels: Labels, classes: int, source: str) -> None:
-    """Refuse a label that is no index into the ``classes``."""
+def check_below(labels: Labels, classes: int, source: str) -> None:
+    """Raise if a label is not below the number of ``classes``."""
     if len(labels) and labels.max() >= classes:
         raise DataError(
             f"{source}: labels must be below the number of classes, {classes}",
             got=int(labels.max()),
-            cure="list every class, in the order of its label",
+            cure="list every class, in the order of the labels",
         )
 
 
 def numbered(splits: Sequence[ImageSplit | TextSplit]) -> tuple[str, ...]:
-    """The classes "0", "1", … that the labels of ``splits`` ask for, where nothing names them."""
+    """Return default class names "0", "1", … up to the highest label of ``splits``."""
     highest = max((int(split.labels.max(initial=-1)) for split in splits), default=-1)
     return tuple(str(label) for label in range(highest + 1))
 
 
 @runtime_checkable
 class _Labelled(Protocol):
-    """A split whose labels can be turned into others: rows, or pairs of rows."""
+    """A split whose labels can be replaced: rows, or pairs of rows."""
 
-    def moved(self, table: Labels) -> Split: ...
+    def map_labels(self, table: Labels) -> Split: ...
 
 
-def align(dataset: Dataset, classes: Sequence[str] | None) -> Dataset:
-    """``dataset`` with its labels turned into indices of ``classes`` by name; other classes become UNKNOWN.
+def align(dataset: Dataset[S], classes: Sequence[str] | None) -> Dataset[S]:
+    """Return ``dataset`` with labels that index ``classes``, matched by name; other classes become UNKNOWN.
 
-    Superclasses survive only if they are known for every one of ``classes``. None leaves all as it is, and so do no
-    classes at all: a model that was trained without labels has none.
+    Superclasses are kept only if every one of ``classes`` has one. Without ``classes`` (None, or empty, as of a model
+    that was trained without labels), the dataset is returned unchanged.
     """
     if not classes or tuple(classes) == dataset.classes:
         return dataset
     for names in (dataset.classes, classes):
-        all_different(names)
+        check_distinct(names)
     position = {name: i for i, name in enumerate(classes)}
-    moved = np.array([position.get(name, UNKNOWN) for name in dataset.classes] + [UNKNOWN], dtype=np.int64)
-    # The last entry is what label −1 picks: unknown stays unknown.
-    splits = {}
+    # Label −1 selects the last entry, so that unknown labels stay unknown.
+    table = np.array([position.get(name, UNKNOWN) for name in dataset.classes] + [UNKNOWN], dtype=np.int64)
+    splits: dict[str, Any] = {}
     for name, split in dataset.splits.items():
         assert isinstance(split, _Labelled), f"{type(split).__name__} cannot be relabelled"
-        splits[name] = split.moved(moved)
+        splits[name] = split.map_labels(table)
     parents = dict(zip(dataset.classes, dataset.superclass_of, strict=False))
-    known = bool(parents) and all(name in parents for name in classes)
+    complete = bool(parents) and all(name in parents for name in classes)
     return replace(
         dataset,
         classes=tuple(classes),
         splits=splits,
-        superclasses=dataset.superclasses if known else (),
-        superclass_of=tuple(parents[name] for name in classes) if known else (),
+        superclasses=dataset.superclasses if complete else (),
+        superclass_of=tuple(parents[name] for name in classes) if complete else (),
     )
 
 
-def all_different(names: Sequence[str]) -> None:
-    """Refuse two classes of one name."""
+def check_distinct(names: Sequence[str]) -> None:
+    """Raise if two classes have the same name."""
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise DataError(
-            "classes are matched by name, so their names must differ",
+            "classes are matched by name, so their names must be unique",
             got=f"{twice[0]!r} more than once",
-            cure='tell them apart, like "crane (bird)" and "crane (machine)"',
+            cure='rename them, for example "crane (bird)" and "crane (machine)"',
         )

@@ -1,4 +1,4 @@
-"""Metrics: arrays in, numbers out. Fractions lie in 0 … 1; tables turn them into percent."""
+"""Metrics: arrays in, numbers out. Fractions are in 0 … 1; tables print them in percent."""
 
 from matryo.metrics.accuracy import label_ranks, topk_accuracy
 from matryo.metrics.correlation import pearson, spearman

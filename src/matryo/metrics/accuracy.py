@@ -1,4 +1,4 @@
-"""Classification accuracy: at which place among the logits the true class stands.
+"""Classification accuracy from the rank of the true class among the logits.
 
 >>> logits = np.array([[0.1, 0.9, 0.3], [0.5, 0.2, 0.4]])
 >>> label_ranks(logits, np.array([1, 1]))
@@ -23,28 +23,30 @@ __all__ = ["label_ranks", "topk_accuracy"]
 
 
 def label_ranks(logits: Floats, labels: Integers) -> Integers:
-    """How many classes come before the true one in each row; of equal logits the smaller class does."""
+    """Return the rank (from 0) of the true class in each row; among equal logits, the smaller class ranks first."""
     if logits.ndim != 2 or labels.shape != logits.shape[:1]:
         raise InputError(
             "there must be one label for each row of logits [n, classes]",
             got=f"logits {logits.shape}, labels {labels.shape}",
-            cure="pass the labels of the very rows the logits come from",
+            cure="pass one label per row of logits",
         )
     if len(labels) and not (labels.min() >= 0 and labels.max() < logits.shape[1]):
         raise InputError(
             f"labels must lie in 0 … {logits.shape[1] - 1}, the classes that have logits",
             got=f"{labels.min()} … {labels.max()}",
-            cure="leave out the rows of other classes",
+            cure="drop the rows of other classes",
         )
-    if not np.isfinite(logits).all():   # nothing exceeds NaN, so it would count as right
-        raise InputError("logits must be finite", got="NaN or infinity", cure="check vectors and head")
+    if not np.isfinite(logits).all():   # no logit exceeds NaN, so it would count as correct
+        raise InputError("logits must be finite", got="NaN or infinity", cure="check the vectors and the head")
     true = logits[np.arange(len(labels)), labels][:, None]
     before = np.arange(logits.shape[1]) < labels[:, None]
     return np.asarray(((logits > true) | ((logits == true) & before)).sum(axis=1))
 
 
 def topk_accuracy(logits: Floats, labels: Integers, k: int = 1) -> float:
-    """The share of rows whose true class is among the ``k`` highest logits."""
+    """Return the share of rows whose true class is among the ``k`` highest logits."""
     if k < 1 or len(labels) == 0:
-        raise InputError("k and the rows must be at least 1", got=(k, len(labels)), cure="give some")
+        raise InputError(
+            "k must be at least 1, and there must be a row", got=f"k={k}, {len(labels)} rows", cure="use k=1 or more"
+        )
     return float((label_ranks(logits, labels) < k).mean())

@@ -1,4 +1,4 @@
-"""How well one list of numbers follows another."""
+"""Pearson and Spearman correlation."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ if TYPE_CHECKING:
 __all__ = ["pearson", "spearman"]
 
 
-def pearson(one: ArrayLike, other: ArrayLike) -> float:
-    """The linear correlation, −1 … 1; 0 where either is the same throughout, and so follows nothing.
+def pearson(x: ArrayLike, y: ArrayLike) -> float:
+    """Return the linear correlation, −1 … 1; 0 if either input is constant.
 
     >>> round(pearson([1, 2, 3], [2, 4, 6]), 6)
     1.0
     """
-    a, b = (values - values.mean() for values in (np.asarray(one, np.float64), np.asarray(other, np.float64)))
+    a, b = (values - values.mean() for values in (np.asarray(x, np.float64), np.asarray(y, np.float64)))
     scale = float(np.sqrt((a @ a) * (b @ b)))
     return float(np.clip((a @ b) / scale, -1, 1)) if scale else 0.0
 
 
-def spearman(one: ArrayLike, other: ArrayLike) -> float:
-    """The correlation of the ranks: how well the order of the one is that of the other, whatever the distances.
+def spearman(x: ArrayLike, y: ArrayLike) -> float:
+    """Return the correlation of the ranks, which depends only on the order of the values.
 
     >>> spearman([0.1, 0.2, 0.9], [1, 4, 5])
     1.0
     """
-    return pearson(_ranks(np.asarray(one)), _ranks(np.asarray(other)))
+    return pearson(_ranks(np.asarray(x)), _ranks(np.asarray(y)))
 
 
 def _ranks(values: np.ndarray[Any, Any]) -> Doubles:
-    """Equal values share the mean of their ranks."""
-    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
-    ranks: Doubles = (np.cumsum(count) - (count - 1) / 2)[place]
+    """Return ranks from 1; equal values share the mean of their ranks."""
+    _, group, count = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: Doubles = (np.cumsum(count) - (count - 1) / 2)[group]
     return ranks

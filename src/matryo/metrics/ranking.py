@@ -1,7 +1,7 @@
-"""Retrieval metrics over ranked neighbours, as the paper defines them (appendix "Image Retrieval").
+"""Retrieval metrics over ranked neighbours, as defined in the paper (appendix "Image Retrieval").
 
-``relevant`` is [queries, k] in rank order: whether the neighbour at that place has the query's class.
-``totals`` is how many such items the database holds for each query: the R of
+``relevant`` [queries, k], in rank order: whether the neighbour at that rank has the class of the query.
+``totals`` [queries]: the number of such items in the database, which is R in
 AP@k = Σ_{i ≤ k} P@i · rel_i / min(k, R).
 
 >>> relevant = relevance(np.array([[3, 5, 3, 5]]), np.array([3]))
@@ -12,8 +12,8 @@ array([[ True, False,  True, False]])
 >>> average_precision(relevant, np.array([2]), 4)      # (1/1 + 2/3) / 2
 array([0.83333333])
 
-Where relevance is graded, ``grades`` [queries, k] stand in its place, and ``best`` [queries, r] are the grades that a
-perfect ranking would begin with. Grades of 0 or less are worth nothing.
+For graded relevance, ``grades`` [queries, k] replace ``relevant``, and ``best`` [queries, r] are the grades of a
+perfect ranking. Grades below 0 count as 0.
 
 >>> round(ndcg(np.array([[0.0, 2.0]]), np.array([[2.0, 1.0]]), 2), 6)      # (2 / log₂3) / (2 + 1 / log₂3)
 0.479625
@@ -48,7 +48,7 @@ __all__ = [
 
 
 def relevance(retrieved: Integers, labels: Integers) -> Bools:
-    """Which of the ``retrieved`` labels [queries, k] equal the query's own of ``labels`` [queries]."""
+    """Return whether each of the ``retrieved`` labels [queries, k] equals the query's label in ``labels`` [queries]."""
     if retrieved.ndim != 2 or labels.shape != retrieved.shape[:1]:
         raise InputError(
             "there must be one row of retrieved labels for each query",
@@ -59,92 +59,92 @@ def relevance(retrieved: Integers, labels: Integers) -> Bools:
 
 
 def hit_rate(relevant: Bools, k: int) -> float:
-    """Top-k: the share of queries with at least one relevant item among the first ``k``.
+    """Return the share of queries with at least one relevant item among the first ``k``.
 
-    Papers on images and texts call it recall@k.
+    Image–text papers call this recall@k.
     """
     return float(_first(relevant, k).any(axis=1).mean())
 
 
 def precision(relevant: Bools, k: int) -> float:
-    """P@k: the share of relevant items among the first ``k``, over all queries."""
+    """Return P@k: the share of relevant items among the first ``k``, averaged over queries."""
     return float(_first(relevant, k).mean())
 
 
 def recall(relevant: Bools, totals: Integers, k: int) -> float:
-    """Recall@k: the share of a query's relevant items that are among the first ``k``, in the mean over queries."""
+    """Return recall@k: the share of the relevant items that are among the first ``k``, averaged over queries."""
     return float((_counted(relevant, totals, k).sum(axis=1) / totals).mean())
 
 
 def average_precision(relevant: Bools, totals: Integers, k: int) -> Doubles:
-    """AP@k of each query; one without any relevant item has none, so such queries must be left out before."""
-    found = _counted(relevant, totals, k)
-    at_rank = np.cumsum(found, axis=1, dtype=np.float64) / np.arange(1, k + 1)
-    return np.asarray((at_rank * found).sum(axis=1) / np.minimum(k, totals))
+    """Return AP@k of each query. Queries without any relevant item must be excluded before."""
+    hits = _counted(relevant, totals, k)
+    at_rank = np.cumsum(hits, axis=1, dtype=np.float64) / np.arange(1, k + 1)
+    return np.asarray((at_rank * hits).sum(axis=1) / np.minimum(k, totals))
 
 
 def mean_average_precision(relevant: Bools, totals: Integers, k: int) -> float:
-    """mAP@k: the mean of :func:`average_precision` over the queries."""
+    """Return mAP@k: the mean of :func:`average_precision` over the queries."""
     return float(average_precision(relevant, totals, k).mean())
 
 
 def mean_reciprocal_rank(relevant: Bools, k: int) -> float:
-    """MRR@k: one over the place of the first relevant item, 0 where none is among the first ``k``, in the mean."""
-    found = _first(relevant, k)
-    return float((found.any(axis=1) / (found.argmax(axis=1) + 1)).mean())
+    """Return MRR@k: the mean of 1 / rank of the first relevant item, or 0 if none is among the first ``k``."""
+    hits = _first(relevant, k)
+    return float((hits.any(axis=1) / (hits.argmax(axis=1) + 1)).mean())
 
 
 def ndcg(grades: Floats, best: Floats, k: int) -> float:
-    """nDCG@k as trec_eval and BEIR have it: Σ_{i ≤ k} grade_i / log₂(i + 1), over that of a perfect ranking.
+    """Return nDCG@k as in trec_eval and BEIR: Σ_{i ≤ k} grade_i / log₂(i + 1), divided by that of a perfect ranking.
 
-    ``best`` needs the highest grades of each query, largest first, zeros behind: k of them, or all there are.
+    ``best`` holds the k highest grades of each query (or all), largest first, padded with zeros.
     """
     gains, ideal = (_discounted(_first(grades, k)), _discounted(best[:, :k]))
     if best.shape[:1] != grades.shape[:1] or not (ideal > 0).all() or (gains > ideal * (1 + 1e-9)).any():
         raise InputError(
-            "each query needs its best grades, largest first: one above 0 at least, and those found",
+            "best must hold the highest grades of each query, largest first, with at least one above 0",
             got=f"{best.shape} best grades for {grades.shape}",
-            cure="leave out the queries without anything relevant",
+            cure="exclude queries without a relevant item",
         )
     return float((gains / ideal).mean())
 
 
 def majority(retrieved: Integers, k: int) -> Integers:
-    """k-NN: the class that most of the first ``k`` ``retrieved`` labels [queries, n] name, nearest first.
+    """Return the k-NN prediction: the most frequent of the ``k`` nearest ``retrieved`` labels [queries, n].
 
-    Of classes with equally many votes, the one whose nearest neighbour is nearest wins. A negative label is an
-    unknown class and casts no vote; without any vote the answer is −1.
+    If several classes have the most votes, the class of the nearest neighbour among them wins. Negative labels are
+    unknown classes and do not vote; without votes the prediction is −1.
 
     >>> majority(np.array([[4, 7, 7], [4, 7, 9], [-1, -1, 9], [-1, -1, -1]]), k=3)
     array([ 7,  4,  9, -1])
     """
     voters = _first(retrieved, k)
     votes = (voters[:, :, None] == voters[:, None, :]).sum(axis=2) * (voters >= 0)
-    winners = np.take_along_axis(voters, votes.argmax(axis=1)[:, None], axis=1)[:, 0]   # the first of equal ones
+    winners = np.take_along_axis(voters, votes.argmax(axis=1)[:, None], axis=1)[:, 0]   # the nearest of equals
     return np.asarray(np.maximum(winners, -1))
 
 
 def _discounted(grades: Floats) -> Doubles:
-    worth = np.maximum(np.asarray(grades, np.float64), 0)
-    return np.asarray((worth / np.log2(np.arange(2, worth.shape[1] + 2))).sum(axis=1))
+    gains = np.maximum(np.asarray(grades, np.float64), 0)
+    return np.asarray((gains / np.log2(np.arange(2, gains.shape[1] + 2))).sum(axis=1))
 
 
 def _counted(relevant: Bools, totals: Integers, k: int) -> Bools:
-    found = _first(relevant, k)
-    if totals.shape != relevant.shape[:1] or (totals < 1).any() or (totals < found.sum(axis=1)).any():
+    hits = _first(relevant, k)
+    if totals.shape != relevant.shape[:1] or (totals < 1).any() or (totals < hits.sum(axis=1)).any():
         raise InputError(
-            "each query needs its number of relevant items in the database: at least 1, and those found",
+            "totals must hold the number of relevant items per query: at least 1, and not fewer than were found",
             got=f"{totals.shape} totals from {totals.min(initial=0)}",
-            cure="leave out the queries whose class the database lacks",
+            cure="exclude queries whose class is not in the database",
         )
-    return found
+    return hits
 
 
 def _first(ranked: Ranked, k: int) -> Ranked:
     if ranked.ndim != 2 or len(ranked) == 0 or not 1 <= k <= ranked.shape[1]:
         raise InputError(
-            "k must lie in 1 … the number of neighbours, with at least one query",
+            "k must lie in 1 … the number of neighbours, and there must be a query",
             got=f"k={k}, neighbours {ranked.shape}",
-            cure="retrieve more neighbours, or ask for a smaller k",
+            cure="retrieve more neighbours, or use a smaller k",
         )
     return ranked[:, :k]

@@ -23,14 +23,14 @@ def test_gray_images_get_three_channels(pixels):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.bool_])
 def test_other_types_are_refused(pixels, dtype, refuses):
-    with refuses("val: images are uint8, 0…255", np.dtype(dtype).name, ".astype(np.uint8)"):
+    with refuses("val: images must be uint8, 0…255", np.dtype(dtype).name, ".astype(np.uint8)"):
         ArrayImages(pixels.astype(dtype), range(12), source="val")
 
 
 def test_other_shapes_are_refused(pixels, refuses):
-    with refuses("images are [N, height, width, 3]", "got [12, 3, 8, 8]", "images.transpose(0, 2, 3, 1)"):
+    with refuses("images must be [N, height, width, 3]", "got [12, 3, 8, 8]", "images.transpose(0, 2, 3, 1)"):
         ArrayImages(pixels.transpose(0, 3, 1, 2), range(12))
-    with refuses("images are [N, height, width, 3]", "got [12, 8, 8, 1]", "reshape or convert"):
+    with refuses("images must be [N, height, width, 3]", "got [12, 8, 8, 1]", "reshape or convert"):
         ArrayImages(pixels[..., :1], range(12))
 
 
@@ -44,7 +44,7 @@ def test_array_dataset(pixels, refuses):
         array_dataset({"train": (pixels[:8], [0, 1] * 4), "val": (pixels[8:], [2, 2, 0, 1])}, ["cat", "dog"])
     with refuses("train: every image needs one label", "12 images, 2 labels"):
         array_dataset({"train": (pixels, [0, 1])})
-    with refuses("a dataset has a split", "got none"):
+    with refuses("a dataset must have a split", "got none"):
         array_dataset({})
 
 

@@ -1,4 +1,4 @@
-"""Mended splits over real image files, some of which are no images."""
+"""Splits with gray images for damaged ones, over real image files, some of which are no images."""
 
 import contextlib
 import pickle
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from matryo.data import ImageSplit, array_dataset, image_folder
-from matryo.data.images.damaged import Mended
+from matryo.data.images.damaged import DamagedAsGray
 from matryo.data.images.decode import decode
 from matryo.data.images.packed import PackedImages
 from matryo.errors import DataError
@@ -32,34 +32,34 @@ def folder(tmp_path, encode):
 
 def test_gray_stands_in_for_what_cannot_be_decoded(folder):
     split = folder(9, {2, 5})
-    mended = Mended(split, 7)
-    assert isinstance(mended, ImageSplit)
-    assert (len(mended), mended.shape, mended.name(3)) == (9, None, split.name(3))
-    assert (mended.labels == split.labels).all()
+    split_with_gray = DamagedAsGray(split, 7)
+    assert isinstance(split_with_gray, ImageSplit)
+    assert (len(split_with_gray), split_with_gray.shape, split_with_gray.name(3)) == (9, None, split.name(3))
+    assert (split_with_gray.labels == split.labels).all()
     for index in range(9):
         if index in {2, 5}:
             with pytest.warns(UserWarning, match=rf"train/cat/000{index}\.png cannot be decoded.*gray image"):
-                assert (mended.image(index) == np.full((7, 7, 3), 128, np.uint8)).all()
+                assert (split_with_gray.image(index) == np.full((7, 7, 3), 128, np.uint8)).all()
         else:
-            assert (mended.image(index) == split.image(index)).all()
+            assert (split_with_gray.image(index) == split.image(index)).all()
 
 
 def test_it_has_the_one_shape_of_its_split(pixels, monkeypatch):
     split = array_dataset({"train": (pixels, np.zeros(12, np.int64))}).split("train")
     monkeypatch.setattr(type(split), "image", lambda self, index: decode(b"no image", self.name(index)))
     with pytest.warns(UserWarning, match="gray"):
-        assert Mended(split, 32).image(3).shape == (8, 8, 3)
+        assert DamagedAsGray(split, 32).image(3).shape == (8, 8, 3)
 
 
 def test_many_more_than_one_in_a_hundred_are_no_accident(folder, refuses):
-    mended = Mended(folder(40, set(range(40))), 8)
+    split_with_gray = DamagedAsGray(folder(40, set(range(40))), 8)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         for index in range(11):
-            mended.image(index)
+            split_with_gray.image(index)
     assert len(told) == 10
-    with refuses("forgives 1 image in 100", "12 damaged of the first 12", "0011.png cannot be decoded", "leave those"):
-        mended.image(11)
+    with refuses("tolerates 1 % damaged images", "12 damaged of the first 12", "0011.png cannot be decoded", "remove"):
+        split_with_gray.image(11)
 
 
 @pytest.mark.parametrize(("share", "stops"), [(0.001, False), (0.009, False), (0.03, True), (0.2, True)])
@@ -75,38 +75,38 @@ def test_the_share_decides_and_not_the_order(share, stops, seed):
         def image(self, index):
             return decode(b"", "x") if bad[index] else None
 
-    mended = Mended(Split(), 1)
+    split_with_gray = DamagedAsGray(Split(), 1)
     with warnings.catch_warnings(), pytest.raises(DataError) if stops else contextlib.nullcontext():
         warnings.simplefilter("ignore")
         for _ in range(5):
             for index in rng.permutation(20_000)[:2500]:
-                mended.image(int(index))
+                split_with_gray.image(int(index))
 
 
 def test_the_eleventh_of_many_is_forgiven_in_silence(folder):
-    mended = Mended(folder(12, {0}), 8)
-    mended.read, mended.damaged = 1099, 10
+    split_with_gray = DamagedAsGray(folder(12, {0}), 8)
+    split_with_gray.read, split_with_gray.damaged = 1099, 10
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert (mended.image(0) == 128).all()
+        assert (split_with_gray.image(0) == 128).all()
 
 
 def test_a_split_that_looks_at_a_damaged_image_for_its_shape_has_none(encode, pixels):
     second = encode(pixels[1])
     blob = np.frombuffer(b"wrong" + second, np.uint8)
-    mended = Mended(PackedImages(blob, [0, 5, len(blob)], [0, 0]), 9)
-    assert mended.shape is None
+    split_with_gray = DamagedAsGray(PackedImages(blob, [0, 5, len(blob)], [0, 0]), 9)
+    assert split_with_gray.shape is None
     with pytest.warns(UserWarning, match="packed#0"):
-        assert mended.image(0).shape == (9, 9, 3)
-    assert (mended.image(1) == pixels[1]).all()
+        assert split_with_gray.image(0).shape == (9, 9, 3)
+    assert (split_with_gray.image(1) == pixels[1]).all()
 
 
 def test_other_errors_are_raised(folder):
     with pytest.raises(DataError, match="7"):   # an image that is not there is no damaged one
-        Mended(folder(2, ()), 8).image(7)
+        DamagedAsGray(folder(2, ()), 8).image(7)
 
 
 def test_it_goes_to_worker_processes(folder):
-    mended = pickle.loads(pickle.dumps(Mended(folder(3, {1}), 8)))
+    split_with_gray = pickle.loads(pickle.dumps(DamagedAsGray(folder(3, {1}), 8)))
     with pytest.warns(UserWarning, match="gray"):
-        assert (mended.image(1) == 128).all()
+        assert (split_with_gray.image(1) == 128).all()

@@ -157,14 +157,14 @@ def test_decode_all_is_every_image_in_order(pixels, threads):
 
 @pytest.mark.parametrize("bad", [[0.5], [[1]], [True] * 12, 3])
 def test_decode_all_wants_integers(pixels, refuses, bad):
-    with refuses("indices are a list of integers", "np.flatnonzero"):
+    with refuses("indices must be a list of integers", "np.flatnonzero"):
         decode_all(ArrayImages(pixels, range(12)), bad)
 
 
 def test_decode_all_needs_one_shape(image_tree, refuses):
     from matryo.data import image_folder
 
-    with refuses("only images of one shape", "resize them first: matryo.data.pack"):
+    with refuses("images must have the same shape", "resize them first: matryo.data.pack"):
         decode_all(image_folder(image_tree({"train/cat/1.png": 0})).split("train"))
 
 

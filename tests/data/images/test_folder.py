@@ -69,7 +69,7 @@ def test_without_train_the_classes_are_the_union(image_tree):
 def test_number_folders_are_class_indices_when_the_classes_are_not_numbers(image_tree, refuses):
     data = image_folder(image_tree(PETS | {"v2/1/a.png": 0, "v2/0/a.png": 1}))
     assert data.split("v2").labels.tolist() == [0, 1]
-    with refuses("v2: folders that are numbers are class indices", "got '2'", "use 0…1"):
+    with refuses("v2: folders named by numbers must be class indices", "got '2'", "use 0…1"):
         image_folder(image_tree({"v2/2/a.png": 0}))
 
 
@@ -80,7 +80,7 @@ def test_number_classes_are_sorted_by_value(image_tree):
 
 
 def test_a_class_that_train_lacks(image_tree, refuses):
-    with refuses("val: every class must be one of train's", "got 'eel' and 1 more", "val/class_map.json"):
+    with refuses("val: every class must also be in train", "got 'eel' and 1 more", "val/class_map.json"):
         image_folder(image_tree(PETS | {"val/eel/1.png": 0, "val/yak/1.png": 0}))
 
 
@@ -105,7 +105,7 @@ def test_class_map_renames_and_skips(image_tree, refuses):
     assert names(split) == ["objects/cat/1.png", "objects/hound/1.png"]
     assert split.labels.tolist() == [0, 1]
     (root / "objects" / "class_map.json").write_text(json.dumps({"hound": None, "chair": None, "cat": None}))
-    with refuses("objects/class_map.json must leave a class", "null for every folder"):
+    with refuses("objects/class_map.json must keep at least one class", "null for every folder"):
         image_folder(root)
     (root / "objects" / "class_map.json").write_text("[]")
     with refuses("class_map.json must hold an object"):
@@ -120,7 +120,7 @@ def test_classes_json_gives_readable_names(image_tree, refuses):
     assert data.split("val").labels.tolist() == [1]
     assert image_folder(root, classes=["ant", "n01"]).split("train").labels.tolist() == [1, 0]
     (root / "classes.json").write_text(json.dumps({"n01": "crane", "n02": "crane"}))
-    with refuses("names must differ", "'crane' more than once", "crane (bird)"):
+    with refuses("names must be unique", "'crane' more than once", "crane (bird)"):
         image_folder(root)
 
 
@@ -173,7 +173,7 @@ def test_listed_files_must_exist(image_tree, refuses):
 def test_lines_that_name_no_image(image_tree, refuses, line):
     root = image_tree({"n01/a.png": 0})
     (root / "train.txt").write_text(f"n01/a.png\n{line}\n")
-    with refuses("train.txt: a line is a path relative to", f"{line!r}, entry 2", "write folder/"):
+    with refuses("train.txt: a line must be a path relative to", f"{line!r}, entry 2", "write folder/"):
         image_folder(root)
 
 

@@ -81,9 +81,9 @@ def test_other_arrays_stay_within_reach(write):
 def test_pickled_arrays_are_never_loaded(write, refuses):
     evil = np.array([{"a": 1}] * 12, dtype=object)
     assert PackedImages.open(write(other=evil)).extra == {}
-    with refuses("train.npz is no readable packed file", "matryo.data.pack"):
+    with refuses("train.npz cannot be read as a packed file", "matryo.data.pack"):
         PackedImages.open(write(y=evil))
-    with refuses("train.npz is no readable packed file"):
+    with refuses("train.npz cannot be read as a packed file"):
         PackedImages.open(write(blob=evil))
 
 
@@ -91,19 +91,19 @@ def test_files_that_are_no_packed_files(tmp_path, refuses):
     (tmp_path / "a.npz").write_bytes(b"not a zip file")
     (tmp_path / "b.npz").write_bytes(b"")
     for name in ("a.npz", "b.npz", "missing.npz"):
-        with refuses(f"{name} is no readable packed file", "check the path, or write it again"):
+        with refuses(f"{name} cannot be read as a packed file", "check the path, or write it again"):
             PackedImages.open(tmp_path / name)
 
 
 def test_a_file_cut_short(write, refuses):
     path = write()
     path.write_bytes(path.read_bytes()[:-50])
-    with refuses("train.npz is no readable packed file", "BadZipFile"):
+    with refuses("train.npz cannot be read as a packed file", "BadZipFile"):
         PackedImages.open(path)
 
 
 def test_missing_arrays(write, refuses):
-    with refuses("holds the arrays blob, off and y", "got blob, off", "matryo.data.pack"):
+    with refuses("hold the arrays blob, off and y", "got blob, off", "matryo.data.pack"):
         PackedImages.open(write(y=None))
 
 
@@ -118,13 +118,13 @@ def test_missing_arrays(write, refuses):
 )
 def test_offsets_must_rise_to_the_end_of_the_blob(parts, change, refuses):
     blob, offsets, labels = parts
-    with refuses(f"p.npz: offsets must rise from 0 to the length of the blob, {len(blob)}", "pack it again"):
+    with refuses(f"p.npz: offsets must increase from 0 to the length of the blob, {len(blob)}", "pack it again"):
         PackedImages(blob, change(offsets), labels, source="p.npz")
 
 
 @pytest.mark.parametrize("offsets", [[0.0, 1.0], [[0, 1]], [0], []])
 def test_offsets_are_integers(parts, offsets, refuses):
-    with refuses("offsets are integers, one more than there are images", "matryo.data.pack"):
+    with refuses("offsets must be integers, one more than there are images", "matryo.data.pack"):
         PackedImages(parts[0], offsets, [0])
 
 
@@ -132,9 +132,9 @@ def test_labels_and_names_match_the_images(parts, refuses):
     blob, offsets, labels = parts
     with refuses("every image needs one label", "12 images, 11 labels"):
         PackedImages(blob, offsets, labels[1:])
-    with refuses("every image needs one name", "12 images, 1 names", "or none at all"):
+    with refuses("every image needs one name", "12 images, 1 names", "or none"):
         PackedImages(blob, offsets, labels, names=["a"])
-    with refuses("the blob is a list of bytes", "float64 [2]"):
+    with refuses("the blob must be a one-dimensional array", "float64 [2]"):
         PackedImages(np.zeros(2), [0, 2], [0])
 
 
@@ -202,13 +202,13 @@ def test_a_failed_pack_leaves_the_old_file(tmp_path, image_tree):
 
 def test_pack_checks_its_arguments(tmp_path, pixels, refuses):
     images = ArrayImages(pixels, range(12))
-    with refuses("packed files end in .npz", "got a.zip", "call it a.zip.npz"):
+    with refuses("packed files must end in .npz", "got a.zip", "use a.zip.npz"):
         pack(images, tmp_path / "a.zip")
     with refuses("there must be an image to pack", "an empty split"):
         pack(images.subset([]), tmp_path / "a.npz")
-    with refuses("size is a number of pixels", "got 0"):
+    with refuses("size must be a number of pixels", "got 0"):
         pack(images, tmp_path / "a.npz", size=0)
-    with refuses("quality goes from 0 to 100", "got 101"):
+    with refuses("quality must lie in 0 … 100", "got 101"):
         pack(images, tmp_path / "a.npz", quality=101)
 
 
@@ -247,8 +247,8 @@ def test_meta_names_classes_and_superclasses(write, key):
     [
         ("{", ["meta.json must be JSON", "correct it or remove it"]),
         ("[1]", ["meta.json must hold an object", "got list"]),
-        ('{"names": {"a": 1}}', ["meta.json: names must be a list of texts"]),
-        ('{"names": [1, 2, 3]}', ["meta.json: names must be a list of texts", "[1, 2, 3]"]),
+        ('{"names": {"a": 1}}', ["meta.json: names must be a list of strings"]),
+        ('{"names": [1, 2, 3]}', ["meta.json: names must be a list of strings", "[1, 2, 3]"]),
         ('{"names": ["cat"]}', ["train.npz: labels must be below the number of classes, 1", "got 2"]),
         ('{"superclass": [0, 0, 0]}', ["superclass must be a list of indices into superclass_names"]),
         ('{"superclass_names": ["a"], "superclass": [0, -1, 0]}', ["superclass must be a list of indices"]),
@@ -269,9 +269,9 @@ def test_two_files_for_one_split(write, refuses):
 
 
 def test_no_packed_files(tmp_path, refuses):
-    with refuses("a folder with one .npz file a split", "which does not exist", "train.npz"):
+    with refuses("a folder with one .npz file per split", "which does not exist", "train.npz"):
         packed_dataset(tmp_path / "nowhere")
-    with refuses("a folder with one .npz file a split", str(tmp_path)):
+    with refuses("a folder with one .npz file per split", str(tmp_path)):
         packed_dataset(tmp_path)
 
 
@@ -283,7 +283,7 @@ def test_pack_dataset_and_back(tmp_path, pixels, refuses):
     for split in ("train", "val"):
         assert np.array_equal(decode_all(again.split(split)), decode_all(data.split(split)))
         assert np.array_equal(again.split(split).labels, data.split(split).labels)
-    with refuses("a packed split's name ends at the first underscore", "val_b", "rename"):
+    with refuses("the name of a packed split ends at the first underscore", "val_b", "rename"):
         pack_dataset(array_dataset({"val_b": (pixels, [0] * 12)}), tmp_path / "out")
 
 
@@ -297,5 +297,5 @@ def test_many_classes_survive_packing(tmp_path):
 
 
 def test_only_images_are_packed(tmp_path, refuses):
-    with refuses("only images are packed", "split 'train' of texts"):
+    with refuses("only images can be packed", "split 'train'"):
         pack_dataset(text_dataset({"train": ["a text"]}), tmp_path)

@@ -92,7 +92,7 @@ def test_names_tell_splits(tmp_path, pixels, encode, name, split):
 @pytest.mark.parametrize("name", ["val_0001.tar", "my-val_0001.tar"])
 def test_names_that_tell_no_split_are_refused(tmp_path, refuses, name):
     write_tar(tmp_path / name, [])
-    with refuses("a shard's name must tell its split", name, "train-0000.tar"):
+    with refuses("the name of a shard must show its split", name, "train-0000.tar"):
         shard_dataset(tmp_path)
 
 
@@ -153,8 +153,8 @@ def test_cls_comes_before_json_and_files_need_not_be_neighbours(tmp_path, pixels
         ([("a.png", b""), ("a.json", {"label": 1.5})], ["must be an integer", "1.5", ".json file"]),
         ([("a.png", b""), ("a.json", {"label": [1]})], ["label of sample 0.tar/a must be an integer"]),
         ([("a.png", b""), ("a.json", b"{")], ["label of sample 0.tar/a must be an integer"]),
-        ([("a.png", b""), ("a.cls", b"-7")], ["labels are class indices", "got -7"]),
-        ([("a.png", b""), ("a.png", b"")], ["the keys of shard 0.tar must differ", "a.png more than once"]),
+        ([("a.png", b""), ("a.cls", b"-7")], ["labels must be class indices", "got -7"]),
+        ([("a.png", b""), ("a.png", b"")], ["the keys of shard 0.tar must be unique", "a.png more than once"]),
         ([("README.md", b"")], ["shard 0.tar must hold a sample", "got none"]),
     ],
 )
@@ -170,7 +170,7 @@ def test_damaged_shards(root, refuses, damage):
     whole = path.read_bytes()
     damaged = {"cut": whole[:700], "empty": b"", "text": b"hello", "gzip": gzip.compress(whole)}
     path.write_bytes(damaged[damage])
-    with refuses("shard train-0001.tar is no readable tar file", "not compressed"):
+    with refuses("shard train-0001.tar cannot be read as a tar file", "if it is compressed"):
         shard_dataset(root)
 
 
@@ -181,7 +181,7 @@ def test_a_shard_that_is_cut_between_two_files(root, refuses, rest):
     with tarfile.open(path) as tar:
         member = tar.getmembers()[2]
     path.write_bytes(path.read_bytes()[: member.offset] + rest)
-    with refuses("shard train-0001.tar is no readable tar file", "no end of the archive after 2 files", "copy it"):
+    with refuses("shard train-0001.tar cannot be read as a tar file", "no end of the archive after 2 files", "copy it"):
         shard_dataset(root)
 
 

@@ -92,21 +92,21 @@ def test_judgements_written_on_windows(write):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"corpus": None}, ["a BEIR folder holds corpus.jsonl", "got none in"]),
-        ({"queries": None}, ["a BEIR folder holds queries.jsonl"]),
+        ({"corpus": None}, ["a BEIR folder must hold corpus.jsonl", "got none in"]),
+        ({"queries": None}, ["a BEIR folder must hold queries.jsonl"]),
         ({"corpus": []}, ["corpus.jsonl must hold a document", "got none"]),
         ({"qrels": {}}, ["corpus.jsonl, queries.jsonl and qrels/<split>.tsv", "no qrels in"]),
         ({"qrels": {"test": "q1\td9\t1\n"}}, ["qrels/test.tsv, line 2", "a row of corpus.jsonl", "'d9'"]),
         ({"qrels": {"test": "q1\td1\t1\nq9\td1\t1\n"}}, ["qrels/test.tsv, line 3", "a row of queries.jsonl", "'q9'"]),
-        ({"qrels": {"test": "q1\td1\t1\nq1\td1\t2\n"}}, ["line 3: a document is judged once", "'q1' and 'd1', as"]),
-        ({"qrels": {"test": "q1\td1\tyes\n"}}, ["qrels/test.tsv, line 2: a row needs a number under score", "'yes'"]),
-        ({"qrels": {"test": "q1\td1\n"}}, ["qrels/test.tsv, line 2: a line has a field for each"]),
-        ({"qrels": {"test": "q1\td1\t0\n"}}, ["qrels/test.tsv must judge a document as fitting", "got none"]),
-        ({"qrels": {"test": ""}}, ["qrels/test.tsv must judge a document as fitting"]),
-        ({"corpus": [*CORPUS, CORPUS[0]]}, ["corpus.jsonl, line 5: ids must differ", "'d1', as in corpus"]),
-        ({"queries": [*QUERIES, {"_id": "q1", "text": "x"}]}, ["queries.jsonl, line 4: ids must differ"]),
-        ({"queries": [{"_id": "q1"}]}, ["queries.jsonl, line 1: a row needs a text under text"]),
-        ({"corpus": [{"text": "x"}]}, ["corpus.jsonl, line 1: a row needs a name or a whole number under _id or id"]),
+        ({"qrels": {"test": "q1\td1\t1\nq1\td1\t2\n"}}, ["line 3: a document must be judged", "'q1' and 'd1', as"]),
+        ({"qrels": {"test": "q1\td1\tyes\n"}}, ["line 2: a row needs a number in the column score", "'yes'"]),
+        ({"qrels": {"test": "q1\td1\n"}}, ["qrels/test.tsv, line 2: a line must have one field per column"]),
+        ({"qrels": {"test": "q1\td1\t0\n"}}, ["qrels/test.tsv must hold a score above 0", "got none"]),
+        ({"qrels": {"test": ""}}, ["qrels/test.tsv must hold a score above 0"]),
+        ({"corpus": [*CORPUS, CORPUS[0]]}, ["corpus.jsonl, line 5: ids must be unique", "'d1', as in corpus"]),
+        ({"queries": [*QUERIES, {"_id": "q1", "text": "x"}]}, ["queries.jsonl, line 4: ids must be unique"]),
+        ({"queries": [{"_id": "q1"}]}, ["queries.jsonl, line 1: a row needs a text in the column text"]),
+        ({"corpus": [{"text": "x"}]}, ["line 1: a row needs a name or an integer in the column _id or id"]),
         ({"corpus": [{"_id": 1, "text": 7}]}, ["corpus.jsonl, line 1: text must be a text", "got 7"]),
     ],
 )
@@ -116,5 +116,5 @@ def test_what_is_refused(write, refuses, change, words):
 
 
 def test_no_folder(tmp_path, refuses):
-    with refuses("a BEIR folder holds", "which does not exist"):
+    with refuses("a BEIR folder must hold", "which does not exist"):
         beir_folder(tmp_path / "nowhere")

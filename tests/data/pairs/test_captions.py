@@ -187,24 +187,24 @@ def test_what_pack_writes_is_read(tmp_path, image_tree):
     ("files", "words"),
     [
         ({"captions.json": "[]"}, ["captions.json must hold an object"]),
-        ({"captions.json": '{"keys": ["a.png"]}'}, ["captions.json holds the lists keys and captions", "got keys"]),
-        ({"captions.json": '{"keys": [], "captions": []}'}, ["captions.json holds the lists keys and captions"]),
-        ({"captions.json": '{"keys": ["a.png"], "captions": []}'}, ["an entry an image", "1 keys, 0 captions"]),
-        ({"captions.json": json.dumps({**JSON, "split": "train"})}, ["an entry an image", "split: 'train'"]),
-        ({"captions.json": json.dumps({**JSON, "captions": [[], *CAPTIONS[1:]]})}, ["a text or more", "for 'a.png'"]),
-        ({"captions.json": json.dumps({**JSON, "captions": [[1], *CAPTIONS[1:]]})}, ["a text or more", "[1] for"]),
+        ({"captions.json": '{"keys": ["a.png"]}'}, ["captions.json must hold the lists keys and captions", "got keys"]),
+        ({"captions.json": '{"keys": [], "captions": []}'}, ["captions.json must hold the lists keys and captions"]),
+        ({"captions.json": '{"keys": ["a.png"], "captions": []}'}, ["one entry per image", "1 keys, 0 captions"]),
+        ({"captions.json": json.dumps({**JSON, "split": "train"})}, ["one entry per image", "split: 'train'"]),
+        ({"captions.json": json.dumps({**JSON, "captions": [[], *CAPTIONS[1:]]})}, ["a split and", "for 'a.png'"]),
+        ({"captions.json": json.dumps({**JSON, "captions": [[1], *CAPTIONS[1:]]})}, ["a split and", "[1] for"]),
         ({"captions.json": json.dumps({**JSON, "keys": ["a.png"] * 4})}, ["each key once", "'a.png' twice"]),
         ({"captions.json": json.dumps({**JSON, "keys": ["z.png", *KEYS[1:]]})},
          ["captions.json: every listed image must exist", "1 of 4 missing, the first z.png"]),
-        ({"captions.tsv": "image\tcaption\n../a.png\tx\n"}, ["an image is a path below images/", "'../a.png'"]),
-        ({"captions.tsv": "image\tcaption\n/a.png\tx\n"}, ["an image is a path below images/", "'/a.png'"]),
-        ({"captions.tsv": "image\tcaption\na.doc\tx\n"}, ["an image is a path below images/", "'a.doc'"]),
+        ({"captions.tsv": "image\tcaption\n../a.png\tx\n"}, ["an image must be a path below images/", "'../a.png'"]),
+        ({"captions.tsv": "image\tcaption\n/a.png\tx\n"}, ["an image must be a path below images/", "'/a.png'"]),
+        ({"captions.tsv": "image\tcaption\na.doc\tx\n"}, ["an image must be a path below images/", "'a.doc'"]),
         ({"captions.tsv": "image\tcaption\na.png\t \n"}, ["captions.tsv, line 2: caption must be a text"]),
-        ({"captions.tsv": "image\twords\na.png\tx\n"}, ["captions.tsv, line 2: a row needs a text under caption"]),
-        ({"captions.tsv": "photo\tcaption\na.png\tx\n"}, ["captions.tsv, line 2", "under image or file_name or path"]),
+        ({"captions.tsv": "image\twords\na.png\tx\n"}, ["line 2: a row needs a text in the column caption"]),
+        ({"captions.tsv": "photo\tcaption\na.png\tx\n"}, ["captions.tsv, line 2", "image or file_name or path"]),
         ({"train.tsv": "image\tcaption\na.png\tx", "test.tsv": "image\tcaption\na.png\tx"},
-         ["train.tsv, line 2: an image belongs to one split", "a.png in test and in train"]),
-        ({}, ["a folder with a file for each split"]),
+         ["train.tsv, line 2: an image must belong to one split", "a.png in test and in train"]),
+        ({}, ["a folder with one file per split"]),
     ],
 )  # fmt: skip
 def test_what_is_refused(root, refuses, files, words):
@@ -218,10 +218,10 @@ def test_folders_that_are_not_right(root, tmp_path, refuses):
     write(root, FILES["json"])
     for name in ("one.npz", "two.npz"):
         np.savez(root / name, x=1)
-    with refuses("packed images with captions lie in one .npz file", "one.npz, two.npz"):
+    with refuses("packed images with captions must be one .npz file", "one.npz, two.npz"):
         caption_folder(root)
     (root / "two.npz").unlink()
-    with refuses("one.npz: packed images are the arrays blob and off", "got x"):
+    with refuses("one.npz must hold the arrays blob and off", "got x"):
         caption_folder(root)
 
 
@@ -280,15 +280,15 @@ def test_the_index_is_kept_apart_from_that_of_labels_and_gives_the_same(shards, 
     [
         ([("a.png", b"")], ["sample train-0.tar/a must have one image and a caption", "got .png", "add a .txt"]),
         ([("a.png", b""), ("a.txt", b" \n")], ["one image and a caption", "got .png, .txt", "its .txt file is empty"]),
-        ([("a.png", b""), ("a.json", b'{"caption": " "}')], ["one image and a caption", "or an empty one: write it"]),
+        ([("a.png", b""), ("a.json", b'{"caption": " "}')], ["one image and a caption", "or an empty one: add it"]),
         ([("a.png", b""), ("a.json", b'{"url": 1}')], ["one image and a caption", ".png, .json", 'has no "caption"']),
         ([("a.png", b""), ("a.json", b"[1]")], ["must have one image and a caption"]),
         ([("a.txt", b"x")], ["must have one image and a caption", "got .txt", "add the image"]),
-        ([("a.png", b""), ("a.txt", b"\xff")], ["the caption of sample train-0.tar/a must be a text", ".txt file"]),
-        ([("a.png", b""), ("a.json", b"{")], ["the caption of sample train-0.tar/a must be a text", ".json file"]),
-        ([("a.png", b""), ("a.json", b'{"caption": 7}')], ["the caption of sample train-0.tar/a must be a text", "7"]),
-        ([("a.png", b""), ("a.json", b'{"caption": "\\ud800"}')], ["must be a text, in UTF-8"]),
-        ([("a.png", b""), ("a.txt", b"x"), ("a.txt", b"x")], ["keys of shard train-0.tar must differ", "a.txt more"]),
+        ([("a.png", b""), ("a.txt", b"\xff")], ["the caption of sample train-0.tar/a must be UTF-8 text", ".txt file"]),
+        ([("a.png", b""), ("a.json", b"{")], ["the caption of sample train-0.tar/a must be UTF-8 text", ".json file"]),
+        ([("a.png", b""), ("a.json", b'{"caption": 7}')], ["sample train-0.tar/a must be UTF-8 text", "7"]),
+        ([("a.png", b""), ("a.json", b'{"caption": "\\ud800"}')], ["must be UTF-8 text"]),
+        ([("a.png", b""), ("a.txt", b"x"), ("a.txt", b"x")], ["shard train-0.tar must be unique", "a.txt more"]),
         ([], ["shard train-0.tar must hold a sample"]),
     ],
 )

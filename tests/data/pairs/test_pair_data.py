@@ -61,18 +61,18 @@ def test_pairs_survive_being_pickled():
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (([[0, 3]],), ["candidates of pairs must be rows of their split, of 3", "got 3"]),
-        (([[2, 0]],), ["queries of pairs must be rows of their split, of 2", "got 2"]),
+        (([[0, 3]],), ["candidates of pairs must be rows of their split, 0 … 2", "got 3"]),
+        (([[2, 0]],), ["queries of pairs must be rows of their split, 0 … 1", "got 2"]),
         (([[-1, 0]],), ["queries of pairs must be rows", "got -1"]),
-        (([[0, 0, 0]],), ["pairs are integers, [n, 2]", "[1, 3]"]),
-        (([0, 0],), ["pairs are integers, [n, 2]", "[2]"]),
-        (([[0.0, 1.0]],), ["pairs are integers", "float64"]),
-        (([[0, 0]], [1, 2]), ["grades are one number ≥ 0 a pair, [1]", "[2]"]),
-        (([[0, 0]], [-1]), ["grades are one number ≥ 0", "got -1.0"]),
-        (([[0, 0]], [np.nan]), ["grades are one number ≥ 0", "nan"]),
-        (([[0, 0]], None, [[3]]), ["negatives must be rows of their split, of 3", "got 3"]),
+        (([[0, 0, 0]],), ["pairs must be integers, [n, 2]", "[1, 3]"]),
+        (([0, 0],), ["pairs must be integers, [n, 2]", "[2]"]),
+        (([[0.0, 1.0]],), ["pairs must be integers", "float64"]),
+        (([[0, 0]], [1, 2]), ["grades must be one number ≥ 0 per pair, [1]", "[2]"]),
+        (([[0, 0]], [-1]), ["grades must be one number ≥ 0", "got -1.0"]),
+        (([[0, 0]], [np.nan]), ["grades must be one number ≥ 0", "nan"]),
+        (([[0, 0]], None, [[3]]), ["negatives must be rows of their split, 0 … 2", "got 3"]),
         (([[0, 0]], None, [[1], [2]]), ["every pair needs its negatives", "1 pairs, 2 rows"]),
-        (([[0, 0]], None, [[1.5]]), ["negatives are integers, [n, h]", "float64"]),
+        (([[0, 0]], None, [[1.5]]), ["negatives must be integers, [n, h]", "float64"]),
     ],
 )
 def test_what_is_no_pair_is_refused(refuses, more, words):
@@ -106,12 +106,12 @@ def test_negatives_are_candidates_and_shorter_lists_repeat_theirs():
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ([("a",)], ["train: a pair is (query, positive)", "('a',), item 0"]),
-        (["ab"], ["train: a pair is (query, positive)", "'ab'"]),
+        ([("a",)], ["train: a pair must be (query, positive)", "('a',), item 0"]),
+        (["ab"], ["train: a pair must be (query, positive)", "'ab'"]),
         ([], ["train must hold a pair", "got none"]),
         ([("a", "b", "b")], ["train, item 0: a negative must not be the positive", "'b'", "drop that negative"]),
-        ([("a", "b", "c"), ("d", "e")], ["train, item 1: where one pair has negatives, every pair needs one"]),
-        ([("a", 5)], ["item 0 must be a text", "got 5"]),
+        ([("a", "b", "c"), ("d", "e")], ["train, item 1: all pairs or no pairs must have negatives"]),
+        ([("a", 5)], ["item 0 must be a string", "got 5"]),
     ],
 )
 def test_lists_that_are_no_pairs(refuses, rows, words):
@@ -120,7 +120,7 @@ def test_lists_that_are_no_pairs(refuses, rows, words):
 
 
 def test_a_dataset_of_pairs_has_a_split(refuses):
-    with refuses("a dataset has a split", "(query, positive)"):
+    with refuses("a dataset must have a split", "(query, positive)"):
         pair_dataset({})
 
 
@@ -131,7 +131,7 @@ def test_pairs_by_label_join_different_items_of_one_label(labels, per_item, seed
     sizes = {label: labels.count(label) for label in labels}
     expected = [min(per_item, sizes[label] - 1) if label >= 0 else 0 for label in labels]
     if not sum(expected):
-        with pytest.raises(ValueError, match="two items of one label"):
+        with pytest.raises(ValueError, match="two items with the same label"):
             pairs_by_label(split, seed, per_item=per_item)
         return
     pairs = pairs_by_label(split, seed, per_item=per_item)
@@ -153,7 +153,7 @@ def test_every_partner_is_as_likely_as_another():
 
 
 def test_pairs_by_label_need_a_number_of_partners(refuses):
-    with refuses("per_item is a number of partners", "got 0"):
+    with refuses("per_item must be at least 1", "got 0"):
         pairs_by_label(text_dataset({"train": (["a", "b"], [0, 0])}).split("train"), 0, per_item=0)
 
 
@@ -220,16 +220,16 @@ def test_parquet_of_pairs(write):
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"question": "a", "positive": "b"}, ["a text under query or anchor or sentence1", "question, positive"]),
-        ({"query": "a"}, ["a row needs a text under positive or sentence2"]),
+        ({"question": "a", "positive": "b"}, ["the column query or anchor or sentence1", "question, positive"]),
+        ({"query": "a"}, ["a row needs a text in the column positive or sentence2"]),
         ({"query": "a", "positive": []}, ["positive must be a text", "[]"]),
         ({"query": "a", "positive": ""}, ["positive must be a text"]),
         ({"query": "a", "positive": "b", "negatives": ["b"]}, ["a negative must not be the positive"]),
         ({"query": "a", "positive": "b", "negatives": [None]}, ["negatives must be a text"]),
-        ({"query": "a", "positive": "b", "negativ": "c"}, ["hard negatives stand under negative", "negativ)", "name"]),
-        ({"query": "a", "positive": "b", "score": -1}, ["a score is a number ≥ 0", "-1"]),
-        ({"query": "a", "positive": "b", "score": "high"}, ["a row needs a number under score or grade", "'high'"]),
-        ({"query": "a", "positive": "b", "score": "nan"}, ["a score is a number ≥ 0", "nan"]),
+        ({"query": "a", "positive": "b", "negativ": "c"}, ["hard negatives must be in", "negativ)", "rename"]),
+        ({"query": "a", "positive": "b", "score": -1}, ["a score must be a number ≥ 0", "-1"]),
+        ({"query": "a", "positive": "b", "score": "high"}, ["a number in the column score or grade", "'high'"]),
+        ({"query": "a", "positive": "b", "score": "nan"}, ["a score must be a number ≥ 0", "nan"]),
     ],
 )
 def test_rows_that_are_no_pairs(write, refuses, row, words):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matryo.data.texts.tables import Row, lines_of, read_rows, rows_of, split_files, unique
+from matryo.data.texts.tables import Row, check_new_id, lines_of, read_rows, rows_of, split_files
 from matryo.errors import MissingExtra
 
 PETS = [{"text": "Ein Kätzchen, „leise“", "label": "cat"}, {"text": 'says "woof"', "label": "dog"}]
@@ -65,7 +65,7 @@ def test_parquet_gives_the_same_rows(tmp_path):
 def test_parquet_that_is_damaged(tmp_path, refuses):
     pytest.importorskip("pyarrow")
     (tmp_path / "pets.parquet").write_bytes(b"PAR1 but no more")
-    with refuses("pets.parquet is no readable parquet file", "write it again"):
+    with refuses("pets.parquet cannot be read as parquet", "write it again"):
         list(read_rows(tmp_path / "pets.parquet"))
 
 
@@ -110,19 +110,19 @@ def test_commas_come_back_as_they_were(folder, rows):
 @pytest.mark.parametrize(
     ("name", "data", "words"),
     [
-        ("a.jsonl", b'{"text": "x"}\n{"text": "y', ["a.jsonl, line 2: a line must be JSON", "column 10", "mend"]),
+        ("a.jsonl", b'{"text": "x"}\n{"text": "y', ["a.jsonl, line 2: a line must be JSON", "column 10", "correct"]),
         ("a.jsonl", b'{"a": 1}\n\n[1, 2]\n', ["a.jsonl, line 3: a line must be a JSON object", "[1, 2]"]),
         ("a.jsonl", b"[" * 100_000, ["a.jsonl, line 1: a line must be JSON"]),
-        ("a.jsonl", b'{"a": 1}\n{"a": "\xff"}', ["a.jsonl, line 2: files are UTF-8", "xff", "save it as UTF-8"]),
-        ("a.tsv", "text\nhé".encode("utf-16"), ["a.tsv, line 1: files are UTF-8"]),
-        ("a.tsv", b"text\tlabel\nx\ty\nx\n", ["a.tsv, line 3: a line has a field for each", "got 1 fields", "JSONL"]),
-        ("a.tsv", b"text\ttext\nx\ty\n", ["a.tsv: the first line names the columns, each once", "add a header"]),
-        ("a.csv", b'text,label\n"x,y\n', ["a.csv, line 2: a line must be CSV", "mend its quotes"]),
+        ("a.jsonl", b'{"a": 1}\n{"a": "\xff"}', ["a.jsonl, line 2: files must be UTF-8", "xff", "save it as UTF-8"]),
+        ("a.tsv", "text\nhé".encode("utf-16"), ["a.tsv, line 1: files must be UTF-8"]),
+        ("a.tsv", b"text\tlabel\nx\ty\nx\n", ["a.tsv, line 3: a line must have one field", "got 1 fields", "JSONL"]),
+        ("a.tsv", b"text\ttext\nx\ty\n", ["a.tsv: the first line must name the columns, each once", "add a header"]),
+        ("a.csv", b'text,label\n"x,y\n', ["a.csv, line 2: a line must be CSV", "correct its quotes"]),
         ("a.csv", b'text,label\nx,y\n"a"b,y\n', ["a.csv, line 3: a line must be CSV"]),
-        ("a.csv", b"text,label\nx,y,z\n", ["a.csv, line 2: a line has a field", "3 fields"]),
+        ("a.csv", b"text,label\nx,y,z\n", ["a.csv, line 2: a line must have one field", "3 fields"]),
         ("a.jsonl.gz", gzip.compress(b'{"a": 1}\n' * 99, mtime=0)[:-9],
-         ["a.jsonl.gz is no readable gzip file", "EOFError"]),
-        ("a.jsonl.gz", b"plain", ["a.jsonl.gz is no readable gzip file", "BadGzipFile", "copy it again"]),
+         ["a.jsonl.gz cannot be read as gzip", "EOFError"]),
+        ("a.jsonl.gz", b"plain", ["a.jsonl.gz cannot be read as gzip", "BadGzipFile", "copy it again"]),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_named(tmp_path, refuses, name, data, words):
@@ -149,7 +149,7 @@ def test_an_empty_field_is_not_taken_for_a_missing_column(tmp_path, refuses, nam
 
 
 def test_a_file_that_is_gone(tmp_path, refuses):
-    with refuses("a.jsonl is no readable file", "FileNotFoundError", "check the path"):
+    with refuses("a.jsonl cannot be read", "FileNotFoundError", "check the path"):
         list(read_rows(tmp_path / "a.jsonl"))
 
 
@@ -188,20 +188,20 @@ def test_fields_are_found_by_the_first_name_that_holds_something():
 @pytest.mark.parametrize(
     ("ask", "words"),
     [
-        (lambda row: row.text("sentence", "title"), ["a row needs a text under sentence or title", "text, blank, n"]),
+        (lambda row: row.text("sentence", "title"), ["a text in the column sentence or title", "text, blank, n"]),
         (lambda row: row.text("none"), ["none must be a text", "got none", "drop the row"]),
         (lambda row: row.text("blank"), ["blank must be a text", "' '", "drop the row"]),
         (lambda row: row.text("n"), ["n must be a text", "got 3"]),
         (lambda row: row.texts("bad"), ["bad must be a text", "got 1"]),
-        (lambda row: row.text("half"), ["whole characters", "ud800", "escapes"]),
-        (lambda row: row.id("yes"), ["a row needs a name or a whole number under yes", "True", "give it one"]),
-        (lambda row: row.id("float"), ["whole number under float", "0.5"]),
-        (lambda row: Row(row.place, {"n": float("inf")}).id("n"), ["whole number under n", "inf"]),
-        (lambda row: Row(row.place, {"n": 2.0**53}).id("n"), ["whole number under n", "9007199254740992"]),
-        (lambda row: row.id("nothing", "id"), ["whole number under nothing or id", "got none"]),
-        (lambda row: row.number("word"), ["a row needs a number under word", "'two'", "digits"]),
-        (lambda row: row.number("many"), ["a row needs a number under many"]),
-        (lambda row: row.number("yes"), ["a row needs a number under yes"]),
+        (lambda row: row.text("half"), ["valid Unicode", "ud800", "escapes"]),
+        (lambda row: row.id("yes"), ["a row needs a name or an integer in the column yes", "True", "fill it in"]),
+        (lambda row: row.id("float"), ["an integer in the column float", "0.5"]),
+        (lambda row: Row(row.place, {"n": float("inf")}).id("n"), ["an integer in the column n", "inf"]),
+        (lambda row: Row(row.place, {"n": 2.0**53}).id("n"), ["an integer in the column n", "9007199254740992"]),
+        (lambda row: row.id("nothing", "id"), ["an integer in the column nothing or id", "got none"]),
+        (lambda row: row.number("word"), ["a row needs a number in the column word", "'two'", "digits"]),
+        (lambda row: row.number("many"), ["a row needs a number in the column many"]),
+        (lambda row: row.number("yes"), ["a row needs a number in the column yes"]),
     ],
 )
 def test_fields_that_are_not_as_they_should(refuses, ask, words):
@@ -211,9 +211,9 @@ def test_fields_that_are_not_as_they_should(refuses, ask, words):
 
 def test_ids_met_twice_name_both_places(refuses):
     seen = {}
-    unique(Row("a.tsv, line 2", {}), "x", seen)
-    with refuses("a.tsv, line 7: ids must differ", "'x', as in a.tsv, line 2"):
-        unique(ROW, "x", seen)
+    check_new_id(Row("a.tsv, line 2", {}), "x", seen)
+    with refuses("a.tsv, line 7: ids must be unique", "'x', as in a.tsv, line 2"):
+        check_new_id(ROW, "x", seen)
 
 
 def touch(folder, *names):
@@ -242,7 +242,7 @@ def test_parts_with_a_hash_behind_are_parts(tmp_path):
 @pytest.mark.parametrize("names", [("a-0-of-3.tsv", "a-2-of-3.tsv"), ("a-0-of-2.tsv", "a-1.tsv"), ("a-0-of-2.tsv",)])
 def test_a_part_that_is_missing(tmp_path, refuses, names):
     touch(tmp_path, *names)
-    with refuses("split 'a' must have all its parts", f"{len(names)}: {names[0]}", "copy the missing ones"):
+    with refuses("split 'a' must have all its parts", f"{len(names)}: {names[0]}", "copy the missing parts"):
         split_files(tmp_path)
 
 
@@ -258,12 +258,12 @@ def test_a_split_in_two_kinds_of_file(tmp_path, refuses, names):
 def test_one_file_alone_is_train(tmp_path, refuses):
     touch(tmp_path, "reviews.jsonl", "reviews.doc")
     assert split_files(tmp_path / "reviews.jsonl") == {"train": [tmp_path / "reviews.jsonl"]}
-    with refuses("this ending is not read", "reviews.doc", ".jsonl, .tsv, .csv, .parquet"):
+    with refuses("the file format is not supported", "reviews.doc", ".jsonl, .tsv, .csv, .parquet"):
         split_files(tmp_path / "reviews.doc")
 
 
 def test_no_files(tmp_path, refuses):
-    with refuses("a folder with a file for each split", f"none in {tmp_path}", "train.jsonl"):
+    with refuses("a folder with one file per split", f"none in {tmp_path}", "train.jsonl"):
         split_files(tmp_path)
-    with refuses("a folder with a file for each split", "which does not exist"):
+    with refuses("a folder with one file per split", "which does not exist"):
         split_files(tmp_path / "nowhere")

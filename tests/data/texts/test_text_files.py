@@ -115,22 +115,22 @@ def test_parquet_of_pandas_has_whole_numbers_with_gaps_as_floats(write):
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ({"train.jsonl": [{"txt": "x"}]}, ["train.jsonl, line 1", "a text under text or sentence or document", "txt"]),
+        ({"train.jsonl": [{"txt": "x"}]}, ["train.jsonl, line 1", "the column text or sentence or document", "txt"]),
         ({"train.jsonl": [{"text": "  "}]}, ["train.jsonl, line 1: text must be a text", "drop the row"]),
         ({"train.jsonl": [*TRAIN, {"text": ["x"]}]}, ["train.jsonl, line 4: text must be a text", "['x']"]),
         ({"train.jsonl": [{"text": "x", "label": 0.5}]},
-         ["train.jsonl, line 1: a row needs a name or a whole number under label", "0.5"]),
+         ["train.jsonl, line 1: a row needs a name or an integer in the column label", "0.5"]),
         ({"train.jsonl": TRAIN, "test.tsv": "text\tlabel\nx\tcat\nx\tcow"},
          ["test.tsv, line 3: a label must be one of the 3 classes", "'cow'", "classes.txt"]),
         ({"train.jsonl": [{"text": "x", "label": 3}], "classes.txt": "ant\nbee"},
          ["train.jsonl, line 1: a label must be one of the 2 classes", "'3'"]),
         ({"train.jsonl": [{"text": "x", "id": 1}, {"text": "y", "id": "1"}]},
-         ["train.jsonl, line 2: ids must differ", "'1', as in train.jsonl, line 1"]),
+         ["train.jsonl, line 2: ids must be unique", "'1', as in train.jsonl, line 1"]),
         ({"train.jsonl": [{"text": "x", "id": 1}, {"text": "y"}]},
-         ["train.jsonl, line 2: a row needs a name or a whole number under id or _id"]),
-        ({"train.jsonl": [{"text": "x"}, {"text": "y", "id": 1}]}, ["line 2: where one row has an id, all have"]),
+         ["train.jsonl, line 2: a row needs a name or an integer in the column id or _id"]),
+        ({"train.jsonl": [{"text": "x"}, {"text": "y", "id": 1}]}, ["line 2: all rows or no rows must have an id"]),
         ({"train.jsonl": ""}, ["train.jsonl must hold a row"]),
-        ({"train.jsonl": TRAIN, "classes.txt": "cat\ncat"}, ["names must differ", "'cat' more than once"]),
+        ({"train.jsonl": TRAIN, "classes.txt": "cat\ncat"}, ["names must be unique", "'cat' more than once"]),
     ],
 )  # fmt: skip
 def test_what_is_refused(write, refuses, files, words):
@@ -158,7 +158,7 @@ def test_a_corpus_may_be_one_file(write):
 
 
 def test_a_corpus_without_documents(write, refuses):
-    with refuses("train.txt must hold a document", "one a line"):
+    with refuses("train.txt must hold a document", "one document per line"):
         corpus_folder(write({"train.txt": "\n \n"}))
-    with refuses("a folder with a file for each split", ".txt"):
+    with refuses("a folder with one file per split", ".txt"):
         corpus_folder(write({}) / "nowhere")

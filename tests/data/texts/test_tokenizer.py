@@ -209,13 +209,13 @@ def test_a_tokenizer_without_a_mask_says_so_when_it_is_needed(tmp_path, refuses)
 @pytest.mark.parametrize(
     ("ask", "words"),
     [
-        (lambda t, _: t.encode(["a"], 2), ["a length has room for the 2 special tokens and a word", "got 2", "give 3"]),
-        (lambda t, _: t.encode("a text", 8), ["texts are a list", "'a text'"]),
+        (lambda t, _: t.encode(["a"], 2), ["length must leave room for the 2 special tokens", "got 2", "use 3"]),
+        (lambda t, _: t.encode("a text", 8), ["texts must be a list", "'a text'"]),
         (lambda *_: Tokenizer.train(TEXTS, vocabulary=5), ["more than its 5 special tokens", "got 5"]),
-        (lambda *_: Tokenizer.train("a text"), ["texts are a list", "'a text'"]),
-        (lambda *_: Tokenizer.train([" ", ""]), ["a tokenizer is learned from words", "texts without any"]),
-        (lambda _, path: Tokenizer.open(path), ["a tokenizer is a tokenizer.json", "holds neither"]),
-        (lambda _, path: Tokenizer.open(path / "x.json"), ["a tokenizer is a tokenizer.json", "does not exist"]),
+        (lambda *_: Tokenizer.train("a text"), ["texts must be a list", "'a text'"]),
+        (lambda *_: Tokenizer.train([" ", ""]), ["a tokenizer must be trained on words", "texts without words"]),
+        (lambda _, path: Tokenizer.open(path), ["a tokenizer must be a tokenizer.json", "holds neither"]),
+        (lambda _, path: Tokenizer.open(path / "x.json"), ["a tokenizer must be a tokenizer.json", "does not exist"]),
     ],
 )
 def test_what_is_refused(tokenizer, tmp_path, refuses, ask, words):
@@ -225,11 +225,11 @@ def test_what_is_refused(tokenizer, tmp_path, refuses, ask, words):
 
 def test_damaged_files(tmp_path, refuses):
     (tmp_path / "tokenizer.json").write_text('{"model": ')
-    with refuses("tokenizer.json is no readable tokenizer", "copy it again"):
+    with refuses("tokenizer.json cannot be read as a tokenizer", "copy the file again"):
         Tokenizer.open(tmp_path)
     (tmp_path / "tokenizer.json").unlink()
     (tmp_path / "vocab.txt").write_text("[PAD]\nthe\n")
-    with refuses("vocab.txt is one of BERT's", "no [UNK]"):
+    with refuses("vocab.txt must contain the special tokens of BERT", "no [UNK]"):
         Tokenizer.open(tmp_path)
 
 

@@ -1,1 +1,1 @@
-"""Datasets that come with the package: emoji drawings, their names, and the nouns of WordNet."""
+"""Datasets included in the package: emoji drawings, emoji names, and the nouns of WordNet."""

@@ -1,4 +1,4 @@
-"""The bundled emoji: 1,920 emoji drawn by up to seven vendors, split by vendor so that tests shift in style.
+"""The bundled emoji: 1,920 emoji drawn by up to seven vendors, split by vendor so that test splits shift in style.
 
 >>> data = emoji()
 >>> {name: len(split) for name, split in data.splits.items()}
@@ -6,7 +6,7 @@
 >>> data.split("flat").name(0), data.classes[data.split("flat").labels[0]]
 ('fluent-emoji-flat/1F600', 'grinning face')
 
-The drawings are under the licences that NOTICE lists; scripts/build_emoji.py made them.
+NOTICE lists the licences of the drawings. scripts/build_emoji.py builds the files.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _BUNDLED = Path(__file__).parent
 _SHAPE = (32, 32)
 _TRAIN = ("noto", "noto-v1", "fluent-emoji", "emojione")
 _ROLES = {
-    "train": "training: four vendors, up to four drawings an emoji",
+    "train": "training: four vendors, up to four drawings per emoji",
     "flat": "in-distribution test: fluent-emoji-flat, the shapes of a training vendor without their shading",
     "twemoji": "shifted test: drawings by another vendor",
     "high-contrast": "extreme shift: fluent-emoji-high-contrast, black line art",
-    "unseen": "classes that train never shows: flags that twemoji alone draws, one image each",
+    "unseen": "classes that are not in train: flags that only twemoji draws, one image each",
 }
-# What NOTICE says that must stand beside the drawings; tests hold the two together.
+# The attributions that NOTICE requires next to the drawings; a test compares the two.
 _CREDITS = (
     "Graphics by Twemoji (Twitter, Inc and other contributors), licensed under CC-BY 4.0; rasterised.",
     "Emoji artwork provided by EmojiOne (Ranks.com, with contributions from the Emojitwo community), licensed under "
@@ -45,21 +45,21 @@ _CREDITS = (
 
 @dataclass(frozen=True)
 class EmojiName:
-    """What one emoji is called: its English name, words that fit it, and its place in Unicode's order."""
+    """The English name of an emoji, its tags, and its group in Unicode."""
 
     name: str
     tags: tuple[str, ...]
     hexcode: str
-    """Its code points, like "1F600" or "1F468-200D-1F680"."""
+    """The code points, for example "1F600" or "1F468-200D-1F680"."""
     group: str
     subgroup: str
 
 
-def emoji() -> Dataset:
-    """The emoji as a dataset; a class is an emoji and a superclass is its group.
+def emoji() -> Dataset[PackedImages]:
+    """Return the emoji as a dataset; a class is an emoji, and a superclass is its group.
 
-    Every emoji Unicode names is a class, in the order of :func:`emoji_names`. Three are drawn by nobody here
-    (hair components), so that a label is also an index into the names.
+    Every emoji in Unicode is a class, in the order of :func:`emoji_names`, so that labels index the names. Three
+    classes (hair components) have no images.
     """
     about = _about()
     entries = about["emoji"]
@@ -75,9 +75,9 @@ def emoji() -> Dataset:
 
 
 def emoji_names() -> tuple[EmojiName, ...]:
-    """What each class of :func:`emoji` is called, in the order of the labels.
+    """Return the names of the classes of :func:`emoji`, in the order of the labels.
 
-    >>> emoji_names()[0].tags[:3], len({each.subgroup for each in emoji_names()})
+    >>> emoji_names()[0].tags[:3], len({name.subgroup for name in emoji_names()})
     (('cheerful', 'cheery', 'face'), 100)
     """
     about = _about()
@@ -94,22 +94,22 @@ def emoji_names() -> tuple[EmojiName, ...]:
 
 
 def _splits(about: dict[str, Any]) -> dict[str, PackedImages]:
-    every, vendors = _images(about)
+    images, vendors = _images(about)
     train = np.isin(vendors, _TRAIN)
-    # A class without a training image has no right answer to give, so it must not weigh on the shifted test.
-    known = np.isin(every.labels, every.labels[train])
-    chosen = {
+    # Classes without a training image cannot be predicted, so they are kept out of the shifted test.
+    trained = np.isin(images.labels, images.labels[train])
+    masks = {
         "train": train,
         "flat": vendors == "fluent-emoji-flat",
-        "twemoji": (vendors == "twemoji") & known,
+        "twemoji": (vendors == "twemoji") & trained,
         "high-contrast": vendors == "fluent-emoji-high-contrast",
-        "unseen": ~known,
+        "unseen": ~trained,
     }
-    return {name: every.subset(mask) for name, mask in chosen.items()}
+    return {name: images.subset(mask) for name, mask in masks.items()}
 
 
 def _images(about: dict[str, Any]) -> tuple[PackedImages, np.ndarray[Any, np.dtype[np.str_]]]:
-    """Every drawing, named like "twemoji/1F600", and the vendor of each."""
+    """Return all drawings, named "twemoji/1F600", …, and the vendor of each."""
     arrays = read_npz(_BUNDLED / "emoji.npz", needed=("blob", "off", "y", "vendor"), mapped="blob")
     vendors = np.array([vendor["name"] for vendor in about["vendors"]])[arrays["vendor"]]
     hexcodes = np.array([entry["hexcode"] for entry in about["emoji"]])[arrays["y"]]
@@ -119,6 +119,6 @@ def _images(about: dict[str, Any]) -> tuple[PackedImages, np.ndarray[Any, np.dty
 
 
 def _about() -> dict[str, Any]:
-    """What ``emoji.json`` says of vendors, groups and emoji."""
+    """Return the contents of ``emoji.json``: vendors, groups and emoji."""
     about: dict[str, Any] = json.loads((_BUNDLED / "emoji.json").read_text(encoding="utf-8"))
     return about

@@ -1,12 +1,13 @@
-"""The bundled nouns of WordNet: words, and what they mean, in 26 kinds.
+"""The bundled nouns of WordNet: words paired with their glosses, in 26 classes.
 
 >>> data = wordnet()
 >>> test = data.split("test")
 >>> data, test.queries.text(0), test.candidates.text(0)
 (Dataset('wordnet', 26 classes, train: 24,019, test: 2,850), 'hand', 'the (prehensile) extremity of the superior limb')
 
-A noun here is one meaning, which several words may share; a word may have several meanings. They were chosen as the
-ones that WordNet's authors met in texts, and are under the licence in NOTICE; scripts/build_wordnet.py made the file.
+A noun here is one meaning (a synset). Several words may share a meaning, and a word may have several meanings. Only
+synsets that occur in the texts tagged by the authors of WordNet are included. NOTICE contains the licence.
+scripts/build_wordnet.py builds the file.
 """
 
 from __future__ import annotations
@@ -30,31 +31,31 @@ __all__ = ["COLUMNS", "KINDS", "PATH", "Noun", "wordnet", "wordnet_nouns"]
 
 PATH = Path(__file__).parent / "wordnet.tsv.gz"
 COLUMNS = ("id", "kind", "above", "words", "gloss")
-# WordNet's lexicographer files of nouns, in its order; "tops" are the most general nouns of all.
+# The lexicographer files of nouns in WordNet, in its order; "tops" are the most general nouns.
 KINDS = (
     "tops", "act", "animal", "artifact", "attribute", "body", "cognition", "communication", "event", "feeling", "food",
     "group", "location", "motive", "object", "person", "phenomenon", "plant", "possession", "process", "quantity",
     "relation", "shape", "state", "substance", "time",
 )  # fmt: skip
-_HELD_OUT = 10   # one word in so many, with all its meanings
+_HELD_OUT = 10   # one word in ten, with all its meanings
 _CREDITS = ("WordNet 3.0 Copyright 2006 by Princeton University. All rights reserved.",)
 
 
 @dataclass(frozen=True)
 class Noun:
-    """One meaning: the words for it, what it is, and the nearest noun above it."""
+    """One meaning: its words, its gloss and its hypernym."""
 
     id: str
-    """Its place in WordNet 3.0, like "02084071"."""
+    """The offset in WordNet 3.0, for example "02084071"."""
     kind: str
     words: tuple[str, ...]
     gloss: str
     above: int
-    """The row of the nearest more general noun here, its hypernym or one further up; −1 if there is none."""
+    """The row of the nearest hypernym, direct or indirect, in this list; −1 if there is none."""
 
 
 def wordnet_nouns() -> tuple[Noun, ...]:
-    """Every bundled noun, the commonest first.
+    """Return all bundled nouns, the most frequent first.
 
     >>> nouns = wordnet_nouns()
     >>> dog = next(noun for noun in nouns if noun.words[0] == "dog")
@@ -69,12 +70,12 @@ def wordnet_nouns() -> tuple[Noun, ...]:
     )
 
 
-def wordnet() -> Dataset:
-    """Words (queries) and the glosses of their meanings (candidates) as a dataset of pairs, ``train`` and ``test``.
+def wordnet() -> Dataset[Pairs]:
+    """Return words (queries) and the glosses of their meanings (candidates) as a dataset of pairs.
 
-    A class is a kind of noun ("animal", "artifact", …), on both sides; a word of several meanings has the kind of its
-    commonest. A tenth of the nouns are held out by the first of their words, so that all meanings of "bank" go
-    together, and no word and no gloss of ``test`` is in ``train``.
+    A class on both sides is a kind of noun ("animal", "artifact", …); a word with several meanings has the class of the
+    most frequent one. One noun in ten is held out as ``test``, by its first word, so that all meanings of "bank" are in
+    the same split. No word and no gloss of ``test`` is in ``train``.
     """
     nouns = wordnet_nouns()
     test = [noun for noun in nouns if _is_held_out(noun)]
@@ -87,7 +88,7 @@ def wordnet() -> Dataset:
         splits={"train": _pairs(train, words, "train"), "test": _pairs(test, set(), "test")},
         roles={
             "train": "training: nine nouns in ten, without the words of test",
-            "test": "words that train never shows, and what they mean",
+            "test": "words that are not in train, and their glosses",
         },
         credits=_CREDITS,
     )
@@ -99,7 +100,7 @@ def _is_held_out(noun: Noun) -> bool:
 
 
 def _pairs(nouns: Sequence[Noun], without: set[str], source: str) -> Pairs:
-    """Each word of ``nouns`` with each of its glosses, but for the words ``without``."""
+    """Pair each word of ``nouns`` with each of its glosses, except the words in ``without``."""
     words: dict[str, int] = {}
     glosses: dict[str, int] = {}
     pairs: dict[tuple[int, int], None] = {}
@@ -113,8 +114,8 @@ def _pairs(nouns: Sequence[Noun], without: set[str], source: str) -> Pairs:
             ids += [noun.id] * (noun.gloss not in glosses)
             pair = words.setdefault(word, len(words)), glosses.setdefault(noun.gloss, len(glosses))
             pairs[pair] = None
-            for place, side in zip(pair, kinds, strict=True):   # of a word met again, the commonest meaning was first
-                side += [kind] * (place == len(side))
+            for row, side in zip(pair, kinds, strict=True):   # the first meaning of a word is the most frequent one
+                side += [kind] * (row == len(side))
     return Pairs(
         TextRows(words, kinds[0], names=words, source=source),
         TextRows(glosses, kinds[1], names=ids, source=source),

@@ -1,4 +1,4 @@
-"""Images that are already arrays in memory, as splits like any other."""
+"""Splits of images that are arrays in memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.data.dataset import Dataset
-from matryo.data.split import ImageRows, as_labels, below, numbered
+from matryo.data.split import ImageRows, as_labels, check_below, numbered
 from matryo.errors import DataError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ __all__ = ["ArrayImages", "array_dataset"]
 
 
 class ArrayImages(ImageRows):
-    """Labelled uint8 ``images``, [N, height, width, 3] or, if gray, [N, height, width], without a copy."""
+    """A split of uint8 ``images``, [N, height, width, 3] or, if gray, [N, height, width], which are not copied."""
 
     def __init__(self, images: ArrayLike, labels: ArrayLike, *, source: str = "images") -> None:
         self._images: Pixels = _check(np.asarray(images), source)
@@ -30,12 +30,12 @@ class ArrayImages(ImageRows):
         self._source = source
 
     def image(self, index: int) -> Pixels:
-        """A copy of image ``index``, [height, width, 3]."""
+        """Return a copy of image ``index``, [height, width, 3]."""
         pixels = self._images[self._row(index)]
         return np.repeat(pixels[..., None], 3, axis=-1) if pixels.ndim == 2 else pixels.copy()
 
     def name(self, index: int) -> str:
-        """The split's name and the image's place in its array."""
+        """Return the name of the split and the index in its array, "train#0"."""
         return f"{self._source}#{self._row(index)}"
 
 
@@ -43,32 +43,32 @@ def array_dataset(
     splits: Mapping[str, tuple[ArrayLike, ArrayLike]],
     classes: Sequence[str] | None = None,
     name: str = "arrays",
-) -> Dataset:
-    """A dataset of ``splits``, each its images and labels; without ``classes`` they are "0", "1", …
+) -> Dataset[ArrayImages]:
+    """Create a dataset from ``splits``, each (images, labels); the default ``classes`` are "0", "1", …
 
     >>> import numpy as np
     >>> data = array_dataset({"train": (np.zeros((2, 8, 8, 3), np.uint8), [0, 1])}, ["cat", "dog"])
     >>> data.split("train").image(1).shape
     (8, 8, 3)
     """
-    made = {split: ArrayImages(images, labels, source=split) for split, (images, labels) in splits.items()}
-    if not made:
-        raise DataError("a dataset has a split", got="none", cure='give {"train": (images, labels)}')
-    names = numbered(list(made.values())) if classes is None else tuple(classes)
-    for split, images in made.items():
-        below(images.labels, len(names), split)
-    return Dataset(name, names, made)
+    arrays = {split: ArrayImages(images, labels, source=split) for split, (images, labels) in splits.items()}
+    if not arrays:
+        raise DataError("a dataset must have a split", got="none", cure='pass {"train": (images, labels)}')
+    names = numbered(list(arrays.values())) if classes is None else tuple(classes)
+    for split, images in arrays.items():
+        check_below(images.labels, len(names), split)
+    return Dataset(name, names, arrays)
 
 
 def _check(images: np.ndarray[Any, np.dtype[Any]], source: str) -> Pixels:
     if images.dtype != np.uint8:
-        cure = "convert them, say (images.clip(0, 1) * 255).round().astype(np.uint8) for values in 0…1"
-        raise DataError(f"{source}: images are uint8, 0…255", got=images.dtype, cure=cure)
+        cure = "convert values in 0…1 with (images.clip(0, 1) * 255).round().astype(np.uint8)"
+        raise DataError(f"{source}: images must be uint8, 0…255", got=images.dtype, cure=cure)
     if images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[-1] != 3):
-        first = images.ndim == 4 and images.shape[1] == 3
-        cure = "images.transpose(0, 2, 3, 1) puts channels last" if first else "reshape or convert them"
+        channels_first = images.ndim == 4 and images.shape[1] == 3
+        cure = "put channels last: images.transpose(0, 2, 3, 1)" if channels_first else "reshape or convert them"
         raise DataError(
-            f"{source}: images are [N, height, width, 3], or [N, height, width] if gray",
+            f"{source}: images must be [N, height, width, 3], or [N, height, width] if gray",
             got=list(images.shape),
             cure=cure,
         )

@@ -1,4 +1,4 @@
-"""Mended: a split that shows gray where an image cannot be decoded. Large collections from the web always hold some."""
+"""DamagedAsGray: a split that replaces images that cannot be decoded by gray ones, as in large web collections."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from matryo.errors import DataError, ImageError
 if TYPE_CHECKING:
     from matryo.data.dataset import ImageSplit, Labels, Pixels
 
-__all__ = ["Mended"]
+__all__ = ["DamagedAsGray"]
 
-_FEW = 10   # that a process forgives, however few it has read
-_SHARE = 0.01
-_CHANCE = 4   # standard deviations by which more of a share come first than later
+_FEW = 10   # damaged images that are always tolerated
+_SHARE = 0.01   # the share of damaged images that is tolerated
+_DEVIATIONS = 4   # standard deviations by which a sample may exceed that share by chance
 _GRAY = 128
 
 
-class Mended:
-    """The images of ``split``, and gray ones of ``side`` × ``side`` pixels (or the split's one shape) for damaged ones.
+class DamagedAsGray:
+    """The images of ``split``, with a gray image for each damaged one, [side, side] or of the common shape.
 
-    The first few are warned of. If clearly more than 1 in 100 are damaged, that is no accident, and stops the reading.
+    The first 10 are reported as warnings. If significantly more than 1 % are damaged, reading stops with an error.
     """
 
     def __init__(self, split: ImageSplit, side: int) -> None:
@@ -39,7 +39,7 @@ class Mended:
     def shape(self) -> tuple[int, int] | None:
         try:
             return self.split.shape
-        except ImageError:   # some splits look at one image to know
+        except ImageError:   # some splits decode the header of one image to find the shape
             return None
 
     def __len__(self) -> int:
@@ -49,19 +49,19 @@ class Mended:
         return self.split.name(index)
 
     def image(self, index: int) -> Pixels:
-        """Image ``index``, or a gray one."""
+        """Return image ``index``, or a gray image if it is damaged."""
         self.read += 1
         try:
             return self.split.image(index)
         except ImageError as error:
             self.damaged += 1
             expected = _SHARE * self.read
-            if self.damaged > _FEW + expected + _CHANCE * math.sqrt(expected):
+            if self.damaged > _FEW + expected + _DEVIATIONS * math.sqrt(expected):
                 raise DataError(
-                    "data.damaged = gray forgives 1 image in 100",
-                    got=f"{self.damaged} damaged of the first {self.read} that were read, the last: {error}",
-                    cure="leave those out, or write the images anew",
+                    "data.damaged = gray tolerates 1 % damaged images",
+                    got=f"{self.damaged} damaged of the first {self.read} read, the last: {error}",
+                    cure="remove the damaged images, or restore them",
                 ) from error
             if self.damaged <= _FEW:
-                warnings.warn(f"{error}; a gray image stands in for it", stacklevel=2)
+                warnings.warn(f"{error}; replaced by a gray image", stacklevel=2)
             return np.full((*(self.shape or (self.side, self.side)), 3), _GRAY, np.uint8)

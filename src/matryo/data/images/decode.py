@@ -1,4 +1,4 @@
-"""Image files become uint8 RGB arrays here, and nowhere else."""
+"""Decode image files to uint8 RGB arrays. All decoding in matryo happens here."""
 
 from __future__ import annotations
 
@@ -31,33 +31,33 @@ __all__ = [
     "to_rgb",
 ]
 
-# Only these: Pillow would otherwise try dozens of formats, some of which start other programs.
+# Restricted, because Pillow otherwise tries dozens of formats, some of which start other programs.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 _T = TypeVar("_T")
-_SMALL = 64 * 64   # pixels; at 32 × 32, 16 threads took 18 s for what one thread does in 7
+_SMALL = 64 * 64   # pixels up to which one thread is faster: at 32 × 32, 7 s against 18 s with 16 threads
 
 
 class EncodedImages(ImageRows):
-    """A split whose store holds encoded image files; subclasses say where the bytes and names are."""
+    """A split of encoded image files. Subclasses implement :meth:`encoded` and :meth:`name`."""
 
     def encoded(self, index: int) -> bytes:
-        """The file of image ``index``, as it was stored."""
+        """Return the encoded bytes of image ``index``."""
         raise NotImplementedError
 
     def name(self, index: int) -> str:
-        """Where image ``index`` comes from."""
+        """Return the stable id of image ``index``."""
         raise NotImplementedError
 
     def image(self, index: int) -> Pixels:
-        """Image ``index`` as uint8 RGB, [height, width, 3]."""
+        """Return image ``index`` as uint8 RGB, [height, width, 3]."""
         return decode(self.encoded(index), self.name(index))
 
 
 def decode(data: bytes, name: str) -> Pixels:
-    """The image file ``data`` as uint8 RGB [height, width, 3]; ``name`` is named in errors.
+    """Decode the image file ``data`` to uint8 RGB [height, width, 3]; ``name`` is used in errors.
 
-    Transparency is laid over white, 16-bit gray keeps its high byte, an animation gives its first frame, and
-    EXIF orientation is left alone (as is the custom with ImageNet).
+    Transparent images are composited on white, 16-bit gray keeps its high byte, animations give their first frame,
+    and EXIF orientation is ignored (as is usual for ImageNet).
     """
     with _opened(data, name) as image:
         try:
@@ -67,12 +67,12 @@ def decode(data: bytes, name: str) -> Pixels:
             return np.array(image)
         except (ImageError, MemoryError):
             raise
-        except Exception as error:   # damaged bytes make Pillow's readers raise almost anything
+        except Exception as error:   # for damaged files, Pillow raises errors of many types
             raise _damaged(name, error) from error
 
 
 def image_shape(data: bytes, name: str) -> tuple[int, int]:
-    """(height, width) of the image file ``data``, from its header."""
+    """Return (height, width) of the image file ``data``, read from its header."""
     with _opened(data, name) as image:
         return image.height, image.width
 
@@ -84,16 +84,16 @@ def decode_all(
     threads: int | None = None,
     progress: bool = True,
 ) -> Pixels:
-    """Every image of ``split`` (or those at ``indices``) in one uint8 array [N, height, width, 3].
+    """Decode all images of ``split`` (or those at ``indices``) to one uint8 array [N, height, width, 3].
 
-    ``threads`` defaults to the processors this process may use, and to one for images so small that threads
-    would only wait for each other. The split's images must share one shape.
+    The images must have the same shape. ``threads`` defaults to the available processors, and to 1 for small images,
+    where threads only contend for the interpreter lock.
     """
     shape = split.shape
     if shape is None:
         raise DataError(
-            "only images of one shape fit one array",
-            got="a split of many shapes",
+            "images must have the same shape to fit one array",
+            got="a split with several shapes",
             cure="resize them first: matryo.data.pack(split, 'train.npz', size=64)",
         )
     if threads is None and shape[0] * shape[1] <= _SMALL:
@@ -122,9 +122,9 @@ def _integers(indices: ArrayLike) -> Labels:
     chosen = np.asarray(indices)
     if chosen.ndim != 1 or (chosen.dtype.kind not in "iu" and chosen.size):
         raise DataError(
-            "indices are a list of integers",
+            "indices must be a list of integers",
             got=f"{chosen.dtype} {list(chosen.shape)}",
-            cure="np.flatnonzero turns a mask into indices",
+            cure="convert a mask with np.flatnonzero",
         )
     return chosen.astype(np.int64)
 
@@ -132,10 +132,10 @@ def _integers(indices: ArrayLike) -> Labels:
 def in_threads(
     work: Callable[[int], _T], count: int, threads: int | None = None, chunk: int = 64
 ) -> Iterator[_T]:
-    """``work(0)``, ``work(1)``, … ``work(count - 1)``, in order, computed by ``threads`` threads.
+    """Yield ``work(0)``, ``work(1)``, … ``work(count - 1)`` in order, computed by ``threads`` threads.
 
-    Pillow lets other threads run while it decodes. A thread takes ``chunk`` calls at once, and no more than a
-    window of results waits in memory.
+    Pillow releases the interpreter lock while it decodes. Each task is ``chunk`` calls, and at most 8 tasks per thread
+    are held in memory.
     """
     threads = processors() if threads is None else threads
     if threads < 2 or count < 2:
@@ -156,14 +156,14 @@ def in_threads(
 
 
 def progress_bar(total: int, verb: str, unit: str, show: bool) -> Any:
-    """A bar on stderr for work that takes more than two seconds."""
+    """Return a progress bar on stderr that appears after two seconds."""
     from tqdm import tqdm
 
     return tqdm(total=total, desc=verb, unit=unit, delay=2, disable=not show, leave=False)
 
 
 def pillow() -> Any:
-    """``PIL.Image``, imported when the first image asks for it."""
+    """Import and return ``PIL.Image``."""
     with MissingExtra.unless_installed("pillow", "images", module="PIL"):
         from PIL import Image
     return Image
@@ -179,19 +179,19 @@ def _opened(data: bytes, name: str) -> Image.Image:
 
 
 def to_rgb(image: Image.Image, name: str) -> Pixels:
-    """A Pillow image of any mode as uint8 RGB, transparency laid over white."""
+    """Convert a Pillow image of any mode to uint8 RGB; transparent pixels are composited on white."""
     if image.mode.startswith("I"):
         gray = np.asarray(image).astype(np.int64)
         if gray.min() >= 0 and gray.max() < 1 << 16:
-            # Pillow would clip 16-bit gray to white; of 16-bit colour it keeps the high byte, and so do we. Mode I has
-            # 32 bits that may hold either, and its values tell which; but in a PPM file they are 16-bit.
+            # Pillow clips 16-bit gray to white, but keeps the high byte of 16-bit colour; here both keep it. Mode I
+            # holds 8-bit or 16-bit values in 32 bits, which the maximum shows; in a PPM file they are always 16-bit.
             deep = image.mode != "I" or image.format == "PPM" or gray.max() > 255
             return np.repeat((gray >> (8 if deep else 0)).astype(np.uint8)[..., None], 3, axis=-1)
     if image.mode.startswith(("I", "F")):
         raise ImageError(
-            f"image {name} must have 8 or 16 bits a channel",
+            f"image {name} must have 8 or 16 bits per channel",
             got=f"Pillow mode {image.mode}",
-            cure="save it as 8-bit, with the range of values you mean",
+            cure="scale the values to 0…255 and save it as 8-bit",
         )
     if image.has_transparency_data:
         white = pillow().new("RGBA", image.size, "white")
@@ -200,15 +200,15 @@ def to_rgb(image: Image.Image, name: str) -> Pixels:
 
 
 def _damaged(name: str, error: Exception) -> ImageError:
-    known = ", ".join(FORMATS)
     return ImageError(
         f"image {name} cannot be decoded",
         got=f"{type(error).__name__}: {error}",
-        cure=f"replace or remove the file (or train on without it: --data.damaged gray); the formats read are {known}",
+        cure="replace or remove the file, or train with --data.damaged gray; the supported formats are "
+        + ", ".join(FORMATS),
     )
 
 
 def processors() -> int:
-    """The processors this process may use, which in a container are fewer than the machine has."""
+    """Return the number of processors available to this process; in a container, fewer than the machine has."""
     usable = getattr(os, "sched_getaffinity", None)
     return len(usable(0)) if usable else os.cpu_count() or 1

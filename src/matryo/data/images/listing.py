@@ -1,4 +1,4 @@
-"""Find the images of each split on disk: by class folders, or by a list file; nothing is opened."""
+"""Find the images of each split on disk, by class folders or list files, without opening them."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["IMAGE_ENDINGS", "Listing", "all_there", "is_image", "list_images"]
+__all__ = ["IMAGE_ENDINGS", "Listing", "check_present", "images_under", "is_image", "list_images"]
 
 IMAGE_ENDINGS = frozenset(["jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm"])
 
-_LAYOUT = "put the images in <split>/<class>/, say train/cat/1.jpg, or list them in <split>.txt"
+_LAYOUT = "put the images in <split>/<class>/, for example train/cat/1.jpg, or list them in <split>.txt"
 
 
 @dataclass
 class Listing:
-    """The images of one split, as parallel lists: paths relative to the root, and class keys as found."""
+    """The images of one split as parallel lists: paths relative to the root, and their class folders."""
 
     paths: list[str] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
 
 
 def list_images(root: Path, progress: bool) -> dict[str, Listing]:
-    """Every split under ``root``, by name."""
+    """Return the images of every split under ``root``, by name."""
     if not root.is_dir():
         raise DataError(
             "an image folder must exist",
             got=root,
-            cure=f"check the path and, in it, {_LAYOUT}",
+            cure=f"check the path; in it, {_LAYOUT}",
         )
     lists = _list_files(root)
-    others = [name for name in _subfolders(root) if name not in lists]
-    folders = {name: classes for name in others if (classes := _class_folders(root, name, bool(lists)))}
+    unlisted = [name for name in _subfolders(root) if name not in lists]
+    folders = {name: classes for name in unlisted if (classes := _class_folders(root, name, bool(lists)))}
     if not lists and not folders:
         raise DataError("an image folder must hold a split", got=f"none in {root}", cure=_LAYOUT)
     with progress_bar(sum(map(len, folders.values())), "finding images", "folder", progress) as bar:
-        found = {name: _scan(root, name, classes, bar) for name, classes in folders.items()}
-    found |= {name: _from_lines(root, name, lines) for name, lines in lists.items()}
-    return dict(sorted(found.items()))
+        splits = {name: _scan(root, name, classes, bar) for name, classes in folders.items()}
+    splits |= {name: _from_lines(root, name, lines) for name, lines in lists.items()}
+    return dict(sorted(splits.items()))
 
 
 def is_image(name: str) -> bool:
-    """Whether a file of this name is an image to read: by its ending, and not hidden."""
+    """Return whether a file name has the ending of an image and is not hidden."""
     return name.rpartition(".")[2].lower() in IMAGE_ENDINGS and not name.startswith(".")
 
 
@@ -59,18 +59,18 @@ def _subfolders(folder: Path) -> list[str]:
 
 
 def _list_files(root: Path) -> dict[str, list[str]]:
-    """The lines of each ``<split>.txt``; a text that does not begin with an image is about something else."""
+    """Return the lines of each ``<split>.txt``; a text file whose first line is not an image is ignored."""
     lists = {}
     for path in sorted(root.glob("*.txt")):
         with path.open(encoding="utf-8-sig", errors="replace") as file:
-            begins_with = next((line for line in file if line.strip()), "")
-        if is_image(_entry(begins_with)[0]) and not path.name.startswith("."):
+            first_line = next((line for line in file if line.strip()), "")
+        if is_image(_entry(first_line)[0]) and not path.name.startswith("."):
             lists[path.stem] = read_lines(path)
     return lists
 
 
 def _class_folders(root: Path, split: str, listed: bool) -> list[str]:
-    """The class folders of a split folder; none if list files say what to read and this holds only images."""
+    """Return the class folders of a split folder; none if it holds images that list files refer to."""
     with os.scandir(root / split) as entries:
         loose = next((entry.name for entry in entries if is_image(entry.name) and entry.is_file()), None)
     if loose is not None:
@@ -89,64 +89,64 @@ def _class_folders(root: Path, split: str, listed: bool) -> list[str]:
 
 
 def _scan(root: Path, split: str, folders: list[str], bar: Any) -> Listing:
-    """The images in the class folders of a split, each under its own name or that in ``class_map.json``."""
+    """List the images in the class folders of a split; ``class_map.json`` may rename the classes."""
     mapped = read_json(root / split / "class_map.json", dict, default={})
-    found = Listing()
+    listing = Listing()
     for folder in folders:
         key = mapped.get(folder, folder)
         bar.update()
         if key is None:
             continue
-        paths = sorted(_files(root / split / folder, f"{split}/{folder}"))
+        paths = sorted(images_under(root / split / folder, f"{split}/{folder}/"))
         if not paths:
             raise DataError(
                 "a class folder must hold an image",
                 got=f"none in {split}/{folder}",
                 cure="add images, remove the folder, or skip it with null in class_map.json",
             )
-        found.paths += paths
-        found.keys += [str(key)] * len(paths)
-    if not found.paths:
+        listing.paths += paths
+        listing.keys += [str(key)] * len(paths)
+    if not listing.paths:
         raise DataError(
-            f"{split}/class_map.json must leave a class",
+            f"{split}/class_map.json must keep at least one class",
             got="null for every folder",
             cure="map a folder to a class, or remove the file",
         )
-    return found
+    return listing
 
 
-def _files(folder: Path | str, prefix: str) -> list[str]:
-    """All images at any depth under ``folder``, as ``prefix``/…"""
-    found: list[str] = []
+def images_under(folder: Path | str, prefix: str) -> list[str]:
+    """Return the paths of all images at any depth under ``folder``, relative to it and after ``prefix``."""
+    paths: list[str] = []
     with os.scandir(folder) as entries:
         for entry in entries:
             if is_image(entry.name) and not entry.is_dir():
-                found.append(f"{prefix}/{entry.name}")
+                paths.append(f"{prefix}{entry.name}")
             elif not entry.name.startswith(".") and entry.is_dir():
-                found += _files(entry.path, f"{prefix}/{entry.name}")
-    return found
+                paths += images_under(entry.path, f"{prefix}{entry.name}/")
+    return paths
 
 
 def _from_lines(root: Path, split: str, lines: list[str]) -> Listing:
-    """The images that ``<split>.txt`` lists; their class is their folder's, unless the line says another."""
-    found = Listing()
+    """List the images in ``<split>.txt``; the class is given in the line, or else is the folder of the image."""
+    listing = Listing()
     for number, line in enumerate(lines, 1):
         path, key = _entry(line)
         key = key or path.rpartition("/")[0].rpartition("/")[2]
         if not is_image(path.rpartition("/")[2]) or path.startswith("/") or not key:
             raise DataError(
-                f"{split}.txt: a line is a path relative to the image folder, and perhaps a class",
+                f"{split}.txt: a line must be a path relative to the image folder, optionally with a class",
                 got=f"{line!r}, entry {number}",
                 cure="write folder/image.jpg, or image.jpg, a tab and the class",
             )
-        found.paths.append(path)
-        found.keys.append(key)
-    all_there(root, f"{split}.txt", found.paths)
-    return found
+        listing.paths.append(path)
+        listing.keys.append(key)
+    check_present(root, f"{split}.txt", listing.paths)
+    return listing
 
 
 def _entry(line: str) -> tuple[str, str]:
-    """The path and the class ("" if none) of a line; a class after a tab may contain spaces."""
+    """Split a line into path and class ("" if none). A class after a tab may contain spaces."""
     line = line.strip().removeprefix("./")
     if "\t" in line:
         path, _, key = line.partition("\t")
@@ -157,14 +157,14 @@ def _entry(line: str) -> tuple[str, str]:
     return path.strip(), key.strip()
 
 
-def all_there(
+def check_present(
     root: Path,
     source: str,
     paths: Sequence[str],
-    cure: str = "correct the list; its paths are relative to the folder it lies in",
+    cure: str = "correct the list; its paths are relative to the folder that holds it",
 ) -> None:
-    """Refuse ``paths``, relative to ``root`` and listed in the file ``source``, of which one is not there."""
-    # One directory read for each folder is far quicker than one stat for each of millions of files.
+    """Raise if one of ``paths``, relative to ``root`` and listed in the file ``source``, does not exist."""
+    # Listing each folder once is much faster than one stat call per file for millions of files.
     present: dict[str, set[str]] = {}
     missing = []
     for path in paths:

@@ -1,4 +1,4 @@
-"""Read an ``.npz`` file without pickles, and with its one large array mapped instead of loaded."""
+"""Read an ``.npz`` file without unpickling, with its largest array memory-mapped."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["read_npz"]
 
 
 def read_npz(path: Path, needed: Collection[str], mapped: str) -> dict[str, Array]:
-    """The arrays of the file at ``path``, with ``mapped`` read on demand if it is stored uncompressed.
+    """Return the arrays of the file at ``path``; the array ``mapped`` is memory-mapped if stored uncompressed.
 
-    Arrays that numpy could only read by unpickling are left out; one of those ``needed`` is an error.
+    Pickled arrays are skipped; if one of them is ``needed``, that is an error.
     """
     arrays: dict[str, Array] = {}
     try:
@@ -40,7 +40,7 @@ def read_npz(path: Path, needed: Collection[str], mapped: str) -> dict[str, Arra
                         raise
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(
-            f"{path.name} is no readable packed file",
+            f"{path.name} cannot be read as a packed file",
             got=f"{type(error).__name__}: {error}",
             cure="check the path, or write it again with matryo.data.pack",
         ) from error
@@ -50,11 +50,11 @@ def read_npz(path: Path, needed: Collection[str], mapped: str) -> dict[str, Arra
 def _map(path: Path, start: int) -> Array:
     """Map the array of the zip entry whose local header is at ``start``."""
     with path.open("rb") as file:
-        file.seek(start + 26)   # a local header: 26 fixed bytes, two lengths, the name, an extra field
+        file.seek(start + 26)   # a local header is 26 fixed bytes, two lengths, the name and an extra field
         name, extra = struct.unpack("<HH", file.read(4))
         file.seek(name + extra, 1)
-        old = np.lib.format.read_magic(file) == (1, 0)
-        header = np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0
+        version_1 = np.lib.format.read_magic(file) == (1, 0)
+        header = np.lib.format.read_array_header_1_0 if version_1 else np.lib.format.read_array_header_2_0
         shape, _, dtype = header(file)
         if dtype.hasobject:
             raise ValueError("pickled arrays are not read")

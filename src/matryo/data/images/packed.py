@@ -1,8 +1,8 @@
-"""Packed images: thousands of small image files in one ``.npz``, read without unpacking it.
+"""Packed images: many small image files in one ``.npz``, read without extraction.
 
-``blob`` (uint8) is all files end to end; image i is ``blob[off[i]:off[i+1]]``; ``y`` holds the labels. An
-uncompressed blob is mapped, not loaded, so opening costs nothing and worker processes share its pages.
-:func:`pack` also stores ``name`` (where each image came from) and ``shape`` (0, 0 when the images differ).
+``blob`` (uint8) is the concatenation of all files; image i is ``blob[off[i]:off[i+1]]``; ``y`` holds the labels. An
+uncompressed blob is memory-mapped, so opening is immediate and worker processes share its pages. :func:`pack` also
+stores ``name`` (the origin of each image) and ``shape`` ((0, 0) if the shapes differ).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from matryo.data.dataset import Dataset
 from matryo.data.images.decode import EncodedImages, image_shape
 from matryo.data.images.npz import read_npz
 from matryo.data.meta import read_json, strings
-from matryo.data.split import align, as_labels, below, numbered
+from matryo.data.split import align, as_labels, check_below, numbered
 from matryo.errors import DataError
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ _KEYS = ("blob", "off", "y")
 
 
 class PackedImages(EncodedImages):
-    """Labelled images whose files lie end to end in ``blob``; ``offsets`` has one entry more than images.
+    """A split of image files concatenated in ``blob``; ``offsets`` has one more entry than there are images.
 
-    Without ``shape``, that of the first image stands for all of them. ``extra`` holds further arrays with one
-    entry an image, say which font drew it.
+    ``shape`` defaults to the shape of the first image. ``extra`` holds further arrays with one entry per image, for
+    example the vendor of a drawing.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class PackedImages(EncodedImages):
     ) -> None:
         if blob.dtype != np.uint8 or blob.ndim != 1:
             raise DataError(
-                f"{source}: the blob is a list of bytes",
+                f"{source}: the blob must be a one-dimensional array of bytes",
                 got=f"{blob.dtype} {list(blob.shape)}",
                 cure="write it with matryo.data.pack",
             )
@@ -69,12 +69,12 @@ class PackedImages(EncodedImages):
 
     @classmethod
     def open(cls, path: Path | str) -> PackedImages:
-        """The images of the ``.npz`` file at ``path``; pickled arrays are never loaded."""
+        """Open the ``.npz`` file at ``path``; pickled arrays are never loaded."""
         path = Path(path)
         arrays = read_npz(path, needed=_KEYS, mapped="blob")
         if not arrays.keys() >= set(_KEYS):
             raise DataError(
-                f"{path.name}: a packed file holds the arrays blob, off and y",
+                f"{path.name}: a packed file must hold the arrays blob, off and y",
                 got=", ".join(sorted(arrays)) or "none",
                 cure="write it with matryo.data.pack",
             )
@@ -89,35 +89,35 @@ class PackedImages(EncodedImages):
             source=path.name,
             extra={key: value for key, value in arrays.items() if value.shape[:1] == labels.shape},
         )
-        packed._same_shape = bool(shape.all())   # true also where the file does not say
+        packed._same_shape = bool(shape.all())   # also true if the file has no shape
         return packed
 
     @property
     def extra(self) -> Mapping[str, Array]:
-        """Further arrays of the file, one entry an image of this split."""
+        """Further arrays of the file, with one entry per image of this split."""
         return {key: value[self._rows] for key, value in self._extra.items()}
 
     @property
     def shape(self) -> tuple[int, int] | None:
-        """(height, width) when every image has the same, else None."""
+        """(height, width) if all images have the same shape, else None."""
         if self._shape is None and self._same_shape and len(self):
             self._shape = image_shape(self.encoded(0), self.name(0))
         return self._shape
 
     def encoded(self, index: int) -> bytes:
-        """The file of image ``index``, as it was stored."""
+        """Return the encoded bytes of image ``index``."""
         row = self._row(index)
         return self._blob[self._offsets[row] : self._offsets[row + 1]].tobytes()
 
     def name(self, index: int) -> str:
-        """The name it was packed with, else the packed file's name and the image's place in it."""
+        """Return the name stored for image ``index``, or else the file name and the row, "train.npz#0"."""
         row = self._row(index)
         return f"{self.source}#{row}" if self._names is None else os.fsdecode(self._names[row])
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
         blob = self._blob
-        if isinstance(blob, np.memmap):   # numpy would pickle the whole file; a worker maps it again instead
+        if isinstance(blob, np.memmap):   # numpy would pickle the whole file; instead, the worker maps it again
             state["_blob"] = None
             state["_file"] = (blob.filename, blob.offset, len(blob))
         return state
@@ -130,12 +130,12 @@ class PackedImages(EncodedImages):
             self._blob = np.memmap(name, np.uint8, "r", offset, (length,))
 
 
-def packed_dataset(root: Path | str, classes: Sequence[str] | None = None) -> Dataset:
-    """The ``.npz`` files of a folder as splits: ``train_64px.npz`` is split ``train`` (up to the underscore).
+def packed_dataset(root: Path | str, classes: Sequence[str] | None = None) -> Dataset[PackedImages]:
+    """Open the ``.npz`` files of a folder as splits, named up to the underscore: ``train_64px.npz`` is ``train``.
 
-    ``meta.json`` may list the class names under ``names``, ``classes`` or ``label``, and the superclasses
-    under ``superclass_names`` with ``superclass``, one index a class. Without it the classes are "0", "1", …
-    With ``classes``, labels are aligned to that list by name.
+    ``meta.json`` may list the class names under ``names``, ``classes`` or ``label``, and superclasses under
+    ``superclass_names`` with ``superclass``, one index per class. Without it, the classes are "0", "1", …
+    With ``classes``, labels index that list, matched by name.
     """
     root = Path(root)
     splits = {split: PackedImages.open(path) for split, path in sorted(_split_files(root).items())}
@@ -143,7 +143,7 @@ def packed_dataset(root: Path | str, classes: Sequence[str] | None = None) -> Da
     key = next((key for key in ("names", "classes", "label") if key in meta), None)
     own = numbered(list(splits.values())) if key is None else strings(meta[key], f"meta.json: {key}")
     for images in splits.values():
-        below(images.labels, len(own), images.source)
+        check_below(images.labels, len(own), images.source)
     groups = strings(meta.get("superclass_names", []), "meta.json: superclass_names")
     parents = meta.get("superclass", [])
     if not isinstance(parents, list) or not all(parent in range(len(groups)) for parent in parents):
@@ -168,7 +168,7 @@ def _split_files(root: Path) -> dict[str, Path]:
         files[split] = path
     if not files:
         raise DataError(
-            "a packed dataset is a folder with one .npz file a split",
+            "a packed dataset must be a folder with one .npz file per split",
             got=root if root.exists() else f"{root}, which does not exist",
             cure="give the folder that holds train.npz, or write one with matryo.data.pack",
         )
@@ -178,16 +178,16 @@ def _split_files(root: Path) -> dict[str, Path]:
 def _check_offsets(offsets: Array, size: int, source: str) -> Array:
     if offsets.ndim != 1 or offsets.dtype.kind not in "iu" or len(offsets) < 2:
         raise DataError(
-            f"{source}: offsets are integers, one more than there are images, and there is an image",
+            f"{source}: offsets must be integers, one more than there are images, for at least one image",
             got=f"{offsets.dtype} {list(offsets.shape)}",
             cure="write it with matryo.data.pack",
         )
     checked = offsets.astype(np.int64)
     if checked[0] != 0 or checked[-1] != size or (np.diff(checked) <= 0).any():
         raise DataError(
-            f"{source}: offsets must rise from 0 to the length of the blob, {size}",
+            f"{source}: offsets must increase from 0 to the length of the blob, {size}",
             got=f"{checked[0]} … {checked[-1]}, smallest step {np.diff(checked).min()}",
-            cure="the file is damaged or was cut short: copy or pack it again",
+            cure="the file is damaged or truncated: copy or pack it again",
         )
     return checked
 
@@ -197,9 +197,9 @@ def _check_names(names: Sequence[str] | Array, count: int, source: str) -> Array
         raise DataError(
             f"{source}: every image needs one name",
             got=f"{count} images, {len(names)} names",
-            cure="give one name an image, or none at all",
+            cure="pass one name per image, or none",
         )
     if isinstance(names, np.ndarray) and names.dtype.kind == "S":
         return names
-    # An array of bytes forks and pickles well; a list of a million texts does neither.
+    # An array of bytes forks and pickles cheaply, unlike a list of a million strings.
     return np.array([os.fsencode(str(name)) for name in names])

@@ -1,4 +1,4 @@
-"""Pack any split into one ``.npz`` file of WebP images, resized on the way if asked."""
+"""Pack a split of images into one ``.npz`` file of WebP images, optionally resized."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def pack(
 ) -> PackedImages:
     """Write the images of ``split`` to the ``.npz`` file at ``path``, and open it.
 
-    With ``size``, each image becomes the square in its centre, that many pixels on a side. ``lossless`` keeps
-    every pixel; otherwise ``quality`` (0…100) is WebP's. Labels and image names are kept; for class names
-    see :func:`pack_dataset`. A file that was there before is replaced at the very end.
+    With ``size``, each image is cropped to its centre square and resized to size × size pixels. ``lossless`` keeps
+    all pixels; otherwise ``quality`` (0…100) is the quality of WebP. Labels and image names are kept;
+    :func:`pack_dataset` also keeps class names. An existing file is replaced when the new one is complete.
     """
     path = Path(path)
     _check(split, path, size, quality)
@@ -51,7 +51,7 @@ def pack(
 
     with storage(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        # The blob may be larger than memory and its length must come first, so it waits in an unnamed file.
+        # The blob may exceed the memory, and its length comes before it in the file, so it is first written elsewhere.
         with tempfile.TemporaryFile(dir=path.parent) as blob, replacing(path) as file:
             ends, shapes = [0], set()
             with progress_bar(len(split), f"packing {path.name}", "image", progress) as bar:
@@ -65,21 +65,21 @@ def pack(
 
 
 def pack_dataset(dataset: Dataset, root: Path | str, *, size: int | None = None, **options: Any) -> None:
-    """:func:`pack` every split of ``dataset`` into the folder ``root``, with the class names.
+    """:func:`pack` every split of ``dataset`` into the folder ``root``, with its class names.
 
     :func:`matryo.data.packed_dataset` reads it back. ``options`` are those of :func:`pack`.
     """
     root = Path(root)
-    odd = [name for name in dataset.splits if "_" in name]
-    if odd:
+    invalid = [name for name in dataset.splits if "_" in name]
+    if invalid:
         raise DataError(
-            "a packed split's name ends at the first underscore, so it cannot hold one",
-            got=odd[0],
+            "the name of a packed split ends at the first underscore, so it must not contain one",
+            got=invalid[0],
             cure="rename the split",
         )
     for name, split in dataset.splits.items():
         if not isinstance(split, ImageSplit):
-            raise DataError("only images are packed", got=f"split {name!r} of {dataset.name}", cure="pack its images")
+            raise DataError("only images can be packed", got=f"split {name!r}", cure="pack a dataset of images")
         pack(split, root / f"{name}.npz", size=size, **options)
     meta: dict[str, Any] = {"names": list(dataset.classes)}
     if dataset.superclass_of:
@@ -89,17 +89,17 @@ def pack_dataset(dataset: Dataset, root: Path | str, *, size: int | None = None,
 
 def _check(split: ImageSplit, path: Path, size: int | None, quality: int) -> None:
     if path.suffix != ".npz":
-        raise DataError("packed files end in .npz", got=path.name, cure=f"call it {path.name}.npz")
+        raise DataError("packed files must end in .npz", got=path.name, cure=f"use {path.name}.npz")
     if not len(split):
-        raise DataError("there must be an image to pack", got="an empty split", cure="choose another")
+        raise DataError("there must be an image to pack", got="an empty split", cure="choose another split")
     if size is not None and size < 1:
-        raise DataError("size is a number of pixels", got=size, cure="give 1 or more, or None to keep it")
+        raise DataError("size must be a number of pixels", got=size, cure="use 1 or more, or None to keep the size")
     if not 0 <= quality <= 100:
-        raise DataError("quality goes from 0 to 100", got=quality, cure="90 is a good one; or lossless=True")
+        raise DataError("quality must lie in 0 … 100", got=quality, cure="use 90, or lossless=True")
 
 
 def _resized(image: Pixels, size: int | None) -> Pixels:
-    """The centre square of ``image``, ``size`` pixels on a side; None changes nothing."""
+    """Crop ``image`` to its centre square and resize it to ``size``; None returns it unchanged."""
     height, width = image.shape[:2]
     if size is None or (height, width) == (size, size):
         return image

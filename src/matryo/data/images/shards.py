@@ -1,9 +1,9 @@
-"""WebDataset tar shards with exact random access: each shard is indexed once, then images are byte ranges.
+"""WebDataset tar shards with exact random access: each shard is indexed once, then images are read as byte ranges.
 
-A split is the shards ``root/<split>/*.tar``, or ``root/<split>-0000.tar`` and on, or ``root/<split>.tar``; those in the
-root whose names are only numbers are ``train``. The files of a sample share their path up to the first dot of
-the file name: one image, and its class index in a ``.cls`` file or under ``label`` or ``cls`` in a ``.json``
-file. Class names come from ``root/classes.txt``, one a line, or ``root/classes.json``, a list; else they are
+A split is the shards ``root/<split>/*.tar``, or ``root/<split>-0000.tar``, …, or ``root/<split>.tar``. Shards in the
+root whose names are only numbers belong to ``train``. The files of a sample have the same path up to the first dot of
+the file name: one image, and its class index in a ``.cls`` file or under ``label`` or ``cls`` in a ``.json`` file.
+Class names are read from ``root/classes.txt``, one per line, or ``root/classes.json``, a list; the default names are
 "0", "1", …
 """
 
@@ -20,7 +20,7 @@ from matryo.data.class_names import listed_classes
 from matryo.data.dataset import Dataset
 from matryo.data.images.decode import EncodedImages, in_threads, progress_bar
 from matryo.data.images.tar_index import ShardIndex, index_shard
-from matryo.data.split import align, as_labels, below, numbered
+from matryo.data.split import align, as_labels, check_below, numbered
 from matryo.errors import DataError
 
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 __all__ = ["ShardImages", "open_shards", "shard_dataset"]
 
 _Index = TypeVar("_Index", bound=ShardIndex)
-_LAYOUT = "name shards train-0000.tar, or put them in a folder for each split: train/0000.tar"
-_NUMBER = re.compile(r"(^|-)\d+(-of-\d+)?$")   # of a shard among those of its split
-_MOST_OPEN = 128   # files kept open by a split; systems commonly allow 1,024 to a process
+_LAYOUT = "name shards train-0000.tar, or put them in one folder per split: train/0000.tar"
+_NUMBER = re.compile(r"(^|-)\d+(-of-\d+)?$")   # the number of a shard within its split
+_MOST_OPEN = 128   # files kept open per split; the usual limit per process is 1,024
 
 
 class ShardImages(EncodedImages):
-    """Labelled images in the tar files ``paths``, which are relative to ``root``, with an index of each."""
+    """A split of images in the tar files ``paths``, relative to ``root``, with one index per file."""
 
     def __init__(self, root: Path, paths: Sequence[str], indexes: Sequence[ShardIndex]) -> None:
         counts = [len(index.labels) for index in indexes]
@@ -49,7 +49,7 @@ class ShardImages(EncodedImages):
         self._files = _Files(root.absolute())
 
     def encoded(self, index: int) -> bytes:
-        """The image file of sample ``index``."""
+        """Return the encoded bytes of the image of sample ``index``."""
         row = self._row(index)
         size = int(self._sizes[row])
         try:
@@ -66,13 +66,13 @@ class ShardImages(EncodedImages):
         return data
 
     def name(self, index: int) -> str:
-        """The shard and, in it, the key of sample ``index``."""
+        """Return the path of the shard and the key of sample ``index``."""
         row = self._row(index)
         return f"{self._paths[self._shards[row]]}/{os.fsdecode(self._keys[row])}"
 
 
 class _Files:
-    """Byte ranges of files under ``root``; a read carries its offset, so threads and forks share handles."""
+    """Read byte ranges of files under ``root``. Reads use ``pread``, so threads and forks can share handles."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -86,12 +86,12 @@ class _Files:
         try:
             return os.pread(handle, size, start)
         finally:
-            # Beyond the limit, or if another thread was first, this handle is for one read only.
+            # Above the limit, or if another thread has opened the file meanwhile, the handle serves this read only.
             if len(self._open) >= _MOST_OPEN or self._open.setdefault(path, handle) != handle:
                 os.close(handle)
 
     def __getstate__(self) -> Path:
-        return self._root   # handles mean nothing to another process
+        return self._root   # handles are not valid in another process
 
     def __setstate__(self, root: Path) -> None:
         self.__init__(root)   # type: ignore[misc]
@@ -103,40 +103,40 @@ class _Files:
 
 def shard_dataset(
     root: Path | str, classes: Sequence[str] | None = None, *, threads: int = 8, progress: bool = True
-) -> Dataset:
-    """The tar shards under ``root`` as a dataset; this module's docstring says what it may hold.
+) -> Dataset[ShardImages]:
+    """Open the tar shards under ``root`` as a dataset, in the layout of this module's docstring.
 
-    With ``classes``, labels are aligned to that list by name. Indexing reads every header once; the index
-    is then kept in a hidden file beside its shard, if that folder can be written.
+    With ``classes``, labels index that list, matched by name. Indexing reads every header once. The index is stored in
+    a hidden file next to its shard if the folder is writable.
     """
     root = Path(root)
-    found = open_shards(root, index_shard, threads, progress)
-    splits = {split: ShardImages(root, *shards) for split, shards in found.items()}
+    indexed = open_shards(root, index_shard, threads, progress)
+    splits = {split: ShardImages(root, *shards) for split, shards in indexed.items()}
     own = listed_classes(root) or numbered(list(splits.values()))
     for split, images in splits.items():
-        below(images.labels, len(own), split)
+        check_below(images.labels, len(own), split)
     return align(Dataset(root.resolve().name, own, splits), classes)
 
 
 def open_shards(
     root: Path, index: Callable[[Path, str], _Index], threads: int, progress: bool
 ) -> dict[str, tuple[list[str], list[_Index]]]:
-    """The shards of each split as paths relative to ``root``, and what ``index`` makes of each."""
+    """Return, for each split, the paths of its shards relative to ``root`` and their indexes, made by ``index``."""
     shards = [(split, path) for split, paths in sorted(_find(root).items()) for path in paths]
-    found: dict[str, tuple[list[str], list[_Index]]] = {}
+    splits: dict[str, tuple[list[str], list[_Index]]] = {}
     with progress_bar(len(shards), "indexing shards", "shard", progress) as bar:
         indexes = in_threads(lambda i: index(root, shards[i][1]), len(shards), threads, chunk=1)
-        for (split, path), one in zip(shards, indexes, strict=True):
-            paths, parts = found.setdefault(split, ([], []))
+        for (split, path), shard_index in zip(shards, indexes, strict=True):
+            paths, parts = splits.setdefault(split, ([], []))
             paths.append(path)
-            parts.append(one)
+            parts.append(shard_index)
             bar.update()
-    return found
+    return splits
 
 
 def _find(root: Path) -> dict[str, list[str]]:
-    """The shards of each split, as sorted paths relative to ``root``."""
-    found: dict[str, list[str]] = {}
+    """Return the shards of each split, as sorted paths relative to ``root``."""
+    shards: dict[str, list[str]] = {}
     folders = {path.parent.name for path in root.glob("*/*.tar") if not path.parent.name.startswith(".")}
     for path in sorted([*root.glob("*.tar"), *root.glob("*/*.tar")]):
         relative = path.relative_to(root)
@@ -147,24 +147,24 @@ def _find(root: Path) -> dict[str, list[str]]:
             raise DataError(
                 f"split {split!r} must be a folder of shards or shards in the root, not both",
                 got=f"{split}/ and {path.name}",
-                cure="move them together",
+                cure="move them into one place",
             )
-        found.setdefault(split, []).append(relative.as_posix())
-    if not found:
+        shards.setdefault(split, []).append(relative.as_posix())
+    if not shards:
         raise DataError(
-            "a dataset of shards is a folder with .tar files",
+            "a dataset of shards must be a folder with .tar files",
             got=f"none in {root}" if root.is_dir() else f"{root}, which does not exist",
             cure=_LAYOUT,
         )
-    return found
+    return shards
 
 
 def _split_of(path: Path) -> str:
-    """The split that a shard's name speaks of; a name that could mean anything is refused, not guessed."""
+    """Return the split in the name of a shard; an ambiguous name is an error."""
     split = _NUMBER.sub("", path.stem)
     if not split:
         return "train"
-    # Without a number of its own, a digit in the last word may be one: val_0001.
+    # A digit elsewhere may be the number of the shard, as in val_0001.
     if split == path.stem and any(letter.isdigit() for letter in split):
-        raise DataError("a shard's name must tell its split", got=path.name, cure=_LAYOUT)
+        raise DataError("the name of a shard must show its split", got=path.name, cure=_LAYOUT)
     return split

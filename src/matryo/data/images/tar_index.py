@@ -1,4 +1,4 @@
-"""Where each image of a tar shard lies, and its label or captions: one pass, kept in a small file beside it."""
+"""The index of a tar shard: the byte range, label or captions of each image, built once and stored next to it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
     from matryo.data.dataset import Labels, Pixels
 
-    Parts = dict[str, tuple[int, int]]   # a sample's files: ending → first byte and size
+    Parts = dict[str, tuple[int, int]]   # the files of a sample: ending → first byte and size
 
 __all__ = ["CaptionIndex", "ShardIndex", "index_captions", "index_shard"]
 
-_VERSION = 2   # of the index file; another version is built again
+_VERSION = 2   # of the index file; an index of another version is rebuilt
 
 
 @dataclass(frozen=True)
 class ShardIndex:
-    """The samples of a shard in their order: where the image starts, its size, the label and the key."""
+    """The samples of a shard in order: the first byte and size of the image, the label and the key."""
 
     starts: Labels
     sizes: Labels
@@ -43,35 +43,35 @@ _Index = TypeVar("_Index", bound=ShardIndex)
 
 @dataclass(frozen=True)
 class CaptionIndex(ShardIndex):
-    """The samples of a shard whose images have captions instead of labels, which are UNKNOWN."""
+    """The samples of a shard of images with captions; all labels are UNKNOWN."""
 
     blob: Pixels
-    """All captions as UTF-8, end to end: caption j is ``blob[ends[j - 1]:ends[j]]``."""
+    """All captions as UTF-8, concatenated: caption j is ``blob[ends[j - 1]:ends[j]]``."""
     ends: Labels
     counts: Labels
-    """How many captions each sample has."""
+    """The number of captions per sample."""
 
 
 def index_shard(root: Path, relative: str) -> ShardIndex:
-    """The index of the shard at ``root / relative``: the one kept beside it while true, or a new one."""
-    return _kept(root / relative, "index", ShardIndex, lambda path: _build(path, relative))
+    """Return the index of the shard at ``root / relative``: the stored one if it is up to date, or else a new one."""
+    return _stored(root / relative, "index", ShardIndex, lambda path: _build(path, relative))
 
 
 def index_captions(root: Path, relative: str) -> CaptionIndex:
-    """The same, of a shard whose images have captions in ``.txt`` or ``.json`` files."""
-    return _kept(root / relative, "captions", CaptionIndex, lambda path: _build_captions(path, relative))
+    """Return the index of a shard whose images have captions in ``.txt`` or ``.json`` files, as :func:`index_shard`."""
+    return _stored(root / relative, "captions", CaptionIndex, lambda path: _build_captions(path, relative))
 
 
-def _kept(path: Path, ending: str, kind: type[_Index], build: Callable[[Path], _Index]) -> _Index:
-    kept = path.with_name(f".{path.name}.{ending}.npz")
+def _stored(path: Path, ending: str, kind: type[_Index], build: Callable[[Path], _Index]) -> _Index:
+    stored = path.with_name(f".{path.name}.{ending}.npz")
     status = path.stat()
     stamp = np.array([_VERSION, status.st_size, status.st_mtime_ns])
-    # A damaged index is as good as none, and a folder that cannot be written does without.
-    with contextlib.suppress(Exception), np.load(kept, allow_pickle=False) as file:
+    # A damaged index is rebuilt. In a folder that is not writable, no index is stored.
+    with contextlib.suppress(Exception), np.load(stored, allow_pickle=False) as file:
         if np.array_equal(file["stamp"], stamp):
             return kind(**{field.name: file[field.name] for field in fields(kind)})
     index = build(path)
-    with contextlib.suppress(OSError), replacing(kept) as out:
+    with contextlib.suppress(OSError), replacing(stored) as out:
         np.savez(out, stamp=stamp, **vars(index))
     return index
 
@@ -117,13 +117,13 @@ def _build_captions(path: Path, relative: str) -> CaptionIndex:
 
 def _columns(rows: list[tuple[int, int, int, bytes]], relative: str) -> tuple[Any, Any, Any, Any]:
     if not rows:
-        raise DataError(f"shard {relative} must hold a sample", got="none", cure="remove or rewrite it")
+        raise DataError(f"shard {relative} must hold a sample", got="none", cure="remove the shard, or write it again")
     starts, sizes, labels, keys = zip(*rows, strict=True)
     return np.array(starts), np.array(sizes), np.array(labels, dtype=np.int64), np.array(keys)
 
 
 def _samples(path: Path, relative: str, beside: Sequence[str]) -> dict[str, Parts]:
-    """The images of each sample and the files ``beside`` them, by key, in the shard's order; others are left out."""
+    """Return the image and the ``beside`` files of each sample, by key, in order; other files are skipped."""
     import tarfile
 
     samples: dict[str, Parts] = {}
@@ -139,7 +139,7 @@ def _samples(path: Path, relative: str, beside: Sequence[str]) -> dict[str, Part
                 key = f"{folder}/{stem}" if folder else stem
                 if ending in samples.setdefault(key, {}):
                     raise DataError(
-                        f"the keys of shard {relative} must differ",
+                        f"the keys of shard {relative} must be unique",
                         got=f"{key}.{ending} more than once",
                         cure="give each sample its own key",
                     )
@@ -148,22 +148,22 @@ def _samples(path: Path, relative: str, beside: Sequence[str]) -> dict[str, Part
                 raise tarfile.ReadError(f"no end of the archive after {len(tar.getmembers())} files")
     except (tarfile.TarError, OSError) as error:
         raise DataError(
-            f"shard {relative} is no readable tar file",
+            f"shard {relative} cannot be read as a tar file",
             got=error,
-            cure="it must be whole and not compressed: copy it again, or gunzip it",
+            cure="copy it again if it is incomplete, or gunzip it if it is compressed",
         ) from error
     return samples
 
 
 def _ends(path: Path, offset: int) -> bool:
-    """Whether the empty block that ends a tar file is there: without it, tarfile takes what is left for all."""
+    """Return whether the tar file ends with an empty block; tarfile does not detect a truncated file."""
     with path.open("rb") as file:
         file.seek(offset)
         return file.read(512) == bytes(512)
 
 
 def _label(handle: int, parts: Parts, name: str) -> int | None:
-    """The class index in the sample's ``.cls`` or ``.json`` file; None if neither says."""
+    """Return the class index in the ``.cls`` or ``.json`` file of a sample; None if there is none."""
     ending = "cls" if "cls" in parts else "json"
     if ending not in parts:
         return None
@@ -182,20 +182,20 @@ def _label(handle: int, parts: Parts, name: str) -> int | None:
         raise DataError(
             f"the label of sample {name} must be an integer",
             got=text[:40],
-            cure=f"write the class index into its .{ending} file",
+            cure=f"write the class index to its .{ending} file",
         ) from None
 
 
 def _caption_cure(parts: Parts) -> str:
     if "txt" in parts:
-        return "its .txt file is empty: write the caption into it, or remove the sample"
+        return "its .txt file is empty: write the caption to it, or remove the sample"
     if "json" in parts:
-        return 'its .json file has no "caption", or an empty one: write it there, or remove the sample'
+        return 'its .json file has no "caption", or an empty one: add it, or remove the sample'
     return 'add a .txt file with the caption, or a .json file with "caption"'
 
 
 def _captions(handle: int, parts: Parts, name: str) -> list[str]:
-    """The captions in the sample's ``.txt`` file, or else in its ``.json`` file; none if neither says."""
+    """Return the captions in the ``.txt`` file of a sample, or else in its ``.json`` file; [] if there are none."""
     ending = "txt" if "txt" in parts else "json"
     if ending not in parts:
         return []
@@ -207,11 +207,11 @@ def _captions(handle: int, parts: Parts, name: str) -> list[str]:
             keys = ("caption", "captions", "text") if isinstance(value, dict) else ()
             value = next((value[key] for key in keys if value.get(key)), [])
         captions = [caption.strip() for caption in (value if isinstance(value, list) else [value])]
-        "".join(captions).encode()   # half a surrogate pair is no character
+        "".join(captions).encode()   # raises for lone surrogates
     except (ValueError, AttributeError):
         raise DataError(
-            f"the caption of sample {name} must be a text, in UTF-8",
+            f"the caption of sample {name} must be UTF-8 text",
             got=data[:40],
-            cure=f"write it into its .{ending} file again",
+            cure=f"write it to its .{ending} file again",
         ) from None
     return [caption for caption in captions if caption]

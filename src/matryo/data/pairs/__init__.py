@@ -1,1 +1,1 @@
-"""Pair splits: queries, candidates, and which of them belong together."""
+"""Splits of pairs: queries, candidates, and the relevant pairs of them."""

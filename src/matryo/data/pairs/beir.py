@@ -1,11 +1,10 @@
-"""Retrieval sets in BEIR's layout: a corpus, queries, and for each split which documents answer which query.
+"""Retrieval datasets in the layout of BEIR: a corpus, queries, and relevance judgements (qrels) for each split.
 
-- ``corpus.jsonl``: ``_id``, ``text`` and perhaps ``title`` a line; a document is read as its title, a space, its text;
-- ``queries.jsonl``: ``_id`` and ``text`` a line;
-- ``qrels/<split>.tsv``: a header line, then ``query-id``, ``corpus-id`` and ``score`` a line.
+- ``corpus.jsonl``: one object per line with ``_id``, ``text`` and optionally ``title``; a document is "title text";
+- ``queries.jsonl``: one object per line with ``_id`` and ``text``;
+- ``qrels/<split>.tsv``: a header line, then ``query-id``, ``corpus-id`` and ``score`` per line.
 
-The first two may be compressed, ``corpus.jsonl.gz``. A score of 0 or less says that a document does not answer, and is
-left out.
+The first two may be compressed, ``corpus.jsonl.gz``. Judgements with a score of 0 or less are ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import numpy as np
 from matryo.data.dataset import Dataset
 from matryo.data.pairs.pairs import Pairs
 from matryo.data.texts.rows import TextRows, TextStore
-from matryo.data.texts.tables import read_rows, unique
+from matryo.data.texts.tables import check_new_id, read_rows
 from matryo.errors import DataError
 
 if TYPE_CHECKING:
@@ -31,31 +30,31 @@ __all__ = ["beir_folder"]
 _ID = ("_id", "id")
 
 
-def beir_folder(root: Path | str, classes: Sequence[str] | None = None) -> Dataset:
-    """``corpus.jsonl``, ``queries.jsonl`` and ``qrels/<split>.tsv`` under ``root`` as a dataset of pairs, a split each.
+def beir_folder(root: Path | str, classes: Sequence[str] | None = None) -> Dataset[Pairs]:
+    """Open the BEIR folder at ``root`` as a dataset of pairs, with one split per file in ``qrels/``.
 
-    Queries are those that the split judges; candidates are the whole corpus, the same for all splits. Where documents
-    have titles there is one more split, ``titles``, to train on without judgements: each title as a query, and the
-    text below it as its only answer. ``classes`` are taken over; no text has one.
+    The queries of a split are those it judges. The candidates are the whole corpus, shared by all splits. If documents
+    have titles, the additional split ``titles`` serves for training without judgements: each title is a query, and the
+    text of its document is the only positive. The dataset takes over ``classes``; every label is UNKNOWN.
     """
     root = Path(root)
-    judged = sorted((root / "qrels").glob("*.tsv"))
-    if not judged:
+    qrels = sorted((root / "qrels").glob("*.tsv"))
+    if not qrels:
         raise DataError(
-            "a BEIR folder holds corpus.jsonl, queries.jsonl and qrels/<split>.tsv",
+            "a BEIR folder must hold corpus.jsonl, queries.jsonl and qrels/<split>.tsv",
             got=f"no qrels in {root}" if root.is_dir() else f"{root}, which does not exist",
-            cure="give the folder that BEIR's archive unpacks to",
+            cure="use the unpacked folder of a BEIR archive",
         )
     documents, titles = _documents(_file(root, "corpus"))
     queries = _texts(_file(root, "queries"))
     splits = {}
-    rows = [{id: row for row, id in enumerate(one.names())} for one in (queries, documents)]
-    for path in judged:
+    rows = [{id: row for row, id in enumerate(texts.names())} for texts in (queries, documents)]
+    for path in qrels:
         splits[path.stem] = _split(path, queries, documents, rows[0], rows[1])
     roles = {}
     if titles is not None and "titles" not in splits:
         splits["titles"] = titles
-        roles["titles"] = "training without judgements: the titles of the corpus and the texts below them"
+        roles["titles"] = "training without judgements: the titles of the corpus and their texts"
     return Dataset(root.resolve().name, tuple(classes or ()), splits, roles=roles)
 
 
@@ -63,7 +62,7 @@ def _file(root: Path, stem: str) -> Path:
     for name in (f"{stem}.jsonl", f"{stem}.jsonl.gz"):
         if (root / name).is_file():
             return root / name
-    raise DataError(f"a BEIR folder holds {stem}.jsonl", got=f"none in {root}", cure="unpack all of BEIR's archive")
+    raise DataError(f"a BEIR folder must hold {stem}.jsonl", got=f"none in {root}", cure="unpack the whole archive")
 
 
 def _texts(path: Path) -> TextRows:
@@ -71,27 +70,27 @@ def _texts(path: Path) -> TextRows:
 
     def texts() -> Iterator[str]:
         for row in read_rows(path):
-            unique(row, row.id(*_ID), ids)
+            check_new_id(row, row.id(*_ID), ids)
             yield row.text("text")
 
     return TextRows(TextStore.pack(texts()), names=TextStore.pack(ids), source=path.stem)
 
 
 def _documents(path: Path) -> tuple[TextRows, Pairs | None]:
-    """The corpus, and its titles with the texts below them, which share the corpus's bytes; None without titles."""
+    """Return the corpus and the pairs (title, text), which share its bytes; None instead of pairs without titles."""
     ids: dict[str, str] = {}
-    sizes: list[int] = []   # of the titles, in bytes
+    sizes: list[int] = []   # of the titles in bytes
 
     def texts() -> Iterator[str]:
         for row in read_rows(path):
-            unique(row, row.id(*_ID), ids)
+            check_new_id(row, row.id(*_ID), ids)
             title, text = (_or_blank(row, column).strip() for column in ("title", "text"))
             sizes.append(len(title.encode()) if title and text else 0)
             yield f"{title} {text}".strip()
 
     store, names = TextStore.pack(texts()), TextStore.pack(ids)
     if not ids:
-        raise DataError(f"{path.name} must hold a document", got="none", cure="unpack all of BEIR's archive")
+        raise DataError(f"{path.name} must hold a document", got="none", cure="unpack the whole archive")
     documents = TextRows(store, names=names, source="corpus")
     titled = np.flatnonzero(sizes)
     if not len(titled):
@@ -115,21 +114,20 @@ def _split(
     seen: dict[tuple[str, str], str] = {}
     for row in read_rows(path, name):
         query, document = row.id("query-id"), row.id("corpus-id")
-        for id, known, file in ((query, query_of, "queries"), (document, document_of, "corpus")):
-            if id not in known:
-                raise row.refused(
-                    f"a judgement names a row of {file}.jsonl", repr(id), f"complete {file}.jsonl, or drop the line"
-                )
+        for id, row_of, file in ((query, query_of, "queries"), (document, document_of, "corpus")):
+            if id not in row_of:
+                rule = f"a judgement must refer to a row of {file}.jsonl"
+                raise row.refused(rule, repr(id), f"complete {file}.jsonl, or drop the line")
         if (query, document) in seen:
             got = f"{query!r} and {document!r}, as in {seen[query, document]}"
-            raise row.refused("a document is judged once for a query", got, "keep one of the lines")
+            raise row.refused("a document must be judged once per query", got, "keep one of the lines")
         seen[query, document] = row.place
         score = row.number("score")
         if score > 0:
             pairs.append((query_of[query], document_of[document]))
             grades.append(score)
     if not pairs:
-        raise DataError(f"{name} must judge a document as fitting", got="none", cure="remove it, or unpack it again")
-    asked, rows = np.unique(np.array(pairs)[:, 0], return_inverse=True)
-    answers = np.stack([rows.reshape(-1), np.array(pairs)[:, 1]], axis=1)
-    return Pairs(queries.subset(asked), documents, answers, grades, source=path.stem)
+        raise DataError(f"{name} must hold a score above 0", got="none", cure="remove the file, or unpack it again")
+    judged, rows = np.unique(np.array(pairs)[:, 0], return_inverse=True)
+    relevant = np.stack([rows.reshape(-1), np.array(pairs)[:, 1]], axis=1)
+    return Pairs(queries.subset(judged), documents, relevant, grades, source=path.stem)

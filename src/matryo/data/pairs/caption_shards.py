@@ -1,7 +1,7 @@
-"""WebDataset tar shards of images with their captions, as img2dataset writes them.
+"""WebDataset tar shards of images with captions, as written by img2dataset.
 
-Shards are named and found as those of labelled images. A sample is one image and its caption: a ``.txt`` file, or
-``caption``, ``captions`` (a list) or ``text`` in a ``.json`` file; where both are there the ``.txt`` file counts.
+Shards are named like those of labelled images (see ``images/shards.py``). A sample is one image and its caption: a
+``.txt`` file, or else ``caption``, ``captions`` (a list) or ``text`` in a ``.json`` file.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ from matryo.data.texts.rows import TextStore
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from matryo.data.pairs.pairs import Pairs
+
 __all__ = ["caption_shards"]
 
 
 def caption_shards(
     root: Path | str, classes: Sequence[str] | None = None, *, threads: int = 8, progress: bool = True
-) -> Dataset:
-    """The tar shards under ``root`` as a dataset of pairs, a split each: queries are images, candidates captions.
+) -> Dataset[Pairs]:
+    """Open the tar shards under ``root`` as a dataset of pairs: queries are images, candidates are captions.
 
-    Indexing reads every header and every caption once; the index is then kept in a hidden file beside its shard, if
-    that folder can be written. Captions stay in memory, images in their shards. ``classes`` are taken over; no image
-    has one.
+    Indexing reads every header and caption once. The index is stored in a hidden file next to its shard if the folder
+    is writable. Captions are held in memory, images are read from the shards. The dataset takes over ``classes``; every
+    label is UNKNOWN.
     """
     root = Path(root)
     splits = {}

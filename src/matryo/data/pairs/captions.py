@@ -1,16 +1,17 @@
-"""Images with captions: an image folder or one packed file, and a file that says what is to be seen.
+"""Images with captions: a folder of images or one packed file, and a file of captions.
 
-Images are files under ``root/images/`` (or under the root itself), or one packed ``root/*.npz``. Captions are:
+Images are files under ``root/images/`` (or directly under the root), or one packed ``root/*.npz``. Captions are:
 
-- ``captions.json``: ``{"keys": […], "split": […], "captions": [[…], …]}``, an entry an image; without ``split`` all
-  are ``train``;
-- or a table (``.jsonl``, ``.tsv``, ``.csv``, ``.parquet``): ``captions`` or ``metadata``, whose column ``split`` tells
-  the split (without it, ``train``), or one a split, ``train.jsonl``. Columns are ``image`` (or ``file_name``, ``path``)
-  and ``caption`` (or ``text``), in JSONL and parquet perhaps a list, ``captions``; an image may have several rows.
+- ``captions.json``: ``{"keys": […], "split": […], "captions": [[…], …]}``, one entry per image; the default split is
+  ``train``;
+- or a table (``.jsonl``, ``.tsv``, ``.csv``, ``.parquet``): ``captions`` or ``metadata`` with an optional column
+  ``split`` (default ``train``), or one table per split, ``train.jsonl``. Columns are ``image`` (or ``file_name``,
+  ``path``) and ``caption`` (or ``text``; in JSONL and parquet also a list, ``captions``). An image may have several
+  rows.
 
-An image is named by its path below ``images/``, or, where all paths begin with ``images/``, by that below the root. In
-a packed file it is named as it was packed, and without names by the keys of ``captions.json``, which then are in the
-order of the images. Images without a caption are left out.
+Images are named by their path below ``images/``, or below the root if all paths begin with ``images/``. In a packed
+file they are named as packed; if it has no names, the keys of ``captions.json`` must be in the order of the images.
+Images without a caption are excluded.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import numpy as np
 
 from matryo.data.dataset import UNKNOWN, Dataset
 from matryo.data.images.folder import FolderImages
-from matryo.data.images.listing import all_there, is_image
+from matryo.data.images.listing import check_present, is_image
 from matryo.data.images.npz import read_npz
 from matryo.data.images.packed import PackedImages
 from matryo.data.meta import read_json
@@ -45,7 +46,7 @@ __all__ = ["caption_folder", "with_captions"]
 
 _IMAGE = ("image", "file_name", "path")
 _CAPTION = ("caption", "captions", "text")
-_OF_ALL = ("captions", "metadata")   # tables that may hold several splits
+_OF_ALL = ("captions", "metadata")   # names of tables that may hold several splits
 _FORM = 'write {"keys": ["1.jpg"], "split": ["train"], "captions": [["a cat"]]}'
 
 
@@ -55,11 +56,11 @@ class _Entry:
     captions: list[str]
 
 
-def caption_folder(root: Path | str, classes: Sequence[str] | None = None) -> Dataset:
-    """Images and their captions as a dataset of pairs, a split each: queries are the images, candidates the captions.
+def caption_folder(root: Path | str, classes: Sequence[str] | None = None) -> Dataset[Pairs]:
+    """Open images and captions, in the format of this module's docstring, as a dataset of pairs.
 
-    This module's docstring says what ``root`` may hold. Captions of image ``a.jpg`` are named ``a.jpg#0``, …
-    ``classes`` are taken over; no image has one.
+    Queries are the images, candidates the captions. Captions of image ``a.jpg`` are named ``a.jpg#0``, … The dataset
+    takes over ``classes``; every label is UNKNOWN.
     """
     root = Path(root)
     entries, source, positional = _entries(root)
@@ -67,100 +68,101 @@ def caption_folder(root: Path | str, classes: Sequence[str] | None = None) -> Da
     splits = {}
     for split in sorted({entry.split for entry in entries.values()}):
         rows = [row for row, entry in enumerate(entries.values()) if entry.split == split]
-        some = [entry.captions for entry in entries.values() if entry.split == split]
-        splits[split] = with_captions(images.subset(rows), chain(*some), [len(one) for one in some], split)
+        captions = [entry.captions for entry in entries.values() if entry.split == split]
+        splits[split] = with_captions(images.subset(rows), chain(*captions), list(map(len, captions)), split)
     return align(Dataset(root.resolve().name, (), splits), classes)
 
 
 def with_captions(
     images: EncodedImages, texts: Iterable[str] | TextStore, counts: Labels | Sequence[int], source: str
 ) -> Pairs:
-    """Each image with its captions, ``counts`` of the ``texts`` each, which are named after it."""
+    """Pair each image with its captions: ``counts`` holds the number of consecutive ``texts`` per image."""
     owners = np.repeat(np.arange(len(images)), counts)
-    places = np.arange(len(owners)) - np.searchsorted(owners, owners)   # of each caption among its image's
-    names = (f"{images.name(image)}#{place}" for image, place in zip(owners.tolist(), places.tolist(), strict=True))
+    numbers = np.arange(len(owners)) - np.searchsorted(owners, owners)   # of each caption within its image
+    names = (f"{images.name(image)}#{number}" for image, number in zip(owners.tolist(), numbers.tolist(), strict=True))
     pairs = np.stack([owners, np.arange(len(owners))], axis=1)
     return Pairs(images, TextRows(texts, names=names, source=source), pairs, source=source)
 
 
 def _entries(root: Path) -> tuple[dict[str, _Entry], str, bool]:
-    """The split and captions of each image by its key, the file they are from, and if it lists every image in order."""
+    """Return the split and captions of each image by key, the source file, and whether it lists all images in order."""
     if (root / "captions.json").exists():
         return dict(_from_json(root / "captions.json")), "captions.json", True
     if not root.is_dir():
-        raise DataError("a caption folder must exist", got=root, cure="give the folder with images and captions")
+        raise DataError("a caption folder must exist", got=root, cure="use the folder with images and captions")
     entries: dict[str, _Entry] = {}
     files = split_files(root)
     for split, paths in files.items():
         for row in rows_of(paths):
             key = row.text(*_IMAGE).removeprefix("./")
-            own = row.id("split") if split in _OF_ALL and row.has("split") else split
-            own = "train" if own in _OF_ALL else own
-            captions = row.texts(*_CAPTION) or [row.text(*_CAPTION)]   # the latter says what is missing
-            entry = entries.setdefault(key, _Entry(own, []))
-            if entry.split != own:
+            name = row.id("split") if split in _OF_ALL and row.has("split") else split
+            name = "train" if name in _OF_ALL else name
+            captions = row.texts(*_CAPTION) or [row.text(*_CAPTION)]   # the latter raises the error for a missing text
+            entry = entries.setdefault(key, _Entry(name, []))
+            if entry.split != name:
                 raise row.refused(
-                    "an image belongs to one split", f"{key} in {entry.split} and in {own}", "drop it from one"
+                    "an image must belong to one split", f"{key} in {entry.split} and in {name}", "drop it from one"
                 )
             entry.captions += captions
     return entries, ", ".join(paths[0].name for paths in files.values()), False
 
 
 def _from_json(path: Path) -> Iterator[tuple[str, _Entry]]:
-    given: dict[str, Any] = read_json(path, dict, default={})
-    keys, captions = given.get("keys"), given.get("captions")
+    content: dict[str, Any] = read_json(path, dict, default={})
+    keys, captions = content.get("keys"), content.get("captions")
     if not isinstance(keys, list) or not isinstance(captions, list) or not keys:
-        raise DataError("captions.json holds the lists keys and captions", got=", ".join(given) or "none", cure=_FORM)
-    splits = given.get("split", ["train"] * len(keys))
+        got = ", ".join(content) or "none"
+        raise DataError("captions.json must hold the lists keys and captions", got=got, cure=_FORM)
+    splits = content.get("split", ["train"] * len(keys))
     if not isinstance(splits, list) or not len(keys) == len(captions) == len(splits):
         counts = f"{len(keys)} keys, {len(captions)} captions, split: {splits!r:.40}"
-        raise DataError("captions.json has an entry an image in each list", got=counts, cure=_FORM)
+        raise DataError("captions.json must have one entry per image in each list", got=counts, cure=_FORM)
     seen = set()
     for key, split, own in zip(keys, splits, captions, strict=True):
-        several = own if isinstance(own, list) else [own]
-        bad = [one for one in (key, split, *several) if not isinstance(one, str) or not one.strip()]
-        if bad or not several or key in seen:
+        texts = own if isinstance(own, list) else [own]
+        bad = [text for text in (key, split, *texts) if not isinstance(text, str) or not text.strip()]
+        if bad or not texts or key in seen:
             got = f"{key!r:.40} twice" if key in seen else f"{own!r:.60} for {key!r:.40}"
-            raise DataError("captions.json gives each key once, a split and a text or more", got=got, cure=_FORM)
+            raise DataError("captions.json must give each key once, with a split and captions", got=got, cure=_FORM)
         seen.add(key)
-        yield key, _Entry(split, several)
+        yield key, _Entry(split, texts)
 
 
 def _images(root: Path, keys: Sequence[str], source: str, positional: bool) -> EncodedImages:
-    """The images called ``keys``, in that order."""
+    """Open the images named ``keys``, in that order."""
     packed = sorted(root.glob("*.npz"))
     if len(packed) > 1:
         got = ", ".join(path.name for path in packed)
-        raise DataError("packed images with captions lie in one .npz file", got=got, cure="keep one in this folder")
+        raise DataError("packed images with captions must be one .npz file", got=got, cure="keep one in this folder")
     if packed:
         return _packed(packed[0], keys, source, positional)
     folder = _folder(root, keys)
     for key in keys:
         if not is_image(key.rpartition("/")[2]) or key.startswith("/") or ".." in key.split("/"):
             raise DataError(
-                f"{source}: an image is a path below {folder.name}/", got=repr(key), cure="write folder/image.jpg"
+                f"{source}: an image must be a path below {folder.name}/", got=repr(key), cure="write folder/image.jpg"
             )
-    all_there(folder, source, keys, cure=f"correct the list; its paths are relative to {folder.name}/")
+    check_present(folder, source, keys, cure=f"correct the list; its paths are relative to {folder.name}/")
     return FolderImages(folder, keys, np.full(len(keys), UNKNOWN))
 
 
 def _folder(root: Path, keys: Sequence[str]) -> Path:
-    """What the paths are relative to: ``images/``, or as in Hugging Face's ``metadata`` files the folder around it."""
+    """Return the folder that paths are relative to: ``images/``, or its parent as for Hugging Face ``metadata``."""
     inside = root / "images"
-    told = all(key.startswith("images/") for key in keys) and not (inside / "images").is_dir()
-    return inside if inside.is_dir() and not told else root
+    from_root = all(key.startswith("images/") for key in keys) and not (inside / "images").is_dir()
+    return inside if inside.is_dir() and not from_root else root
 
 
 def _packed(path: Path, keys: Sequence[str], source: str, positional: bool) -> EncodedImages:
     arrays = read_npz(path, needed=("blob", "off"), mapped="blob")
     if not arrays.keys() >= {"blob", "off"}:
         got = ", ".join(sorted(arrays)) or "none"
-        raise DataError(f"{path.name}: packed images are the arrays blob and off", got=got, cure="pack them again")
+        raise DataError(f"{path.name} must hold the arrays blob and off", got=got, cure="pack the images again")
     count = len(arrays["off"]) - 1
     names = arrays.get("name")
     if names is None and not (positional and len(keys) == count):
         raise DataError(
-            f"{path.name} has no names, so captions.json must have a key for each image, in their order",
+            f"{path.name} has no names, so captions.json must have one key per image, in order",
             got=f"{count} images, {len(keys)} keys in {source}",
             cure="complete captions.json, or pack the images with matryo.data.pack",
         )

@@ -1,15 +1,14 @@
-"""Pairs of texts in files: a query, what belongs to it, and perhaps hard negatives a row; a file a split.
+"""Pairs of texts in files, one file per split: a query, a positive and optional hard negatives per row.
 
 Files are named as for texts (``train.jsonl``, ``test.tsv``, …). Columns:
 
 - ``query`` (or ``anchor``, ``sentence1``);
-- ``positive`` (or ``sentence2``): what belongs to the query, a text or in JSONL and parquet a list of them;
-- ``negative`` or ``negatives``, perhaps, a text or a list, and ``negative_1``, ``negative_2``, …: what looks right for
-  the query and is wrong;
-- ``score`` (or ``grade``), perhaps: how well the two belong together, 1 where it is not said, 0 if not at all.
+- ``positive`` (or ``sentence2``): a text that is relevant to the query; in JSONL and parquet also a list of texts;
+- ``negative`` or ``negatives`` (a text or a list), ``negative_1``, ``negative_2``, … (optional): hard negatives;
+- ``score`` (or ``grade``, optional): the relevance of the pair; default 1, irrelevant 0.
 
-Equal texts of a side are one row, so that a query on two lines is one query with two positives. Where rows differ in
-how many negatives they have, those with fewer repeat theirs.
+Equal texts on one side become one row, so a query on two lines is one query with two positives. Rows with fewer
+negatives than others repeat theirs.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ _NEGATIVE = re.compile(r"negatives?|negative_(\d+)")
 _GRADE = ("score", "grade")
 
 
-def pair_folder(root: Path | str, classes: Sequence[str] | None = None) -> Dataset:
-    """The tables under ``root`` as a dataset of pairs; this module's docstring says what they may hold.
+def pair_folder(root: Path | str, classes: Sequence[str] | None = None) -> Dataset[Pairs]:
+    """Open the tables under ``root`` as a dataset of pairs, in the format of this module's docstring.
 
-    ``classes`` are taken over, so that any source may be opened for any model; no text has one.
+    The dataset takes over ``classes``, so that it can be opened for any model; every label is UNKNOWN.
     """
     root = Path(root)
     splits = {split: _read(split, paths) for split, paths in split_files(root).items()}
@@ -53,33 +52,34 @@ def _read(split: str, paths: Sequence[Path]) -> Pairs:
     for row in rows_of(paths):
         query, positives, negatives = row.text(*_QUERY), row.texts(*_POSITIVE), _negatives(row)
         if not positives:
-            row.text(*_POSITIVE)   # says what is missing
+            row.text(*_POSITIVE)   # raises the error for a missing text
         grade = row.number(*_GRADE) if row.has(*_GRADE) else 1.0
         if not 0 <= grade < float("inf"):
-            raise row.refused("a score is a number ≥ 0", grade, "write 0 for what does not belong together")
+            raise row.refused("a score must be a number ≥ 0", grade, "use 0 for an irrelevant pair")
         for positive in positives:
             builder.add(query, positive, negatives, grade, place=row.place)
     return builder.build()
 
 
 def _negatives(row: Row) -> list[str]:
-    """All that the row holds: of several columns one may be empty, where a query has fewer."""
+    """Return the negatives in all columns of a row; some columns may be empty."""
     columns = tuple(row.values)
-    found = [text for name in _negative_columns(columns) for text in row.texts(name)]
-    if not found and (near := _near(columns)):
-        raise row.refused("hard negatives stand under negative, negatives or negative_1, …", near, "name the column so")
-    return found
+    negatives = [text for name in _negative_columns(columns) for text in row.texts(name)]
+    if not negatives and (similar := _similar(columns)):
+        rule = "hard negatives must be in the columns negative, negatives or negative_1, …"
+        raise row.refused(rule, similar, "rename the column")
+    return negatives
 
 
 @lru_cache
 def _negative_columns(columns: tuple[str, ...]) -> tuple[str, ...]:
-    """Those that hold negatives, numbered ones last and by their number."""
-    named = [match for name in columns if (match := _NEGATIVE.fullmatch(name))]
-    return tuple(match[0] for match in sorted(named, key=lambda match: int(match[1] or -1)))
+    """Return the columns of negatives, numbered ones last and in numerical order."""
+    matches = [match for name in columns if (match := _NEGATIVE.fullmatch(name))]
+    return tuple(match[0] for match in sorted(matches, key=lambda match: int(match[1] or -1)))
 
 
 @lru_cache
-def _near(columns: tuple[str, ...]) -> str:
-    """A column that was probably meant to hold negatives, and would go unread."""
+def _similar(columns: tuple[str, ...]) -> str:
+    """Return a column whose name is close to "negative" but would be ignored; "" if there is none."""
     unread = (name for name in columns if not _NEGATIVE.fullmatch(name))
     return next((name for name in unread if get_close_matches(name.lower(), ("negative", "negatives"), cutoff=0.8)), "")

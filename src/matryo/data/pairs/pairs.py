@@ -1,4 +1,4 @@
-"""Pairs that belong together: texts with texts, images with texts; rows of two splits, and hard negatives."""
+"""Pairs of relevant items (texts with texts, or images with texts) as rows of two splits, with hard negatives."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from matryo.data.dataset import UNKNOWN, Dataset
-from matryo.data.split import Rows, choice
+from matryo.data.split import Rows, subset_indices
 from matryo.data.texts.rows import TextRows
 from matryo.errors import DataError
 
@@ -24,13 +24,12 @@ __all__ = ["PairBuilder", "Pairs", "pair_dataset", "pairs_by_label"]
 
 
 class Pairs:
-    """Rows of ``queries`` and of ``candidates`` that belong together, ``pairs`` [n, 2].
+    """``pairs`` [n, 2]: rows of ``queries``, each with a row of ``candidates`` that is relevant to it.
 
-    ``grades`` [n] tell how well (1 if not given; 0 is a pair that was judged and does not belong together),
-    ``negatives`` [n, h] are rows of ``candidates`` that look right for a pair's query and are wrong (h = 0 if not
-    given). Both sides may be one and the same split. A pair may be listed twice, with other negatives. A candidate
-    without a pair is no mistake: it is one more that a search must not find. With ``by_label``, all items of one label
-    belong together, of which ``pairs`` lists only some.
+    ``grades`` [n] are the relevance of each pair (default 1; 0 means judged irrelevant). ``negatives`` [n, h] are rows
+    of ``candidates`` that are hard negatives of each pair's query (default h = 0). Both sides may be the same split. A
+    pair may be listed twice with different negatives. A candidate without a pair is a distractor. With ``by_label``,
+    all items of the same label are relevant to each other, and ``pairs`` lists only some of them.
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class Pairs:
             raise DataError(
                 f"{source}: every pair needs its negatives",
                 got=f"{count} pairs, {len(self.negatives)} rows of negatives",
-                cure="give a row of negatives for each pair, or none at all",
+                cure="pass one row of negatives per pair, or none",
             )
         _within(self.pairs[:, 0], len(queries), f"{source}: queries of pairs")
         _within(self.pairs[:, 1], len(candidates), f"{source}: candidates of pairs")
@@ -68,17 +67,17 @@ class Pairs:
         return f"Pairs({len(self):,} of {self.queries!r} and {self.candidates!r})"
 
     def subset(self, indices: ArrayLike) -> Self:
-        """The pairs at ``indices`` (integers, or one boolean a pair), in that order; both sides stay whole."""
-        chosen = choice(indices, len(self), "pair")
+        """Return the pairs at ``indices`` (integers, or a boolean mask), in that order; both sides stay complete."""
+        chosen = subset_indices(indices, len(self), "pair")
         part = self._copy()
         part.pairs, part.grades, part.negatives = self.pairs[chosen], self.grades[chosen], self.negatives[chosen]
         return part
 
-    def moved(self, table: Labels) -> Self:
-        """The same pairs, with label l of either side turned into ``table[l]``."""
+    def map_labels(self, table: Labels) -> Self:
+        """Return the pairs with label l of either side replaced by ``table[l]``."""
         part = self._copy()
-        part.queries = _moved(self.queries, table)
-        part.candidates = part.queries if self.candidates is self.queries else _moved(self.candidates, table)
+        part.queries = _map_labels(self.queries, table)
+        part.candidates = part.queries if self.candidates is self.queries else _map_labels(self.candidates, table)
         return part
 
     def _copy(self) -> Self:
@@ -87,10 +86,10 @@ class Pairs:
         return part
 
 
-def pair_dataset(splits: Mapping[str, Sequence[Sequence[str]]], name: str = "pairs") -> Dataset:
-    """A dataset of ``splits``, each a list of (query, positive) or (query, positive, negative, …), which are texts.
+def pair_dataset(splits: Mapping[str, Sequence[Sequence[str]]], name: str = "pairs") -> Dataset[Pairs]:
+    """Create a dataset of text pairs from ``splits``: lists of (query, positive) or (query, positive, negative, …).
 
-    Equal texts of a side are one row, so that a query with two positives is one query.
+    Equal texts on one side become one row, so a query with two positives is a single query.
 
     >>> data = pair_dataset({"train": [("cat", "purrs"), ("dog", "barks"), ("dog", "wags")]})
     >>> train = data.split("train")
@@ -98,27 +97,27 @@ def pair_dataset(splits: Mapping[str, Sequence[Sequence[str]]], name: str = "pai
     (2, [[0, 0], [1, 1], [1, 2]], 'wags')
     """
     if not splits:
-        raise DataError("a dataset has a split", got="none", cure='give {"train": [(query, positive), …]}')
-    made = {}
+        raise DataError("a dataset must have a split", got="none", cure='pass {"train": [(query, positive), …]}')
+    pairs = {}
     for split, rows in splits.items():
         builder = PairBuilder(split)
         for number, row in enumerate(rows):
             if isinstance(row, str) or len(row) < 2:
                 raise DataError(
-                    f"{split}: a pair is (query, positive), perhaps with negatives behind",
+                    f"{split}: a pair must be (query, positive) or (query, positive, negative, …)",
                     got=f"{row!r:.60}, item {number}",
-                    cure="give tuples of two texts or more",
+                    cure="pass tuples of two or more texts",
                 )
             builder.add(row[0], row[1], row[2:], place=f"{split}, item {number}")
-        made[split] = builder.build()
-    return Dataset(name, (), made)
+        pairs[split] = builder.build()
+    return Dataset(name, (), pairs)
 
 
 def pairs_by_label(split: ImageSplit | TextSplit, seed: int, *, per_item: int = 1) -> Pairs:
-    """Pairs of different items of ``split`` that share a label: up to ``per_item`` partners drawn for each item.
+    """Pair items of ``split`` that share a label: up to ``per_item`` random partners per item.
 
-    Queries and candidates are the split itself. An item of unknown label, or alone in its class, gets no pair. The
-    draw is a function of ``seed`` and of the labels alone.
+    Queries and candidates are the split itself. An item with an unknown label, or alone in its class, gets no pair. The
+    pairs depend only on ``seed`` and the labels.
 
     >>> from matryo.data import text_dataset
     >>> train = text_dataset({"train": (["hi", "hello", "bye"], [0, 0, 1])}).split("train")
@@ -126,22 +125,22 @@ def pairs_by_label(split: ImageSplit | TextSplit, seed: int, *, per_item: int = 
     [[0, 1], [1, 0]]
     """
     if per_item < 1:
-        raise DataError("per_item is a number of partners", got=per_item, cure="give 1 or more")
-    draw = np.random.default_rng(seed)
-    found = [np.empty((0, 2), np.int64)]
+        raise DataError("per_item must be at least 1", got=per_item, cure="use per_item=1")
+    generator = np.random.default_rng(seed)
+    drawn = [np.empty((0, 2), np.int64)]
     for label in np.unique(split.labels[split.labels != UNKNOWN]):
         members = np.flatnonzero(split.labels == label)
         partners = min(per_item, len(members) - 1)
         if partners < 1:
             continue
-        # Among the others of its class, counted from the one behind the item: no item is its own partner.
-        steps = np.array([draw.permutation(len(members) - 1)[:partners] + 1 for _ in members])
+        # Steps of 1 … len(members) − 1 from the item, cyclically: no item is its own partner.
+        steps = np.array([generator.permutation(len(members) - 1)[:partners] + 1 for _ in members])
         others = members[(np.arange(len(members))[:, None] + steps) % len(members)]
-        found.append(np.stack([np.repeat(members, partners), others.reshape(-1)], axis=1))
-    pairs = np.concatenate(found)
+        drawn.append(np.stack([np.repeat(members, partners), others.reshape(-1)], axis=1))
+    pairs = np.concatenate(drawn)
     if not len(pairs):
         raise DataError(
-            "pairs by label need two items of one label",
+            "pairs by label need two items with the same label",
             got=f"{len(split)} items, none of which share a label",
             cure="use a split with labels",
         )
@@ -150,7 +149,7 @@ def pairs_by_label(split: ImageSplit | TextSplit, seed: int, *, per_item: int = 
 
 
 class PairBuilder:
-    """Collects pairs of texts one at a time, each distinct text of a side once, in the order of appearance."""
+    """Collect pairs of texts one at a time. Each distinct text of a side is one row, in order of appearance."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -164,7 +163,7 @@ class PairBuilder:
     def add(
         self, query: str, positive: str, negatives: Sequence[str] = (), grade: float = 1.0, *, place: str
     ) -> None:
-        """One pair; ``place`` is named in errors."""
+        """Add one pair; ``place`` is used in errors."""
         if positive in negatives:
             raise DataError(
                 f"{place}: a negative must not be the positive", got=f"{positive!r:.60}", cure="drop that negative"
@@ -175,16 +174,16 @@ class PairBuilder:
         self._places.append(place)
 
     def build(self) -> Pairs:
-        """All pairs so far. A pair with fewer negatives than others repeats its own."""
+        """Return all pairs added so far. Pairs with fewer negatives than others repeat theirs."""
         if not self._pairs:
-            raise DataError(f"{self.source} must hold a pair", got="none", cure="give a query and a positive a row")
+            raise DataError(f"{self.source} must hold a pair", got="none", cure="add a query and a positive")
         most = max(map(len, self._negatives))
         for place, own in zip(self._places, self._negatives, strict=True):
             if most and not own:
                 raise DataError(
-                    f"{place}: where one pair has negatives, every pair needs one",
+                    f"{place}: all pairs or no pairs must have negatives",
                     got="none",
-                    cure="give it a negative, or take them from all",
+                    cure="add a negative, or remove those of all pairs",
                 )
         negatives = np.array([[own[i % len(own)] for i in range(most)] for own in self._negatives], np.int64)
         return Pairs(
@@ -201,36 +200,35 @@ def _row(rows: dict[str, int], text: str) -> int:
     return rows.setdefault(text, len(rows))
 
 
-def _moved(split: ImageSplit | TextSplit, table: Labels) -> ImageSplit | TextSplit:
+def _map_labels(split: ImageSplit | TextSplit, table: Labels) -> ImageSplit | TextSplit:
     assert isinstance(split, Rows), f"{type(split).__name__} cannot be relabelled"
-    moved: Any = split.moved(table)
-    return moved   # type: ignore[no-any-return]
+    mapped: Any = split.map_labels(table)
+    return mapped   # type: ignore[no-any-return]
 
 
 def _indices(values: ArrayLike, columns: int | None, source: str) -> Labels:
-    given = np.asarray(values)
-    if given.size == 0 and given.ndim < 2:
-        given = np.empty((0, columns or 0), np.int64)
-    if given.ndim != 2 or (columns and given.shape[1] != columns) or (given.dtype.kind not in "iu" and given.size):
+    array = np.asarray(values)
+    if array.size == 0 and array.ndim < 2:
+        array = np.empty((0, columns or 0), np.int64)
+    if array.ndim != 2 or (columns and array.shape[1] != columns) or (array.dtype.kind not in "iu" and array.size):
         raise DataError(
-            f"{source} are integers, [n, {columns or 'h'}]",
-            got=f"{given.dtype} {list(given.shape)}",
-            cure="give rows of the two splits, counted from 0",
+            f"{source} must be integers, [n, {columns or 'h'}]",
+            got=f"{array.dtype} {list(array.shape)}",
+            cure="pass row indices of the two splits, from 0",
         )
-    return given.astype(np.int64)
+    return array.astype(np.int64)
 
 
 def _grades(values: ArrayLike, count: int, source: str) -> Grades:
-    given = np.asarray(values, np.float32)
-    if given.shape != (count,) or not (np.isfinite(given) & (given >= 0)).all():
-        shown = list(given.shape) if given.shape != (count,) else given[~(np.isfinite(given) & (given >= 0))][0]
-        raise DataError(
-            f"{source}: grades are one number ≥ 0 a pair, [{count}]", got=shown, cure="leave out what does not belong"
-        )
-    return given
+    grades = np.asarray(values, np.float32)
+    if grades.shape != (count,) or not (np.isfinite(grades) & (grades >= 0)).all():
+        bad = list(grades.shape) if grades.shape != (count,) else grades[~(np.isfinite(grades) & (grades >= 0))][0]
+        rule = f"{source}: grades must be one number ≥ 0 per pair, [{count}]"
+        raise DataError(rule, got=bad, cure="use 0 for irrelevant pairs")
+    return grades
 
 
 def _within(rows: Labels, count: int, source: str) -> None:
     if rows.size and not 0 <= rows.min() <= rows.max() < count:
         bad = rows.min() if rows.min() < 0 else rows.max()
-        raise DataError(f"{source} must be rows of their split, of {count}", got=int(bad), cure="count from 0")
+        raise DataError(f"{source} must be rows of their split, 0 … {count - 1}", got=int(bad), cure="count from 0")

@@ -1,15 +1,15 @@
-"""Texts in files: labelled ones, and a corpus without labels; a file a split.
+"""Texts in files, one file per split: labelled tables, and corpora without labels.
 
-A split is ``root/<split>.jsonl`` (or ``.tsv``, ``.csv``, ``.parquet``, and ``.gz`` behind the first three), or numbered
-parts of one, ``train-00000-of-00002.parquet``. Columns:
+A split is ``root/<split>.jsonl`` (or ``.tsv``, ``.csv``, each optionally with ``.gz``, or ``.parquet``), or numbered
+parts, ``train-00000-of-00002.parquet``. Columns:
 
-- ``text`` (or ``sentence``, ``document``), the text;
-- ``label``, perhaps: the name of its class, or none where that is unknown;
-- ``id`` (or ``_id``), perhaps: a stable id; without, a text is called by its split and place, "train#7".
+- ``text`` (or ``sentence``, ``document``): the text;
+- ``label`` (optional): the class name; empty if unknown;
+- ``id`` (or ``_id``, optional): a stable id. By default a text is named by split and row, "train#7".
 
-All splits share one list of classes: that of ``train``, or without one the union, sorted. ``classes.txt`` (one a line)
-or ``classes.json`` (a list) fixes it instead, and a label may then be an index. ``superclasses.json`` gives each
-class its superclass. A corpus has no labels, and may be plain text, ``<split>.txt``, one document a line.
+All splits share the classes of ``train``; without a split ``train``, the sorted union. ``classes.txt`` (one class per
+line) or ``classes.json`` (a list) overrides this, and labels may then also be indices. ``superclasses.json`` maps each
+class to its superclass. A corpus has no labels and may also be plain text, ``<split>.txt``, with one document per line.
 """
 
 from __future__ import annotations
@@ -20,44 +20,44 @@ from typing import TYPE_CHECKING
 
 from matryo.data.class_names import in_order, labels_by_name, listed_classes, superclasses
 from matryo.data.dataset import Dataset
-from matryo.data.split import align, all_different
+from matryo.data.split import align, check_distinct
 from matryo.data.texts.rows import TextRows, TextStore
-from matryo.data.texts.tables import TABLES, lines_of, rows_of, split_files, unique
+from matryo.data.texts.tables import TABLES, check_new_id, ending_of, lines_of, rows_of, split_files
 from matryo.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["corpus_folder", "text_folder"]
+__all__ = ["corpus_folder", "text_folder", "unlabelled_texts"]
 
 _TEXT = ("text", "sentence", "document")
 _ID = ("id", "_id")
 
 
-def text_folder(root: Path | str, classes: Sequence[str] | None = None) -> Dataset:
-    """The tables under ``root`` as a dataset of texts; this module's docstring says what they may hold.
+def text_folder(root: Path | str, classes: Sequence[str] | None = None) -> Dataset[TextRows]:
+    """Open the tables under ``root`` as a dataset of texts, in the format of this module's docstring.
 
-    With ``classes`` (say, those of a trained model) labels are indices into that list, and texts of any other class
-    are UNKNOWN. Without, a label that is not in ``train`` is an error.
+    With ``classes``, for example those of a trained model, labels are indices into that list, and texts of other
+    classes are UNKNOWN. Without, a label that does not occur in ``train`` is an error.
     """
     root = Path(root)
-    read = {split: _read(paths) for split, paths in split_files(root).items()}
+    tables = {split: _read(paths) for split, paths in split_files(root).items()}
     listed = listed_classes(root)
-    known = [read["train"]] if "train" in read else list(read.values())
-    names = listed or tuple(classes or in_order({key for one in known for key in one.places}))
-    all_different(names)
+    naming = [tables["train"]] if "train" in tables else list(tables.values())
+    names = listed or tuple(classes or in_order({key for table in naming for key in table.places}))
+    check_distinct(names)
     splits = {}
-    for split, one in read.items():
-        labels = labels_by_name(one.keys, names, one.places, indices=bool(listed), strict=not classes)
-        splits[split] = TextRows(one.texts, labels, one.ids, source=split)
+    for split, table in tables.items():
+        labels = labels_by_name(table.keys, names, table.places, indices=bool(listed), strict=not classes)
+        splits[split] = TextRows(table.texts, labels, table.ids, source=split)
     groups, parents = superclasses(root, names, {}, strict=not classes)
     return align(Dataset(root.resolve().name, names, splits, groups, parents), classes)
 
 
-def corpus_folder(root: Path | str, classes: Sequence[str] | None = None) -> Dataset:
-    """Documents without labels: a line of a ``.txt`` file each, or the column ``text`` of a table.
+def corpus_folder(root: Path | str, classes: Sequence[str] | None = None) -> Dataset[TextRows]:
+    """Open documents without labels: the lines of ``.txt`` files, or the column ``text`` of tables.
 
-    ``classes`` are taken over, so that any source may be opened for any model; no document has one.
+    The dataset takes over ``classes``, so that it can be opened for any model; every label is UNKNOWN.
     """
     root = Path(root)
     splits = {
@@ -67,9 +67,18 @@ def corpus_folder(root: Path | str, classes: Sequence[str] | None = None) -> Dat
     return Dataset(root.resolve().name, tuple(classes or ()), splits)
 
 
+def unlabelled_texts(paths: Sequence[Path]) -> TextRows:
+    """Read the texts of tables, or the lines of ``.txt`` files, as one split without labels; ids are kept."""
+    source = paths[0].name.split(".")[0]
+    if ending_of(paths[0]) == "txt":
+        return TextRows(_documents(paths), source=source)
+    table = _read(paths)
+    return TextRows(table.texts, names=table.ids, source=source)
+
+
 @dataclass(frozen=True)
-class _Read:
-    """One split as it was read: the texts, the label of each as written, where each label was met first, and ids."""
+class _Table:
+    """One split as read: texts, labels as written, the place where each label first occurs, and ids."""
 
     texts: TextStore
     keys: list[str | None]
@@ -77,7 +86,7 @@ class _Read:
     ids: TextStore | None
 
 
-def _read(paths: Sequence[Path]) -> _Read:
+def _read(paths: Sequence[Path]) -> _Table:
     keys: list[str | None] = []
     places: dict[str, str] = {}
     ids: dict[str, str] = {}
@@ -89,24 +98,28 @@ def _read(paths: Sequence[Path]) -> _Read:
             if key is not None:
                 places.setdefault(key, row.place)
             if row.has(*_ID) or ids:
-                unique(row, row.id(*_ID), ids)
+                check_new_id(row, row.id(*_ID), ids)
             if len(ids) not in (0, len(keys)):
-                raise row.refused("where one row has an id, all have", "an id after rows without", "give each an id")
+                raise row.refused(
+                    "all rows or no rows must have an id", "an id after rows without", "add the missing ids"
+                )
             yield row.text(*_TEXT)
 
     store = TextStore.pack(texts())
-    return _Read(store, keys, places, TextStore.pack(ids) if ids else None)
+    return _Table(store, keys, places, TextStore.pack(ids) if ids else None)
 
 
 def _documents(paths: Sequence[Path]) -> Iterator[str]:
-    if paths[0].name.removesuffix(".gz").endswith(".txt"):
-        empty = True
-        for path in paths:
-            for _, line in lines_of(path):
-                empty = False
-                yield line.strip()
-        if empty:
-            raise DataError(f"{paths[0].name} must hold a document", got="none", cure="write one a line, or remove it")
+    if ending_of(paths[0]) != "txt":
+        for row in rows_of(paths):
+            yield row.text(*_TEXT)
         return
-    for row in rows_of(paths):
-        yield row.text(*_TEXT)
+    empty = True
+    for path in paths:
+        for _, line in lines_of(path):
+            empty = False
+            yield line.strip()
+    if empty:
+        raise DataError(
+            f"{paths[0].name} must hold a document", got="none", cure="write one document per line, or remove the file"
+        )

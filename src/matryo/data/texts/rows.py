@@ -1,4 +1,4 @@
-"""Texts in memory as splits: all bytes end to end in one array, which forks, pickles and is shared by views."""
+"""Splits of texts in memory, stored as one array of bytes that forks and pickles cheaply and is shared by subsets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.data.dataset import UNKNOWN, Dataset
-from matryo.data.split import Rows, as_labels, below, numbered
+from matryo.data.split import Rows, as_labels, check_below, numbered
 from matryo.errors import DataError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ __all__ = ["TextRows", "TextStore", "text_dataset"]
 class TextStore:
     """Texts as UTF-8 in one array of bytes: text i is ``blob[starts[i]:ends[i]]``.
 
-    A list of a million texts neither forks nor pickles well; three arrays do. Two stores may share one blob.
+    Three arrays fork and pickle cheaply, unlike a list of a million strings. Several stores may share one blob.
     """
 
     def __init__(self, blob: Pixels, starts: Labels, ends: Labels) -> None:
@@ -32,18 +32,18 @@ class TextStore:
 
     @classmethod
     def pack(cls, texts: Iterable[str], source: str = "texts") -> TextStore:
-        """The ``texts`` end to end; ``source`` is named in errors."""
+        """Concatenate ``texts``; ``source`` is used in errors."""
         if isinstance(texts, str):
-            raise DataError(f"{source}: texts are a list", got=f"{texts!r:.40}", cure="put it in a list")
+            raise DataError(f"{source}: texts must be a list", got=f"{texts!r:.40}", cure="pass [text]")
         blob, ends = bytearray(), [0]
         for row, text in enumerate(texts):
             try:
                 blob += text.encode()
             except (AttributeError, UnicodeEncodeError) as error:
                 raise DataError(
-                    f"{source}: item {row} must be a text of whole characters",
+                    f"{source}: item {row} must be a string of valid Unicode",
                     got=f"{text!r:.40}",
-                    cure="half a surrogate pair is no character, and a number no text: mend or drop it",
+                    cure="convert it with str(), or drop lone surrogates",
                 ) from error
             ends.append(len(blob))
         offsets = np.array(ends, np.int64)
@@ -60,9 +60,9 @@ class TextStore:
 
 
 class TextRows(Rows):
-    """``texts`` with a label each (UNKNOWN without ``labels``) and, as stable ids, their ``names``.
+    """A split of ``texts`` with ``labels`` (UNKNOWN by default) and ``names``, their stable ids.
 
-    Without ``names`` a text is called by ``source`` and its place: "train#0", "train#1", …
+    The default names are ``source`` and the row: "train#0", "train#1", …
     """
 
     item = "text"
@@ -84,16 +84,16 @@ class TextRows(Rows):
         self.source = source
 
     def text(self, index: int) -> str:
-        """Text ``index``."""
+        """Return text ``index``."""
         return self._texts[self._row(index)]
 
     def name(self, index: int) -> str:
-        """The stable id of text ``index``."""
+        """Return the stable id of text ``index``."""
         row = self._row(index)
         return f"{self.source}#{row}" if self._names is None else self._names[row]
 
     def names(self) -> Iterator[str]:
-        """The stable id of each text."""
+        """Iterate over the stable ids of all texts."""
         return (self.name(index) for index in range(len(self)))
 
     def __iter__(self) -> Iterator[str]:
@@ -104,37 +104,39 @@ def text_dataset(
     splits: Mapping[str, Sequence[str] | tuple[Sequence[str], ArrayLike]],
     classes: Sequence[str] | None = None,
     name: str = "texts",
-) -> Dataset:
-    """A dataset of ``splits``, each a list of texts, or a tuple of such a list and the labels.
+) -> Dataset[TextRows]:
+    """Create a dataset from ``splits``, each a list of texts or a tuple (texts, labels).
 
-    Without ``classes`` they are "0", "1", …
+    The default ``classes`` are "0", "1", …
 
     >>> data = text_dataset({"train": (["purr", "woof"], [0, 1])}, ["cat", "dog"])
     >>> data.split("train").text(1), data.split("train").name(1)
     ('woof', 'train#1')
     """
-    made: dict[str, TextRows] = {}
-    for split, given in splits.items():
-        texts, labels = _pair(given, split)
-        made[split] = TextRows(texts, labels, source=split)
-    if not made:
-        raise DataError("a dataset has a split", got="none", cure='give {"train": texts} or {"train": (texts, labels)}')
-    names = numbered(list(made.values())) if classes is None else tuple(classes)
-    for split, rows in made.items():
-        below(rows.labels, len(names), split)
-    return Dataset(name, names, made)
-
-
-def _pair(given: Any, split: str) -> tuple[Any, Any]:
-    if not isinstance(given, tuple):
-        return given, None
-    if len(given) != 2 or isinstance(given[0], str):
+    rows: dict[str, TextRows] = {}
+    for split, values in splits.items():
+        texts, labels = _texts_and_labels(values, split)
+        rows[split] = TextRows(texts, labels, source=split)
+    if not rows:
         raise DataError(
-            f"{split}: a tuple holds a list of texts and their labels",
-            got=f"a tuple of {len(given)}",
-            cure="give (texts, labels), or a list of texts",
+            "a dataset must have a split", got="none", cure='pass {"train": texts} or {"train": (texts, labels)}'
         )
-    return given
+    names = numbered(list(rows.values())) if classes is None else tuple(classes)
+    for split, texts in rows.items():
+        check_below(texts.labels, len(names), split)
+    return Dataset(name, names, rows)
+
+
+def _texts_and_labels(values: Any, split: str) -> tuple[Any, Any]:
+    if not isinstance(values, tuple):
+        return values, None
+    if len(values) != 2 or isinstance(values[0], str):
+        raise DataError(
+            f"{split}: a tuple must hold a list of texts and their labels",
+            got=f"a tuple of {len(values)}",
+            cure="pass (texts, labels), or a list of texts",
+        )
+    return values
 
 
 def _check_names(names: Iterable[str] | TextStore | None, count: int, source: str) -> TextStore | None:
@@ -145,10 +147,10 @@ def _check_names(names: Iterable[str] | TextStore | None, count: int, source: st
         raise DataError(
             f"{source}: every text needs one name",
             got=f"{count} texts, {len(store)} names",
-            cure="give one name a text, or none at all",
+            cure="pass one name per text, or none",
         )
     distinct = set(store)
     if len(distinct) != count or "" in distinct:
-        twice = "''" if "" in distinct else repr(Counter(store).most_common(1)[0][0]) + " more than once"
-        raise DataError(f"{source}: ids must differ, and none is empty", got=twice, cure="give each text its own id")
+        bad = "''" if "" in distinct else repr(Counter(store).most_common(1)[0][0]) + " more than once"
+        raise DataError(f"{source}: ids must be unique and not empty", got=bad, cure="give each text its own id")
     return store

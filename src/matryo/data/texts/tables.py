@@ -1,9 +1,8 @@
-"""Rows of JSONL, TSV, CSV and parquet files, read one at a time; what is wrong with one is told by file and line.
+"""Read rows of JSONL, TSV, CSV and parquet files one at a time; errors give the file and the line.
 
-JSONL: an object a line. TSV: a header line, then fields between tabs, in which quotes are letters like any other.
-CSV: a header line and quotes as usual, so that a field may hold commas and line ends. All three are UTF-8, perhaps with
-a byte order mark, perhaps with Windows line ends, perhaps compressed (``.gz``). Blank lines are skipped. Parquet needs
-pyarrow.
+JSONL: one object per line. TSV: a header line, then fields separated by tabs; quotes have no special meaning. CSV: a
+header line; quoted fields may contain commas and line breaks. All three are UTF-8, with or without a byte order mark,
+with Unix or Windows line ends, optionally compressed (``.gz``). Blank lines are skipped. Parquet requires pyarrow.
 """
 
 from __future__ import annotations
@@ -22,28 +21,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["TABLES", "Row", "lines_of", "read_rows", "rows_of", "split_files", "unique"]
+__all__ = ["TABLES", "Row", "check_new_id", "ending_of", "lines_of", "read_rows", "rows_of", "split_files"]
 
 TABLES = ("jsonl", "tsv", "csv", "parquet")
-# train-00000-of-00003 is a part of train; Hugging Face once put 16 digits of a hash behind it.
+# train-00000-of-00003 is a part of train; older Hugging Face exports append 16 digits of a hash.
 _PART = re.compile(r"(?P<split>.+?)(-\d+(-of-(?P<all>\d+)(-[0-9a-f]{16})?)?)?")
 _NO_DATA = re.compile(r"readme|licen[cs]e|notice|classes|vocab", re.IGNORECASE)
-_LONGEST = 2**31 - 1   # letters of a CSV field, instead of the 131,072 that csv allows: a book is a text too
+_LONGEST = 2**31 - 1   # characters per CSV field; the default of csv, 131,072, is too short for long documents
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row: its fields by column, and the ``place`` (file and line) that errors name."""
+    """The fields of one row by column, and its ``place`` (file and line) for errors."""
 
     place: str
     values: Mapping[str, Any]
 
     def has(self, *columns: str) -> bool:
-        """Whether one of ``columns`` is there and holds something."""
+        """Return whether one of ``columns`` exists and is not null."""
         return self._first(columns) is not None
 
     def text(self, *columns: str, blank: bool = False) -> str:
-        """The text under the first of ``columns`` that is there. Only with ``blank`` may it be without a letter."""
+        """Return the text in the first of ``columns`` that is not null; it may be blank only with ``blank``."""
         column = self._first(columns)
         value = None if column is None else self.values[column]
         if not isinstance(value, str) or not (blank or value.strip()):
@@ -51,31 +50,31 @@ class Row:
         return self._whole(value)
 
     def texts(self, *columns: str) -> list[str]:
-        """The text, or the list of texts, under the first of ``columns`` that is there; without any, none."""
+        """Return the text or list of texts in the first of ``columns`` that is not null; [] if all are null."""
         column = self._first(columns)
         if column is None:
             return []
         value = self.values[column]
-        several = value if isinstance(value, list) else [value]
-        for one in several:
-            if not isinstance(one, str) or not one.strip():
-                self._refuse_text(columns, column, one)
-        return [self._whole(one) for one in several]
+        texts = value if isinstance(value, list) else [value]
+        for text in texts:
+            if not isinstance(text, str) or not text.strip():
+                self._refuse_text(columns, column, text)
+        return [self._whole(text) for text in texts]
 
     def id(self, *columns: str) -> str:
-        """The name or whole number under the first of ``columns`` that is there, as text."""
+        """Return the name or integer in the first of ``columns`` that is not null, as text."""
         column = self._first(columns)
         value = None if column is None else self.values[column]
-        # pandas has no whole numbers in a column with gaps; from 2⁵³ on, its floats may be rounded.
+        # pandas stores integers as floats in a column with gaps; from 2⁵³ on, floats may be rounded.
         if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int | str) or not str(value).strip():
-            rule = f"a row needs a name or a whole number under {_either(columns)}"
-            raise self.refused(rule, self._shown(value), "give it one, or name the column so")
+            rule = f"a row needs a name or an integer in the column {_either(columns)}"
+            raise self.refused(rule, self._shown(value), "fill it in, or rename the column")
         return self._whole(str(value))
 
     def number(self, *columns: str) -> float:
-        """The number under the first of ``columns`` that is there."""
+        """Return the number in the first of ``columns`` that is not null."""
         column = self._first(columns)
         value = None if column is None else self.values[column]
         try:
@@ -83,22 +82,23 @@ class Row:
                 raise ValueError
             return float(value)
         except ValueError:
-            rule = f"a row needs a number under {_either(columns)}"
-            raise self.refused(rule, self._shown(value), "write it with digits, like 1 or 0.5") from None
+            rule = f"a row needs a number in the column {_either(columns)}"
+            raise self.refused(rule, self._shown(value), "write it in digits, for example 1 or 0.5") from None
 
     def refused(self, rule: str, got: object, cure: str) -> DataError:
-        """An error about this row."""
+        """Return an error about this row."""
         return DataError(f"{self.place}: {rule}", got=got, cure=cure)
 
     def _first(self, columns: Sequence[str]) -> str | None:
         return next((name for name in columns if self.values.get(name) is not None), None)
 
     def _refuse_text(self, columns: Sequence[str], column: str | None, value: object) -> NoReturn:
-        column = column or next((name for name in columns if name in self.values), None)   # there, but null
+        column = column or next((name for name in columns if name in self.values), None)   # present, but null
         if column is None:
-            named = ", ".join(self.values) or "no columns"
-            raise self.refused(f"a row needs a text under {_either(columns)}", f"{named:.80}", "name the column so")
-        raise self.refused(f"{column} must be a text", self._shown(value), "write one, or drop the row")
+            present = ", ".join(self.values) or "no columns"
+            rule = f"a row needs a text in the column {_either(columns)}"
+            raise self.refused(rule, f"{present:.80}", "rename the column")
+        raise self.refused(f"{column} must be a text", self._shown(value), "fill it in, or drop the row")
 
     def _shown(self, value: object) -> str:
         return "none" if value is None else f"{value!r:.60}"
@@ -106,77 +106,77 @@ class Row:
     def _whole(self, text: str) -> str:
         try:
             text.encode()
-        except UnicodeEncodeError:   # JSON can spell half a character, which no file and no tokenizer can hold
-            raise self.refused("a text must be of whole characters", f"{text!r:.60}", "mend its \\u escapes") from None
+        except UnicodeEncodeError:   # JSON can contain half a surrogate pair, which cannot be encoded as UTF-8
+            raise self.refused("a text must be valid Unicode", f"{text!r:.60}", "correct its \\u escapes") from None
         return text
 
 
 def split_files(root: Path, endings: Sequence[str] = TABLES) -> dict[str, list[Path]]:
-    """The files of each split, by their names: ``train.jsonl``, or ``train-00000-of-00002.parquet`` and on.
+    """Return the files of each split by name: ``train.jsonl``, or parts such as ``train-00000-of-00002.parquet``.
 
-    A file in the place of a folder is the split ``train``. Read-me files, licences and lists of classes are no data.
+    A single file instead of a folder is the split ``train``. Read-me files, licences and class lists are ignored.
     """
     if root.is_file():
-        if _ending(root) not in endings:
-            raise DataError("this ending is not read", got=root.name, cure=f"give one of {_endings(endings)}")
+        if ending_of(root) not in endings:
+            raise DataError("the file format is not supported", got=root.name, cure=f"use one of {_endings(endings)}")
         return {"train": [root]}
-    found: dict[str, list[Path]] = {}
+    files: dict[str, list[Path]] = {}
     for path in sorted(root.iterdir()) if root.is_dir() else []:
-        hidden = path.name.startswith(".") or _NO_DATA.match(path.name)
-        if hidden or _ending(path) not in endings or not path.is_file():
+        ignored = path.name.startswith(".") or _NO_DATA.match(path.name)
+        if ignored or ending_of(path) not in endings or not path.is_file():
             continue
-        split = _PART.fullmatch(_base(path))["split"]   # type: ignore[index]   # it matches anything
-        parts = found.setdefault(split, [])
-        if parts and (_ending(path) != _ending(parts[0]) or split in (_base(path), _base(parts[0]))):
+        split = _PART.fullmatch(_base(path))["split"]   # type: ignore[index]   # the pattern matches any name
+        parts = files.setdefault(split, [])
+        if parts and (ending_of(path) != ending_of(parts[0]) or split in (_base(path), _base(parts[0]))):
             raise DataError(
                 f"split {split!r} must be one file, or numbered parts of one kind",
                 got=f"{parts[0].name} and {path.name}",
                 cure="keep one of them in this folder",
             )
         parts.append(path)
-    if not found:
+    if not files:
         raise DataError(
-            "a dataset of tables is a folder with a file for each split",
+            "a dataset of tables must be a folder with one file per split",
             got=f"none in {root}" if root.is_dir() else f"{root}, which does not exist",
-            cure=f"call them train.jsonl, test.jsonl; the endings read are {_endings(endings)}",
+            cure=f"name them train.jsonl, test.jsonl; the supported endings are {_endings(endings)}",
         )
-    for split, parts in found.items():
+    for split, parts in files.items():
         _check_parts(split, parts)
-    return found
+    return files
 
 
 def _check_parts(split: str, parts: Sequence[Path]) -> None:
-    """Raise unless there are as many as their names say, where these do."""
-    told = {int(match["all"] or 0) for path in parts if (match := _PART.fullmatch(_base(path)))}
-    if told not in ({0}, {len(parts)}):
+    """Raise unless the number of ``parts`` is the number in their names, if these give one."""
+    totals = {int(match["all"] or 0) for path in parts if (match := _PART.fullmatch(_base(path)))}
+    if totals not in ({0}, {len(parts)}):
         names = ", ".join(path.name for path in parts)
         raise DataError(
             f"split {split!r} must have all its parts",
             got=f"{len(parts)}: {names:.100}",
-            cure="copy the missing ones here, or rename those that are all",
+            cure="copy the missing parts here, or rename the parts if these are all",
         )
 
 
 def rows_of(paths: Sequence[Path]) -> Iterator[Row]:
-    """The rows of ``paths``, one file after the other; there must be one."""
+    """Iterate over the rows of all files in ``paths``; there must be at least one row."""
     row = None
     for path in paths:
         for row in read_rows(path):
             yield row
     if row is None:
-        raise DataError(f"{paths[0].name} must hold a row", got="none", cure="write it again, or remove it")
+        raise DataError(f"{paths[0].name} must hold a row", got="none", cure="add rows, or remove the file")
 
 
 def read_rows(path: Path, name: str | None = None) -> Iterator[Row]:
-    """The rows of the file at ``path``, which errors call ``name`` (by default its file name)."""
-    kinds: dict[str, Callable[[Path, str], Iterator[Row]]] = {
+    """Iterate over the rows of the file at ``path``; errors use ``name``, by default the file name."""
+    readers: dict[str, Callable[[Path, str], Iterator[Row]]] = {
         "jsonl": _json_rows, "tsv": _tsv_rows, "csv": _csv_rows, "parquet": _parquet_rows,
     }  # fmt: skip
-    return kinds[_ending(path)](path, name or path.name)
+    return readers[ending_of(path)](path, name or path.name)
 
 
 def lines_of(path: Path, name: str | None = None) -> Iterator[tuple[int, str]]:
-    """The lines of a UTF-8 file and their numbers from 1, without their ends and without blank lines."""
+    """Iterate over (number from 1, text without line end) of the lines of a UTF-8 file that are not blank."""
     name = name or path.name
     for number, line in enumerate(_raw_lines(path, name), 1):
         text = _decoded(line, number, name).rstrip("\r\n")
@@ -184,10 +184,10 @@ def lines_of(path: Path, name: str | None = None) -> Iterator[tuple[int, str]]:
             yield number, text
 
 
-def unique(row: Row, id: str, seen: dict[str, str]) -> None:
-    """Add ``id`` to those ``seen``, with the place of its ``row``; an id met before is an error."""
+def check_new_id(row: Row, id: str, seen: dict[str, str]) -> None:
+    """Add ``id`` to the ids ``seen``, with the place of its ``row``; raise if it occurred before."""
     if id in seen:
-        raise row.refused("ids must differ", f"{id!r:.60}, as in {seen[id]}", "give each row its own id")
+        raise row.refused("ids must be unique", f"{id!r:.60}, as in {seen[id]}", "give each row its own id")
     seen[id] = row.place
 
 
@@ -198,9 +198,9 @@ def _raw_lines(path: Path, name: str) -> Iterator[bytes]:
     except (OSError, EOFError, zlib.error) as error:
         packed = path.suffix == ".gz" and not isinstance(error, FileNotFoundError)
         raise DataError(
-            f"{name} is no readable " + ("gzip file" if packed else "file"),
+            f"{name} cannot be read" + (" as gzip" if packed else ""),
             got=f"{type(error).__name__}: {error}",
-            cure="it is cut short or something else: copy it again" if packed else "check the path",
+            cure="copy it again, or remove .gz from the name if it is not compressed" if packed else "check the path",
         ) from error
 
 
@@ -213,7 +213,7 @@ def _decoded(line: bytes, number: int, name: str) -> str:
         return line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{name}, line {number}: files are UTF-8", got=f"{line[:40]!r}", cure="save it as UTF-8"
+            f"{name}, line {number}: files must be UTF-8", got=f"{line[:40]!r}", cure="save it as UTF-8"
         ) from error
 
 
@@ -224,7 +224,7 @@ def _json_rows(path: Path, name: str) -> Iterator[Row]:
             values = json.loads(line)
         except (ValueError, RecursionError) as error:
             why = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
-            raise DataError(f"{place}: a line must be JSON", got=why, cure="mend or drop that line") from error
+            raise DataError(f"{place}: a line must be JSON", got=why, cure="correct or remove that line") from error
         if not isinstance(values, dict):
             cure = 'write {"text": "…"}'
             raise DataError(f"{place}: a line must be a JSON object", got=f"{values!r:.40}", cure=cure)
@@ -246,13 +246,13 @@ def _csv_rows(path: Path, name: str) -> Iterator[Row]:
                     yield reader.line_num, fields
         except csv.Error as error:
             rule = f"{name}, line {reader.line_num}: a line must be CSV"
-            raise DataError(rule, got=error, cure="mend its quotes, or write JSONL") from error
+            raise DataError(rule, got=error, cure="correct its quotes, or use JSONL") from error
 
     yield from _under_header(records(), name)
 
 
 def _next_of(reader: Iterator[list[str]]) -> list[str] | None:
-    """The next record of a CSV reader, None at the end; the limit is one for the whole process, so it is put back."""
+    """Return the next CSV record, None at the end. The field limit is global, so it is restored after each record."""
     before = csv.field_size_limit(_LONGEST)
     try:
         return next(reader, None)
@@ -261,23 +261,23 @@ def _next_of(reader: Iterator[list[str]]) -> list[str] | None:
 
 
 def _under_header(records: Iterator[tuple[int, list[str]]], name: str) -> Iterator[Row]:
-    """Rows whose columns are named by the first record; an empty field is none."""
+    """Iterate over rows whose columns are named by the first record; empty fields are null."""
     first = next(records, None)
     if first is None:
         return
     columns = [column.strip() for column in first[1]]
     if len(set(columns)) != len(columns):
         raise DataError(
-            f"{name}: the first line names the columns, each once",
+            f"{name}: the first line must name the columns, each once",
             got=", ".join(columns)[:80],
             cure="add a header line",
         )
     for number, fields in records:
         if len(fields) != len(columns):
             raise DataError(
-                f"{name}, line {number}: a line has a field for each of the columns {', '.join(columns):.80}",
+                f"{name}, line {number}: a line must have one field per column ({', '.join(columns):.80})",
                 got=f"{len(fields)} fields",
-                cure="write tabs and line ends in a text as spaces, or use JSONL",
+                cure="replace tabs and line breaks in texts by spaces, or use JSONL",
             )
         values = {column: field or None for column, field in zip(columns, fields, strict=True)}
         yield Row(f"{name}, line {number}", values)
@@ -296,9 +296,9 @@ def _parquet_rows(path: Path, name: str) -> Iterator[Row]:
                     yield Row(f"{name}, row {number}", values)
     except (OSError, pyarrow.ArrowException) as error:
         raise DataError(
-            f"{name} is no readable parquet file",
+            f"{name} cannot be read as parquet",
             got=f"{type(error).__name__}: {error!s:.80}",
-            cure="copy or write it again",
+            cure="copy it or write it again",
         ) from error
 
 
@@ -306,7 +306,7 @@ def _base(path: Path) -> str:
     return path.name.split(".")[0]
 
 
-def _ending(path: Path) -> str:
+def ending_of(path: Path) -> str:
     return path.name.removesuffix(".gz").rpartition(".")[2].lower()
 
 
