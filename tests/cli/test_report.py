@@ -83,7 +83,7 @@ def test_pairs_of_bundled_drawings_are_shown(tmp_path, capsys):
 
 def test_what_cannot_be_shown(tmp_path, capsys):
     assert main(["report"]) == 1
-    assert "a report needs something to show" in capsys.readouterr().err
+    assert "a report needs folders or rows" in capsys.readouterr().err
     (tmp_path / "broken.jsonl").write_text("{}\n")
     assert main(["report", "--rows", str(tmp_path / "broken.jsonl")]) == 1
     assert "line 1" in capsys.readouterr().err

@@ -10,6 +10,7 @@ from matryo.report import build_report
 def whole(tmp_path_factory):
     """The folder of a report with a row of every kind."""
     pytest.importorskip("matplotlib")
+    pytest.importorskip("jinja2")
     out = tmp_path_factory.mktemp("report") / "whole"
     build_report(
         every_kind(), out, title="Emoji at every dim", pictures=pictures(), strips=strips(), credits=["Art: CC-BY 4.0"]

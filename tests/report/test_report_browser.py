@@ -1,11 +1,18 @@
-"""In a real browser: the page renders without a complaint, fits a phone, and follows dark mode."""
+"""In a real browser: no errors, the page fits a phone and follows dark mode, and its script gives Python's answers."""
+
+import itertools
+import json
 
 import pytest
 from report_browser import Browser, find_browser
+from report_rows import every_kind
 
+from matryo.report.answer import Choice, answer, subjects
+from matryo.report.material import Material
 from matryo.report.style import COLOURS
 
 pytestmark = pytest.mark.skipif(find_browser() is None, reason="needs a browser")
+SHOW_ALL = "document.querySelectorAll('details').forEach(details => { details.open = true })"
 MODES = [(390, False), (390, True), (1200, False), (1200, True)]
 
 
@@ -20,6 +27,7 @@ def browser():
 def shown(request, whole, browser):
     width, dark = request.param
     browser.open((whole / "index.html").as_uri(), width=width, dark=dark)
+    browser.ask(SHOW_ALL)
     return browser, width, dark
 
 
@@ -37,9 +45,12 @@ def test_the_page_renders_without_a_complaint(shown):
 @pytest.mark.parametrize("opened", [False, True])
 def test_nothing_is_wider_than_the_window(shown, opened):
     browser, width, _ = shown
-    browser.ask(f"document.querySelectorAll('details').forEach(details => {{ details.open = {str(opened).lower()} }})")
+    browser.ask(SHOW_ALL.replace("true", str(opened).lower()))
     assert browser.ask("innerWidth") == width   # a phone widens its view for a page that does not fit
     assert browser.ask("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    if not opened and width == 1200:
+        assert browser.ask("document.documentElement.scrollHeight") < 6000
+        browser.ask(SHOW_ALL)
 
 
 def test_type_is_large_enough_to_read(shown):
@@ -76,7 +87,74 @@ def test_colours_follow_the_mode(shown):
 
     assert browser.ask("getComputedStyle(document.body).backgroundColor") == rgb("paper")
     assert browser.ask("getComputedStyle(document.body).color") == rgb("ink")
-    strokes = browser.ask("[...document.querySelectorAll('#accuracy svg path')].map(e => getComputedStyle(e).stroke)")
+    paths = "[...document.querySelectorAll('#evaluate figure path')]"
+    strokes = browser.ask(f"{paths}.map(e => getComputedStyle(e).stroke)")
     assert rgb("s1") in strokes
-    fills = browser.ask("[...document.querySelectorAll('#accuracy svg text')].map(e => getComputedStyle(e).fill)")
+    fills = browser.ask("[...document.querySelectorAll('#evaluate figure text')].map(e => getComputedStyle(e).fill)")
     assert set(fills) == {rgb("ink")}
+
+
+TEXTS = ("headline", "why", "warning", "other", "kept", "range", "bytes", "flops")
+READ = f"""JSON.stringify(Object.fromEntries([
+    ["table", [...document.getElementById("table").closest("table").rows].map(
+        row => [...row.cells].map(cell => cell.textContent))],
+    ...{json.dumps(TEXTS)}.map(id => [id, document.getElementById(id).textContent])]))"""
+
+
+def expected(models, choice):
+    facts = answer(models, choice)
+    plain = {name: facts[name] for name in TEXTS} | {"table": facts["table"]}
+    return json.loads(json.dumps(plain).replace("1-NN", "1\\u2011NN").replace(" %", "\\u00a0%"))
+
+
+def test_the_script_and_python_give_the_same_answers(browser, whole):
+    models = subjects(Material.of(every_kind()))
+    url = (whole / "index.html").as_uri()
+    browser.call("Emulation.setScriptExecutionDisabled", value=True)
+    browser.open(url, width=1200)
+    browser.call("Emulation.setScriptExecutionDisabled", value=False)
+    assert json.loads(browser.ask(READ)) == expected(models, Choice())   # what the page says without a script
+    assert browser.ask("document.getElementById('controls').hidden")
+    browser.open(url, width=1200)
+    assert json.loads(browser.ask(READ)) == expected(models, Choice())
+    seen = set()
+    for index, keep in itertools.product(range(len(models)), (80, 90, 95, 97.5, 98, 99.5, 100)):
+        model = models[index]
+        metrics = dict.fromkeys(["all", *(curve.metric for curve in model.curves)])
+        splits = dict.fromkeys(["all", *(curve.split for curve in model.curves)])
+        for metric, split in itertools.product(metrics, splits):
+            choice = Choice(index, metric, split, keep / 100)
+            if not any(choice.covers(curve) for curve in model.curves):
+                continue
+            values = {"model": str(index), "keep": str(keep), "metric": metric, "split": split}
+            found = json.loads(browser.ask(f"""(() => {{
+                for (const [id, value] of Object.entries({json.dumps(values)})) {{
+                    document.getElementById(id).value = value
+                    if (id === "model") document.getElementById("controls").dispatchEvent(new Event("input"))
+                }}
+                document.getElementById("controls").dispatchEvent(new Event("input"))
+                return {READ}
+            }})()"""))
+            assert found == expected(models, choice), choice
+            seen.add(found["headline"])
+    assert len(seen) > 5
+    assert browser.complaints == []
+
+
+def test_the_marker_stands_at_the_answer(browser, whole):
+    browser.open((whole / "index.html").as_uri(), width=1200)
+
+    def marker(keep):
+        browser.ask(f"""document.getElementById("keep").value = {keep}
+            document.getElementById("controls").dispatchEvent(new Event("input"))""")
+        return browser.ask("""(() => { const box = document.getElementById("answer-mark-dim").getBoundingClientRect()
+            return (box.left + box.right) / 2 })()""")
+
+    def tick(dim):
+        return browser.ask(f"""(() => {{ const box = [...document.querySelectorAll(".picture svg text")].find(
+            text => text.textContent === "{dim}").getBoundingClientRect(); return (box.left + box.right) / 2 }})()""")
+
+    models = subjects(Material.of(every_kind()))
+    for keep in (80, 90, 98, 100):
+        dim = answer(models, Choice(0, keep=keep / 100))["dim"]
+        assert marker(keep) == pytest.approx(tick(dim), abs=1.5)

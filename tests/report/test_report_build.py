@@ -11,16 +11,18 @@ from matryo.errors import InputError, StorageError
 from matryo.report import build_report
 
 pytest.importorskip("matplotlib")
+pytest.importorskip("jinja2")
 ROWS = [evaluate_row({8: 0.4, 16: 0.6}, trained=(8, 16)), evaluate_row({8: 0.5, 16: 0.7}, trained=(8, 16), seed=1)]
 FILES = [
-    "figures/accuracy-1-emoji-flat.png",
-    "figures/accuracy-1-emoji-flat.svg",
-    "figures/retrieval-1-emoji-flat.png",
-    "figures/retrieval-1-emoji-flat.svg",
+    "figures/answer.png",
+    "figures/answer.svg",
+    "figures/evaluate-1-emoji-flat-1-nn-accuracy.png",
+    "figures/evaluate-1-emoji-flat-1-nn-accuracy.svg",
+    "figures/evaluate-2-emoji-flat-map-10.png",
+    "figures/evaluate-2-emoji-flat-map-10.svg",
     "index.html",
     "rows.jsonl",
-    "tables/accuracy.csv",
-    "tables/retrieval.csv",
+    "tables/evaluate.csv",
 ]
 
 
@@ -54,7 +56,7 @@ def test_the_same_rows_give_the_same_bytes(made, tmp_path):
 
 def test_an_older_report_is_kept_unless_told_otherwise(report):
     before = files(report)
-    with pytest.raises(InputError, match="holds a report, which is kept: choose another folder, or ask to overwrite"):
+    with pytest.raises(InputError, match="already holds a report: choose another folder, or pass overwrite=True"):
         build_report(ROWS[:1], report, title="t")
     assert files(report) == before
     build_report(ROWS[:1], report, title="t", overwrite=True)
@@ -67,7 +69,7 @@ def test_an_older_report_is_kept_unless_told_otherwise(report):
 def test_a_report_with_something_else_in_it_is_never_replaced(report, name):
     (report / name).write_text("mine")
     before = files(report)
-    with pytest.raises(InputError, match=rf"must be free, or hold a report and nothing else \(got {name}\): choose"):
+    with pytest.raises(InputError, match=rf"must be empty or hold only a report \(got {name}\): choose"):
         build_report(ROWS, report, title="t", overwrite=True)
     assert files(report) == before
 
@@ -76,8 +78,8 @@ def test_what_is_not_ours_is_never_replaced(tmp_path):
     (tmp_path / "site").mkdir()
     (tmp_path / "site/index.html").write_text("<html>mine</html>")
     (tmp_path / "file").write_text("mine")
-    for name, got in (("site", "no index.html of ours"), ("file", "file")):
-        with pytest.raises(InputError, match=rf"must be free.*\(got {got}\)"):
+    for name, got in (("site", "no index.html by matryo"), ("file", "file")):
+        with pytest.raises(InputError, match=rf"must be empty.*\(got {got}\)"):
             build_report(ROWS, tmp_path / name, title="t", overwrite=True)
     assert (tmp_path / "site/index.html").read_text() == "<html>mine</html>"
 
@@ -105,7 +107,7 @@ def test_a_build_that_is_stopped_leaves_what_was_there(report, monkeypatch, step
 
 def test_disk_errors_name_the_cure(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match=r"cannot write .*File exists.*something else has that name"):
+    with pytest.raises(StorageError, match=r"cannot write .*File exists.*choose another name"):
         build_report(ROWS[:1], tmp_path / "file" / "report", title="t")
 
 

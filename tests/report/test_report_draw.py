@@ -8,9 +8,10 @@ import pytest
 
 from matryo.report.draw import chart, drawing, export, inline, log_axis, sheet
 from matryo.report.series import Curve, Point
-from matryo.report.style import COLOURS, Look, categories
+from matryo.report.style import COLOURS, categories
 
 pytest.importorskip("matplotlib")
+pytest.importorskip("jinja2")
 
 
 def line(*points, name="one"):
@@ -19,7 +20,7 @@ def line(*points, name="one"):
 
 def charted(*curves, **about):
     looks = categories(len(curves))
-    return chart({"accuracy, %": [(one, look, one.name) for one, look in zip(curves, looks, strict=True)]}, **about)
+    return chart("accuracy, %", [(one, look, one.name) for one, look in zip(curves, looks, strict=True)], **about)
 
 
 def test_lines_pass_through_the_means_and_bars_reach_one_deviation():
@@ -59,23 +60,43 @@ def test_the_axis_is_logarithmic_and_its_labels_do_not_touch():
     assert ticks == [8, 16, 32, 64, 128, 256, 512, 1024, 2048]
 
 
-def test_panels_line_up_though_one_has_few_dims():
+def test_an_axis_has_a_scale_even_if_one_dim_was_trained():
+    own = line(*(Point(dim, dim / 400, trained=dim == 384) for dim in (12, 24, 48, 96, 192, 384)))
     with drawing():
-        look = Look("#0072b2")
-        few, many = line(Point(256, 0.9)), line(*(Point(dim, 0.5) for dim in (8, 64, 256)))
-        figure = chart({"head": [(few, look, "head")], "1-NN": [(many, look, "1-NN")]})
-    assert figure.axes[0].get_xlim() == figure.axes[1].get_xlim()
+        (axes,) = charted(own).axes
+    assert axes.xaxis.get_major_locator().locs.tolist() == [12, 24, 48, 96, 192, 384]
+
+
+def test_bars_of_shares_end_at_0_and_1_and_those_of_correlations_do_not():
+    with drawing():
+        (axes,) = charted(line(Point(8, 0.01, 0.05), Point(16, 0.98, 0.05), Point(32, -0.1, 0.05))).axes
+    bars = [[y for _, y in segment] for segment in axes.collections[0].get_segments()]
+    assert bars == [pytest.approx(bar) for bar in ([0.0, 0.06], [0.93, 1.0], [-0.15, -0.05])]
+    assert bars[0][0] == 0
+    assert bars[1][1] == 1
+
+
+def test_the_legend_can_be_cut_off():
+    with drawing():
+        figure = export(charted(line(Point(8, 0.5), Point(16, 0.6), name="a model")))
+    whole, cut = (inline(figure, "one", "label", legend=keep) for keep in (True, False))
+    assert "a model" in whole
+    assert "a model" not in cut
+    heights = [float(re.search(r'viewBox="0 0 360 ([\d.]+)"', text)[1]) for text in (whole, cut)]
+    assert heights[1] < heights[0] - 10
+    ElementTree.fromstring(cut)
 
 
 @pytest.fixture(scope="module")
-def svg():
+def drawn():
     """A drawing whose names are hostile to XML, to mathematics and to layouts."""
     evil = line(Point(8, 0.5), Point(16, 0.6), name='<b>"$x^2$"</b> & 日本')
     with drawing():
-        return export(charted(evil, line(Point(8, 0.4)))).svg
+        return export(charted(evil, line(Point(8, 0.4))))
 
 
-def test_names_are_text_as_they_stand(svg):
+def test_names_are_text_as_they_stand(drawn):
+    svg = drawn.svg
     texts = ["".join(each.itertext()) for each in ElementTree.fromstring(svg).iter() if each.tag.endswith("}text")]
     assert '<b>"$x^2$"</b> & 日本' in texts
     assert {"8", "16", "dims", "accuracy, %"} <= set(texts)
@@ -94,8 +115,8 @@ def test_the_same_figure_gives_the_same_bytes():
     assert one.png.startswith(b"\x89PNG")
 
 
-def test_a_drawing_in_a_page_has_ids_of_its_own(svg):
-    one, other = (inline(svg, name, "label") for name in ("one", "other"))
+def test_a_drawing_in_a_page_has_ids_of_its_own(drawn):
+    one, other = (inline(drawn, name, "label") for name in ("one", "other"))
     ids = [set(re.findall(r' id="([^"]+)"', text)) for text in (one, other)]
     assert all(ids)
     assert not ids[0] & ids[1]
@@ -103,8 +124,8 @@ def test_a_drawing_in_a_page_has_ids_of_its_own(svg):
         assert set(re.findall(r'(?:href="|url\()#([^")]+)', text)) == known
 
 
-def test_a_drawing_in_a_page_follows_its_mode(svg):
-    text = inline(svg, "one", 'a "label" <b>')
+def test_a_drawing_in_a_page_follows_its_mode(drawn):
+    text = inline(drawn, "one", 'a "label" <b>')
     assert not re.findall(r"#[0-9a-f]{6}\b", re.sub(r">[^<]*<", "><", text))
     assert {"paper", "ink", "soft", "rule", "s1", "s2"} <= set(re.findall(r"var\(--(\w+)\)", text))
     assert 'aria-label="a &quot;label&quot; &lt;b&gt;"' in text
@@ -116,7 +137,7 @@ def test_a_drawing_in_a_page_follows_its_mode(svg):
 
 def test_only_tags_are_changed_not_what_names_say():
     with drawing():
-        said = export(charted(line(Point(8, 0.5), name='#0072b2 url(#a) id="b"'))).svg
+        said = export(charted(line(Point(8, 0.5), name='#0072b2 url(#a) id="b"')))
     assert '#0072b2 url(#a) id="b"' in inline(said, "one", "label")
 
 

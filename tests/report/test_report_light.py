@@ -1,6 +1,7 @@
-"""Where matplotlib is not installed, everything can be imported and the cure is named."""
+"""Without matplotlib or jinja2 everything can be imported, and the error names the cure."""
 
 import sys
+from types import ModuleType
 
 import pytest
 from report_rows import evaluate_row
@@ -9,8 +10,10 @@ from matryo.errors import MissingExtra
 from matryo.report import build_report
 
 
-def test_without_matplotlib_the_cure_is_named(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingExtra, match=r"needs matplotlib: pip install 'matryo\[report\]'"):
+@pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
+def test_a_missing_package_is_named_with_its_cure(tmp_path, monkeypatch, package):
+    for name in ("matplotlib", "jinja2"):
+        monkeypatch.setitem(sys.modules, name, None if name == package else ModuleType(name))
+    with pytest.raises(MissingExtra, match=rf"needs {package}: pip install 'matryo\[report\]'"):
         build_report([evaluate_row({8: 0.5})], tmp_path / "out", title="t")
     assert list(tmp_path.iterdir()) == []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from matryo.report.style import COLOURS, CSS, RAMP, SERIES, categories, ramp
+from matryo.report.style import COLOURS, RAMP, SERIES, categories, ramp, variables
 
 
 def luminance(colour):
@@ -22,8 +22,9 @@ def test_every_colour_stands_out_from_the_paper(mode):
     paper = COLOURS["paper"][mode]
     for name in (*SERIES, *RAMP):
         assert contrast(COLOURS[name][mode], paper) >= 3, name   # graphical objects
-    for name in ("ink", "soft"):
-        assert contrast(COLOURS[name][mode], paper) >= 4.5, name   # text
+    for name in ("ink", "soft", "good", "bad"):
+        for back in ("paper", "wash"):
+            assert contrast(COLOURS[name][mode], COLOURS[back][mode]) >= 4.5, (name, back)   # text
 
 
 @pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
@@ -36,8 +37,8 @@ def test_each_light_colour_names_one_variable():
     light = [colours[0] for colours in COLOURS.values()]
     assert len(set(light)) == len(light)
     for name, (on_white, on_black) in COLOURS.items():
-        assert CSS.count(f"--{name}: {on_white};") == 1
-        assert CSS.count(f"--{name}: {on_black};") == 1
+        assert variables(0).count(f"--{name}: {on_white};") == 1
+        assert variables(1).count(f"--{name}: {on_black};") == 1
 
 
 def test_looks_do_not_repeat_before_they_must():

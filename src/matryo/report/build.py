@@ -1,36 +1,39 @@
-"""The report's folder: one page, its figures and tables as files, and the rows they were drawn from.
+"""The report's folder: one page, its figures and tables as files, and the rows that they were drawn from.
 
 ::
 
     index.html          the page; it needs no other file
-    figures/*.svg|png   each figure by itself, on white
+    figures/*.svg|png   each figure alone, on white
     tables/*.csv        the numbers of each section, with every digit
-    rows.jsonl          the rows, one a line
+    rows.jsonl          the rows, one per line
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from matryo.errors import InputError
+from matryo.errors import InputError, MissingExtra
 from matryo.files import replacing, storage, swap_in
+from matryo.report.answer import subjects
 from matryo.report.draw import drawing
-from matryo.report.figures import FIGURES
+from matryo.report.figures import every_section
+from matryo.report.figures.answer import answer_figure
 from matryo.report.material import GradCamStrip, Material
 from matryo.report.page import GENERATOR, page
-from matryo.report.summary import overview, summary
 from matryo.results import append_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from matryo.report.draw import Drawing
     from matryo.report.section import Section
     from matryo.results import Row
 
-__all__ = ["build_report"]
+__all__ = ["build_report", "check_out"]
 
 PAGE, ROWS, FIGURES_FOLDER, TABLES_FOLDER = "index.html", "rows.jsonl", "figures", "tables"
 
@@ -45,91 +48,89 @@ def build_report(
     credits: Sequence[str] = (),
     overwrite: bool = False,
 ) -> Path:
-    """Draw every figure that ``rows`` allow into the folder ``out``, and return its page.
+    """Draw every figure that ``rows`` allow into the folder ``out``, and return the path of its page.
 
-    Rows are read by their kind; those of a kind that no figure shows are only listed. Rows of one model on one
-    split with different seeds are drawn as their mean, with the standard deviation as error bars. ``pictures``
-    illustrate disagreements, by "DATASET/SPLIT/ROW"; ``credits`` are shown at the foot.
+    Rows of a kind that no figure shows are only listed. Rows of one model on one split with different seeds are drawn
+    as their mean, with the standard deviation as error bars. ``pictures`` illustrate disagreements, by
+    "DATASET/SPLIT/ROW"; ``credits`` are shown at the foot.
 
-    The folder is whole or absent. An older report there is kept unless ``overwrite=True``; anything else is kept
-    in any case.
+    The folder is written completely or not at all. An older report is kept unless ``overwrite=True``; any other
+    content is never replaced.
     """
-    place = _place(out)
     if not rows:
         raise InputError("a report needs at least one row", got=0, cure="measure something first")
-    _check_free(place, overwrite)
+    folder = check_out(out, overwrite=overwrite)
     material = Material.of(rows, pictures, strips)
+    models = subjects(material)
     with drawing():
-        sections = [section for figure in FIGURES if (section := figure(material)) is not None]
-    text = page(
-        title=title,
-        sentences=summary(material),
-        overview=overview(material),
-        sections=sections,
-        rows=rows,
-        credits=credits,
-    )
-    with storage(place):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{place.name}.", suffix=".tmp", dir=place.parent))
+        sections = list(every_section(material))
+        figure = answer_figure(models) if models else None
+    text = page(title=title, sections=sections, rows=rows, credits=credits, models=models, figure=figure)
+    plates = {plate.name: plate.drawing for section in sections for plate in section.plates}
+    plates |= {"answer": figure.drawing} if figure else {}
+    with storage(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".tmp", dir=folder.parent))
         try:
-            _write(work, text, sections, rows)
-            _check_free(place, overwrite)
-            swap_in(work, place)
+            _write(work, text, plates, sections, rows)
+            check_out(folder, overwrite=overwrite)
+            swap_in(work, folder)
         except BaseException:
             shutil.rmtree(work, ignore_errors=True)
             raise
-    return place / PAGE
+    return folder / PAGE
 
 
-def _write(folder: Path, text: str, sections: Sequence[Section], rows: Sequence[Row]) -> None:
-    folder.chmod(folder.parent.stat().st_mode & 0o777)   # mkdtemp makes private folders; this is an ordinary one
+def check_out(out: str | Path, *, overwrite: bool) -> Path:
+    """Check that a report can be drawn and written to ``out``, before anything is measured; return the folder."""
+    for package in ("matplotlib", "jinja2"):
+        with MissingExtra.unless_installed(package, "report"):
+            import_module(package)
+    folder = Path(out)
+    folder = folder.resolve() if folder.is_symlink() or folder.name in ("", "..") else folder
+    if not folder.name:
+        raise InputError("a report needs a folder of its own", got=out, cure="choose a new folder")
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return folder
+    foreign = _foreign(folder) if folder.is_dir() else [folder.name]
+    if foreign:
+        raise InputError(
+            f"{folder} must be empty or hold only a report", got=", ".join(foreign[:4]), cure="choose another folder"
+        )
+    if not overwrite:
+        raise InputError(f"{folder} already holds a report", cure="choose another folder, or pass overwrite=True")
+    return folder
+
+
+def _write(
+    folder: Path, text: str, plates: Mapping[str, Drawing], sections: Sequence[Section], rows: Sequence[Row]
+) -> None:
+    folder.chmod(folder.parent.stat().st_mode & 0o777)   # mkdtemp creates private folders
     files = {Path(PAGE): text.encode()}
     for section in sections:
         if section.table is not None:
             files[Path(TABLES_FOLDER, f"{section.key}.csv")] = section.table.to_csv().encode()
-        for plate in section.plates:
-            files[Path(FIGURES_FOLDER, f"{plate.name}.svg")] = plate.drawing.svg.encode()
-            files[Path(FIGURES_FOLDER, f"{plate.name}.png")] = plate.drawing.png
-    for name, data in files.items():
-        with replacing(folder / name) as file:
+    for name, plate in plates.items():
+        files[Path(FIGURES_FOLDER, f"{name}.svg")] = plate.svg.encode()
+        files[Path(FIGURES_FOLDER, f"{name}.png")] = plate.png
+    for path, data in files.items():
+        with replacing(folder / path) as file:
             file.write(data)
     append_rows(folder / ROWS, list(rows))
 
 
-def _place(out: str | Path) -> Path:
-    place = Path(out)
-    place = place.resolve() if place.is_symlink() or place.name in ("", "..") else place
-    if not place.name:
-        raise InputError("a report needs a folder of its own", got=out, cure="name a new one")
-    return place
-
-
-def _check_free(place: Path, overwrite: bool) -> None:
-    if not place.exists() or (place.is_dir() and not any(place.iterdir())):
-        return
-    strange = _not_ours(place) if place.is_dir() else [place.name]
-    if strange:
-        raise InputError(
-            f"{place} must be free, or hold a report and nothing else",
-            got=", ".join(strange[:4]),
-            cure="choose another folder",
-        )
-    if not overwrite:
-        raise InputError(f"{place} holds a report, which is kept", cure="choose another folder, or ask to overwrite")
-
-
-def _not_ours(place: Path) -> list[str]:
-    """The names in a folder that no report of ours has; its page too, if something else made it."""
-    kinds = {FIGURES_FOLDER: (".svg", ".png"), TABLES_FOLDER: (".csv",)}
-    strange = []
-    for entry in sorted(place.iterdir()):
-        if entry.name in kinds and entry.is_dir():
-            strange += [f"{entry.name}/{one.name}" for one in entry.iterdir() if one.suffix not in kinds[entry.name]]
+def _foreign(folder: Path) -> list[str]:
+    """The names in a folder that are not part of a report, or its page if another program wrote it."""
+    suffixes = {FIGURES_FOLDER: (".svg", ".png"), TABLES_FOLDER: (".csv",)}
+    foreign = []
+    for entry in sorted(folder.iterdir()):
+        if entry.name in suffixes and entry.is_dir():
+            names = (file.name for file in entry.iterdir() if file.suffix not in suffixes[entry.name])
+            foreign += [f"{entry.name}/{name}" for name in names]
         elif entry.name not in (PAGE, ROWS):
-            strange.append(entry.name)
-    index = place / PAGE
+            foreign.append(entry.name)
+    index = folder / PAGE
     head = index.read_text(encoding="utf-8", errors="replace")[:2000] if index.is_file() else ""
     if f'content="{GENERATOR}"' not in head:
-        strange.insert(0, f"no {PAGE} of ours")
-    return strange
+        foreign.insert(0, f"no {PAGE} by matryo")
+    return foreign

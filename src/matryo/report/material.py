@@ -1,4 +1,4 @@
-"""What a report is made of: rows, the models in them, and pictures."""
+"""The input of a report: rows, the models in them, and pictures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["GradCamStrip", "Material"]
 
 @dataclass(frozen=True)
 class GradCamStrip:
-    """One picture, and where the model looked at each dim to say what it is."""
+    """One picture with its Grad-CAM map and the predicted class at each dim."""
 
     picture: bytes
     """PNG or WebP."""
@@ -30,12 +30,12 @@ class GradCamStrip:
     said: tuple[str, ...]
     """[dims]: the predicted class."""
     probability: tuple[float, ...]
-    """[dims]: of the predicted class."""
+    """[dims]: the probability of the predicted class."""
 
 
 @dataclass(frozen=True)
 class Material:
-    """Everything a section may draw from."""
+    """Everything that a section may be drawn from."""
 
     rows: tuple[Row, ...]
     lines: tuple[Line, ...]
@@ -48,6 +48,6 @@ class Material:
     def of(
         cls, rows: Sequence[Row], pictures: Mapping[str, bytes] | None = None, strips: Sequence[GradCamStrip] = ()
     ) -> Material:
-        """Read the evaluations among ``rows`` and give every model its look."""
+        """Parse the evaluations among ``rows`` and assign each model its look."""
         lines = evaluated(rows)
         return cls(tuple(rows), tuple(lines), Looks(lines), pictures or {}, tuple(strips))

@@ -1,121 +1,138 @@
-"""The page: one self-contained HTML file without scripts, read from top to bottom."""
+"""The page: one self-contained HTML file, rendered from the templates."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
-from typing import TYPE_CHECKING
+import re
+from importlib import resources
+from typing import TYPE_CHECKING, Any
 
+from matryo.errors import InputError, MissingExtra
+from matryo.report.answer import KEEP, Choice, answer, payload
 from matryo.report.draw import inline
-from matryo.report.markup import code, escape, prose, table
-from matryo.report.section import Plate, Section, Table
-from matryo.report.style import CSS
+from matryo.report.style import variables
 from matryo.report.words import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from matryo.report.answer import Subject
+    from matryo.report.figures.answer import AnswerFigure
+    from matryo.report.section import Plate, Section, Table
     from matryo.results import Row
 
-__all__ = ["GENERATOR", "page"]
+__all__ = ["GENERATOR", "image_kind", "page"]
 
 GENERATOR = "matryo report"
-_OPEN = 4   # so many figures of a section are shown, the others on request
-_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"   # nothing is fetched, nothing runs
+_SIGNATURES = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg"}
 
 
 def page(
     *,
     title: str,
-    sentences: Sequence[str],
-    overview: Table | None,
     sections: Sequence[Section],
     rows: Sequence[Row],
-    credits: Sequence[str],
+    credits: Sequence[str] = (),
+    models: Sequence[Subject] = (),
+    figure: AnswerFigure | None = None,
 ) -> str:
-    """The whole page."""
+    """Render the page. Everything that comes from outside is escaped by the templates."""
+    with MissingExtra.unless_installed("jinja2", "report"):
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+        from markupsafe import Markup
+
+    loader = PackageLoader("matryo.report")
+    names = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    names.filters |= {
+        "prose": _prose, "data_uri": _data_uri, "plural": plural, "numeric": _numeric, "pieces": _pieces,
+        "svg": lambda plate, legend: Markup(inline(plate.drawing, plate.name, plate.title, legend=legend)),
+    }  # fmt: skip
+    style = f":root {{ color-scheme: light; {variables(0)} }}\n" \
+            f"@media screen and (prefers-color-scheme: dark) {{ :root {{ color-scheme: dark; {variables(1)} }} }}\n" \
+            + _text("report.css")   # fmt: skip
+    script = _text("report.js")
     numbers = {id(row): number for number, row in enumerate(rows, start=1)}
-    body = [
-        "<header>",
-        f"<h1>{escape(title)}</h1>",
-        '<ul class="summary">' + "".join(f"<li>{prose(one)}</li>" for one in sentences) + "</ul>",
-        table(overview) if overview else "",
-        _contents(sections),
-        "</header>",
-        "<main>",
-        *(_section(section, numbers) for section in sections),
-        _rows(rows),
-        "</main>",
-        _footer(credits),
-    ]
+    context: dict[str, Any] = {
+        "title": title, "sections": sections, "rows": rows, "credits": credits, "generator": GENERATOR,
+        "style": Markup(style), "script": Markup(script), "policy": _policy(style, script),
+        "sources": {section.key: _sources(section.rows, numbers) for section in sections},
+        "models": models, "figure": figure, "svg": Markup(figure.svg) if figure else "", "keep": KEEP,
+        "answer": answer(models, Choice()) if models else None,
+        "data": {"models": payload(models), "scales": figure.scales} if figure else None,
+    }  # fmt: skip
+    return names.get_template("report.html.j2").render(context)
+
+
+def image_kind(data: bytes) -> str:
+    """The format of a picture, by its first bytes."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "webp"
+    for signature, kind in _SIGNATURES.items():
+        if data.startswith(signature):
+            return kind
+    raise InputError("a picture must be PNG, WebP or JPEG", got=data[:12], cure="encode it as PNG")
+
+
+def _text(name: str) -> str:
+    return (resources.files("matryo.report") / "templates" / name).read_text(encoding="utf-8")
+
+
+def _policy(style: str, script: str) -> str:
+    """Nothing is fetched, and only this style sheet and this script apply; SVG elements carry style attributes."""
+    style_hash, script_hash = (
+        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)
+    )
     return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<meta name="generator" content="{GENERATOR}">\n<title>{escape(title)}</title>\n'
-        f"<style>{CSS}</style>\n</head>\n<body>\n" + "\n".join(filter(None, body)) + "\n</body>\n</html>\n"
+        f"default-src 'none'; img-src data:; script-src 'sha256-{script_hash}'; style-src 'unsafe-inline'; "
+        f"style-src-elem 'sha256-{style_hash}'; style-src-attr 'unsafe-inline'"
     )
 
 
-def _contents(sections: Sequence[Section]) -> str:
-    links = [(section.key, section.title) for section in sections] + [("rows", "Rows")]
-    entries = "".join(f'<li><a href="#{key}">{escape(title)}</a></li>' for key, title in links)
-    return f'<nav aria-label="Contents"><ol>{entries}</ol></nav>'
+def _prose(text: str) -> str:
+    """A sentence in which neither "1-NN" nor a number in percent breaks over two lines."""
+    return text.replace("1-NN", "1\u2011NN").replace(" %", "\u00a0%")
 
 
-def _section(section: Section, numbers: dict[int, int]) -> str:
-    words = (
-        f'<p class="kicker">{escape(section.title)}</p><h2 id="{section.key}-finding">{prose(section.finding)}</h2>'
-        f"<p>{prose(section.meaning)}</p>"
-    )
-    behind = _numbers(section) + (_sources(section.rows, numbers) if section.rows else "")
-    beside = " beside" if len(section.plates) == 1 and not section.html else ""   # a lone figure beside its words
-    return (
-        f'<section id="{section.key}" class="part{beside}" aria-labelledby="{section.key}-finding">'
-        f'<div class="words">{words}</div>{section.html or _plates(section.plates)}'
-        f'<div class="behind">{behind}</div></section>'
-    )
+def _data_uri(data: bytes) -> str:
+    return f"data:image/{image_kind(data)};base64,{base64.b64encode(data).decode()}"
 
 
-def _plates(plates: Sequence[Plate]) -> str:
-    if not plates:
-        return ""
-    shown, more = ("".join(map(_plate, some)) for some in (plates[:_OPEN], plates[_OPEN:]))
-    rest = f"<details><summary>{plural(len(plates) - _OPEN, 'more figure')}</summary>" if more else ""
-    return f'<div class="plates">{shown}</div>' + (f'{rest}<div class="plates">{more}</div></details>' if more else "")
+def _numeric(table: Table) -> list[bool]:
+    """[columns]: whether every cell is a number."""
+
+    def is_number(cell: object) -> bool:
+        return isinstance(cell, int | float) or bool(re.match(r"[\d+−–-]|$", str(cell)))
+
+    return [all(is_number(line[column]) for line in table.lines) for column in range(len(table.heads))]
 
 
-def _plate(plate: Plate) -> str:
-    drawing = inline(plate.drawing.svg, plate.name, plate.caption)
-    links = " ".join(f'<a href="figures/{plate.name}.{kind}">{kind.upper()}</a>' for kind in ("svg", "png"))
-    return f"<figure>{drawing}<figcaption>{prose(plate.caption)} {links}</figcaption></figure>"
+def _pieces(plates: Sequence[Plate]) -> tuple[int, Sequence[Plate], Sequence[Plate]]:
+    """Columns, plates to show, and plates to fold, so that every row of the grid is full."""
+    count = len(plates)
+    shown = count if count < 5 or count in (6, 9) else 6 if count > 6 else 3
+    return (3 if shown % 3 == 0 else min(shown, 2)), plates[:shown], plates[shown:]
 
 
-def _numbers(section: Section) -> str:
-    shown = "".join(map(table, section.shown))
-    link = f'<p class="note"><a href="tables/{section.key}.csv">All of them as CSV</a></p>' if section.table else ""
-    return f"<details><summary>The numbers</summary>{shown}{link}</details>" if shown or link else ""
-
-
-def _sources(rows: Sequence[Row], numbers: dict[int, int]) -> str:
-    """What made the rows of a section, those with one origin together."""
+def _sources(rows: Sequence[Row], numbers: dict[int, int]) -> list[tuple[str, str, str]]:
+    """(command, provenance, lines of rows.jsonl) for the rows of a section, grouped by provenance."""
     origins: dict[str, list[Row]] = {}
     for row in rows:
         origins.setdefault(json.dumps([row.command, row.commit, row.hardware, row.versions]), []).append(row)
-    entries = []
-    for some in origins.values():
-        first = some[0]
+    sources = []
+    for group in origins.values():
+        first = group[0]
         versions = ", ".join(f"{name} {version}" for name, version in first.versions.items())
-        days = sorted({row.when[:10] for row in some if row.when})
+        days = sorted({row.when[:10] for row in group if row.when})
         when = " to ".join(dict.fromkeys([*days[:1], *days[-1:]]))
-        about = [f"commit {first.commit}", first.hardware, versions, when]
-        link = f'<a href="rows.jsonl">{_ranges(numbers[id(row)] for row in some)}</a>'
-        entries.append(f"<li>{code(first.command)}: {escape('; '.join(filter(None, about)))}; {link}</li>")
-    title = f"Where {plural(len(rows), 'row')} came from"
-    return f"<details><summary>{title}</summary><ul>{''.join(entries)}</ul></details>"
+        about = "; ".join(filter(None, (f"commit {first.commit}", first.hardware, versions, when)))
+        sources.append((first.command, about, _ranges(numbers[id(row)] for row in group)))
+    return sources
 
 
 def _ranges(numbers: Iterable[int]) -> str:
-    """Numbers of lines, runs of them together: 1–3, 7."""
+    """Line numbers with runs joined: lines 1–3, 7."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][-1] + 1:
@@ -123,23 +140,4 @@ def _ranges(numbers: Iterable[int]) -> str:
         else:
             runs.append([number])
     text = ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
-    return f"line{'s' if sum(map(len, runs)) > 1 else ''} {text} of rows.jsonl"
-
-
-def _rows(rows: Sequence[Row]) -> str:
-    heads = ("line", "kind", "subject", "seed", "when", "commit", "command")
-    lines = tuple(
-        (number, row.kind, row.subject, "–" if row.seed is None else row.seed, row.when[:10], row.commit, row.command)
-        for number, row in enumerate(rows, start=1)
-    )
-    return (
-        '<section id="rows" aria-labelledby="rows-finding"><p class="kicker">Rows</p>'
-        f'<h2 id="rows-finding">Everything above was drawn from {plural(len(rows), "stored row")}</h2>'
-        '<p>Each is one line of <a href="rows.jsonl">rows.jsonl</a> and says how to run it again.</p>'
-        f"<details><summary>The rows</summary>{table(Table(heads, lines))}</details></section>"
-    )
-
-
-def _footer(credits: Sequence[str]) -> str:
-    lines = "".join(f"<p>{escape(line)}</p>" for line in credits)
-    return f'<footer class="note">{lines}<p>Made by matryo.</p></footer>'
+    return f"line{'s' if sum(map(len, runs)) > 1 else ''} {text}"

@@ -1,38 +1,41 @@
-"""A section: what was found, what it means, its figures, and the numbers and rows behind them."""
+"""A section: its claim, how to read it, its figures, and the numbers and rows behind them."""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from matryo.report.words import spread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from matryo.report.draw import Drawing
+    from matryo.report.material import GradCamStrip
     from matryo.report.models import Line
     from matryo.report.series import Curve, Group, Point
+    from matryo.report.style import Look
     from matryo.results import Row
 
-__all__ = ["Cell", "Plate", "Section", "Table", "by_dim", "curve_table", "metric_of", "of_model", "rows_of"]
+__all__ = ["Card", "Cell", "Gallery", "Plate", "Section", "Table", "by_dim", "curve_table", "per_model", "rows_of"]
 
 Cell = str | float | int | None
 
 
 @dataclass(frozen=True)
 class Table:
-    """Lines under column heads. What is text stands left, numbers right."""
+    """Lines under column heads. Text is aligned left, numbers right."""
 
     heads: tuple[str, ...]
     lines: tuple[tuple[Cell, ...], ...]
     title: str = ""
 
     def to_csv(self) -> str:
-        """As CSV with every digit; what is missing is empty."""
+        """The table as CSV with every digit; missing values are empty."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(self.heads)
@@ -43,12 +46,31 @@ class Table:
 
 @dataclass(frozen=True)
 class Plate:
-    """One figure with the line under it."""
+    """One figure. Its title is drawn inside; the caption below it may be empty."""
 
     name: str
-    """The stem of its files, unlike any other's."""
-    caption: str
+    """File name without suffix, unique in the report."""
+    title: str
     drawing: Drawing
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Card:
+    """One example of a gallery: the true class, and (dim, predicted class, confidence) for two dims."""
+
+    label: str
+    name: str
+    picture: bytes | None
+    answers: tuple[tuple[int, str, float], ...]
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Examples of one model on one split."""
+
+    title: str
+    cards: tuple[Card, ...]
 
 
 @dataclass(frozen=True)
@@ -56,20 +78,24 @@ class Section:
     """One part of the page."""
 
     key: str
-    """Its anchor, and the stem of its table's file."""
+    """Its anchor, and the name of its table's file."""
     title: str
-    finding: str
-    """What the rows say, in one sentence."""
+    claim: str
+    """The finding, in one sentence."""
     meaning: str
-    """How to read the figures, in one sentence."""
-    rows: tuple[Row, ...]
+    """How to read the figures."""
+    note: str = ""
+    """The meaning of the error bars."""
+    rows: tuple[Row, ...] = ()
     plates: tuple[Plate, ...] = ()
+    legend: tuple[tuple[str, Look], ...] = ()
+    """One legend for all plates; plates with a legend of their own need none."""
     table: Table | None = None
-    """The numbers, for a file."""
+    """The numbers for a CSV file."""
     shown: tuple[Table, ...] = ()
-    """The numbers, for people."""
-    html: str = ""
-    """What the page shows in place of the plates, where pictures must flow."""
+    """The numbers for the page."""
+    galleries: tuple[Gallery, ...] = ()
+    strips: tuple[GradCamStrip, ...] = ()
 
 
 def rows_of(groups: Iterable[Group[Any] | Line]) -> tuple[Row, ...]:
@@ -78,11 +104,11 @@ def rows_of(groups: Iterable[Group[Any] | Line]) -> tuple[Row, ...]:
 
 
 def curve_table(curves: Iterable[Curve], x: str = "x", *, at: str = "dim") -> Table:
-    """Curves as a long table, a line for each point; ``x`` names where a point stands if not at its dim."""
+    """Curves as a long table with a line per point; ``x`` names the position of points that are not at their dim."""
     curves = list(curves)
     placed = any(not math.isnan(point.x) for one in curves for point in one.points)
     middle = (x, f"{x} sd") if placed else ()
-    heads = ("place", "series", "metric", at, *middle, "mean", "sd", "sd of", "seeds", "trained")
+    heads = ("place", "series", "metric", at, *middle, "mean", "bar", "bar is", "seeds", "trained")
     lines = [
         (one.place, one.name, one.metric, p.dim, *((p.x, p.x_sd) if placed else ()), p.y, p.sd, one.spread, one.seeds,
          int(p.trained))
@@ -92,35 +118,35 @@ def curve_table(curves: Iterable[Curve], x: str = "x", *, at: str = "dim") -> Ta
     return Table(heads, tuple(lines))
 
 
+Label = Callable[["Curve"], str]
+
+
 def by_dim(
     curves: Iterable[Curve],
     *,
-    title: Callable[[Curve], str] = lambda one: f"{one.place}: {one.metric}, %",
-    column: Callable[[Curve], str] = lambda one: one.name,
+    title: Label = lambda one: f"{one.place}: {one.metric}, %",
+    column: Label = lambda one: one.name,
     scale: float = 100,
     digits: int = 1,
 ) -> tuple[Table, ...]:
-    """Curves as tables with a line for each dim and a column for each curve, as mean ± deviation."""
-    groups: dict[str, list[Curve]] = {}
+    """Curves as tables with a line per dim and a column per curve, as mean ± bar."""
+    groups: dict[str, dict[str, Curve]] = {}
     for one in curves:
-        groups.setdefault(title(one), []).append(one)
+        groups.setdefault(title(one), {})[column(one)] = one
 
     def cell(point: Point | None) -> str:
         return "–" if point is None else spread(scale * point.y, scale * point.sd, digits)
 
     tables = []
-    for name, some in groups.items():
-        dims = sorted({point.dim for one in some for point in one.points})
-        lines = tuple((f"{dim:g}", *(cell(one.at(dim)) for one in some)) for dim in dims)
-        tables.append(Table(("dim", *map(column, some)), lines, name))
+    for name, columns in groups.items():
+        every_dim = sorted({point.dim for one in columns.values() for point in one.points})
+        lines = tuple((f"{dim:g}", *(cell(one.at(dim)) for one in columns.values())) for dim in every_dim)
+        tables.append(Table(("dim", *columns), lines, name))
     return tuple(tables)
 
 
-def of_model(one: Curve) -> str:
-    """The title of a table that is about one model."""
-    return f"{one.name} on {one.place}, %"
-
-
-def metric_of(one: Curve) -> str:
-    """The head of a column in such a table."""
-    return one.metric
+per_model: dict[str, Label] = {
+    "title": lambda one: f"{one.name} on {one.place}, %",
+    "column": lambda one: one.metric,
+}
+"""Arguments of :func:`by_dim` for a table per model with a column per metric."""

@@ -1,4 +1,4 @@
-"""Figures in words: percent, points, and the dims that a sentence is about."""
+"""Numbers as words: percentages, differences, and the dims that a sentence mentions."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
     from matryo.report.series import Curve, Point
 
-__all__ = ["bars", "dims", "ends", "enough", "listed", "percent", "plural", "points", "share", "spread", "stem"]
+__all__ = ["bars", "dims", "ends", "hardest", "listed", "percent", "plural", "points", "reach", "spread", "stem"]
 
 ENOUGH = 0.95
-"""The share of its full figure that a dim must keep to be called enough."""
+"""A claim compares the full dim with the smallest dim that keeps this share of its figure."""
 
 
 def percent(value: float, digits: int = 1) -> str:
-    """A fraction in percent; the space does not break.
+    """A fraction in percent, with a non-breaking space.
 
     >>> percent(0.949)
     '94.9\\xa0%'
@@ -26,18 +26,8 @@ def percent(value: float, digits: int = 1) -> str:
     return f"{100 * value:.{digits}f}\u00a0%"
 
 
-def share(part: float, whole: float) -> str:
-    """How much of a figure is kept, in percent: never 100 for less than all of it.
-
-    >>> share(0.45, 0.9), share(0.897, 0.9), share(0.91, 0.9)
-    ('50\\xa0%', '99.7\\xa0%', '101\\xa0%')
-    """
-    kept = part / whole
-    return percent(kept, 1 if 0.99 < kept < 1 else 0)
-
-
 def spread(mean: float, deviation: float, digits: int = 1) -> str:
-    """A mean with its deviation, where it has one.
+    """A mean with its deviation, if known.
 
     >>> spread(75.46, 0.63), spread(75.46, math.nan)
     ('75.5 ± 0.6', '75.5')
@@ -46,7 +36,7 @@ def spread(mean: float, deviation: float, digits: int = 1) -> str:
 
 
 def points(value: float) -> str:
-    """A difference of two fractions.
+    """A difference of two fractions, without its sign.
 
     >>> points(-0.0123)
     '1.2 points'
@@ -55,7 +45,7 @@ def points(value: float) -> str:
 
 
 def plural(count: int, word: str) -> str:
-    """So many of something.
+    """A count with its noun.
 
     >>> plural(1, "class"), plural(1200, "class"), plural(2, "seed")
     ('1 class', '1,200 classes', '2 seeds')
@@ -65,7 +55,7 @@ def plural(count: int, word: str) -> str:
 
 
 def dims(value: float) -> str:
-    """A number of dims: whole where it is, else with as many digits as matter.
+    """A number of dims: an integer, or one decimal below 10.
 
     >>> dims(16), dims(21.375), dims(7.25)
     ('16', '21', '7.2')
@@ -74,7 +64,7 @@ def dims(value: float) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names as a sentence lists them.
+    """Names as a list in a sentence.
 
     >>> listed(["8"]), listed(["8", "16", "32"])
     ('8', '8, 16 and 32')
@@ -82,33 +72,41 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-def enough(curve: Curve, share: float = ENOUGH) -> Point:
-    """The point of the smallest dim that keeps ``share`` of the curve's figure at its full dim.
-
-    Only trained dims count, unless nothing but the full dim was trained.
-    """
-    trained = [point for point in curve.points if point.trained]
-    among = trained if len(trained) > 1 else list(curve.points)
-    least = share * curve.full.y
-    return min((point for point in among if point.y >= least), key=lambda point: point.dim, default=curve.full)
-
-
 def ends(curve: Curve) -> tuple[Point, Point]:
-    """Two points to tell a curve by: a dim that is enough (or the smallest, where none below full is), and full."""
-    low = enough(curve)
-    return (min(curve.points, key=lambda point: point.dim) if low.dim == curve.full.dim else low), curve.full
+    """The smallest dim that keeps ENOUGH of the full dim's figure (else the smallest dim), and the full dim."""
+    full, trained = curve.full, [point for point in curve.points if point.trained]
+    among = trained if len(trained) > 1 else list(curve.points)
+    low = min((point for point in among if point.y >= ENOUGH * full.y), key=lambda point: point.dim, default=full)
+    return (min(among, key=lambda point: point.dim) if low.dim == full.dim else low), full
+
+
+def hardest(curves: Sequence[Curve]) -> Curve:
+    """Of the first model's curves for its first metric, the one with the lowest figure at the full dim."""
+    first = curves[0]
+    return min((c for c in curves if (c.name, c.metric) == (first.name, first.metric)), key=lambda c: c.full.y)
+
+
+def reach(curves: Sequence[Curve]) -> str:
+    """A claim about the first model on its hardest split: its figure at a small dim and at the full dim."""
+    curve = hardest(curves)
+    (low, full), others = ends(curve), {one.place for one in curves} - {curve.place}
+    where = f" on {curve.place}, the hardest split" if others else ""
+    start = f"{curve.name} reaches "
+    if low.dim == full.dim:
+        return f"{start}{percent(full.y)} at {dims(full.dim)} dims{where}"
+    return f"{start}{percent(low.y)} at {dims(low.dim)} dims and {percent(full.y)} at {dims(full.dim)}{where}"
 
 
 def bars(curves: Iterable[Curve]) -> str:
-    """What the error bars of some curves are, as the end of a caption."""
-    found = dict.fromkeys(
+    """The meaning of the error bars of some curves, as a sentence with a leading space."""
+    meanings = dict.fromkeys(
         one.spread for one in curves if one.spread and not all(math.isnan(point.sd) for point in one.points)
     )
-    return f" Bars: {'; '.join(found)}." if found else ""
+    return f" Bars: {'; '.join(meanings)}." if meanings else ""
 
 
 def stem(key: str, number: int, words: str) -> str:
-    """The stem of a file's name: safe whatever the words are, and unlike the others by its number.
+    """A safe file name without its suffix, unique by its number.
 
     >>> stem("accuracy", 1, "../Emoji / flat")
     'accuracy-1-emoji-flat'

@@ -1,37 +1,23 @@
-"""The report's figures, one file a protocol, in the order of the page."""
+"""The report's figures: one module per protocol, named like the protocol's module, with ``sections(material)``."""
 
-from matryo.report.figures.accuracy import accuracy
-from matryo.report.figures.cascade import cascade
-from matryo.report.figures.classes import classes
-from matryo.report.figures.few_shot import few_shot
-from matryo.report.figures.gallery import disagreement, gradcam
-from matryo.report.figures.pairs import pairs
-from matryo.report.figures.per_model import probe, sts, zero_shot
-from matryo.report.figures.retrieval import retrieval
-from matryo.report.figures.robustness import robustness
-from matryo.report.figures.similarity import similarity
-from matryo.report.figures.stream import stream
-from matryo.report.figures.superclass import superclass
-from matryo.report.figures.training import training
+from __future__ import annotations
 
-__all__ = ["FIGURES"]
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
-FIGURES = (
-    accuracy,
-    retrieval,
-    pairs,
-    cascade,
-    few_shot,
-    robustness,
-    superclass,
-    classes,
-    similarity,
-    disagreement,
-    gradcam,
-    probe,
-    zero_shot,
-    sts,
-    stream,
-    training,
-)
-"""Each takes the material and gives its section, or None where no row is of its kind."""
+from matryo.evaluation.protocols import MODULES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from matryo.report.material import Material
+    from matryo.report.section import Section
+
+__all__ = ["every_section"]
+
+def every_section(material: Material) -> Iterator[Section]:
+    """The sections that the rows allow, in the order of the protocols; a protocol without a module has none."""
+    for name in (*MODULES, "gradcam", "training"):
+        if find_spec(f"{__name__}.{name}"):
+            yield from import_module(f"{__name__}.{name}").sections(material)

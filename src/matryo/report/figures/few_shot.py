@@ -1,4 +1,4 @@
-"""Few-shot: accuracy by dim, a line for each number of shots."""
+"""Few-shot: nearest-class-mean accuracy by dim, with a line per number of shots."""
 
 from __future__ import annotations
 
@@ -6,58 +6,47 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from matryo.evaluation.protocols.few_shot import FewShot
-from matryo.report.draw import chart, export
-from matryo.report.section import Plate, Section, by_dim, curve_table, metric_of, of_model, rows_of
+from matryo.report.figures.lines import model_fields
+from matryo.report.section import Section
 from matryo.report.series import Curve, Group, curve, gather
 from matryo.report.style import ramp
-from matryo.report.words import bars, dims, ends, percent, plural, stem
+from matryo.report.words import plural, reach
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from matryo.report.material import Material
 
-__all__ = ["few_shot"]
+__all__ = ["sections"]
 
 
-def few_shot(material: Material) -> Section | None:
-    """A figure for each model, split and choice of classes."""
-    groups = gather(material.rows, "few-shot", FewShot, lambda one: (one.dims, one.shots, one.classes, one.ways))
-    if not groups:
-        return None
-    plates, curves = [], []
-    for number, group in enumerate(groups, start=1):
-        here, one = _curves(group), group.first
-        looks = zip(here, ramp(len(here)), strict=True)
-        panel = {"nearest class mean, accuracy, %": [(each, look, each.metric) for each, look in looks]}
-        caption = f"{group.name} on {here[0].place}, {plural(one.draws, 'draw')}.{bars(here)}"
-        plates.append(Plate(stem("few-shot", number, f"{group.name} {group.place}"), caption, export(chart(panel))))
-        curves += here
-    middle = _curves(groups[0])[len(groups[0].first.shots) // 2]
-    low, full = ends(middle)
-    return Section(
-        key="few-shot",
-        title="Few-shot",
-        finding=f"With {middle.metric}, {groups[0].name} reaches {percent(low.y)} at {dims(low.dim)} dims and "
-        f"{percent(full.y)} at {dims(full.dim)}",
-        meaning="So many examples of each class were shown, and the nearest class mean decides: a line that is flat "
-        "early needs few dims for classes it has only just met.",
-        rows=rows_of(groups),
-        plates=tuple(plates),
-        table=curve_table(curves),
-        shown=by_dim(curves, title=of_model, column=metric_of),
-    )
+def sections(material: Material) -> Iterator[Section]:
+    """A plate per model, split and choice of classes."""
+    if groups := gather(material.rows, FewShot, lambda one: (one.dims, one.shots, one.classes, one.ways)):
+        middle = [_curves(group)[len(group.first.shots) // 2] for group in groups]
+        yield Section(
+            "few-shot", "Few-shot", f"With {middle[0].metric} per class, {reach(middle)}",
+            "Nearest-class-mean accuracy after n examples per class. A line that is flat early needs few dims for new "
+            f"classes. Means over {plural(groups[0].first.draws, 'draw')}.",
+            **model_fields(groups, _panels, key="few-shot", looks=ramp),
+        )  # fmt: skip
+
+
+def _panels(group: Group[FewShot]) -> dict[str, list[Curve]]:
+    return {f"accuracy, {_which(group)}": _curves(group)}
+
+
+def _which(group: Group[FewShot]) -> str:
+    classes = group.first.classes
+    return f"{group.first.ways}-way, " + ("all classes" if classes == "all" else f"classes {classes}")
 
 
 def _curves(group: Group[FewShot]) -> list[Curve]:
-    one = group.first
-    which = "all classes" if one.classes == "all" else f"classes {one.classes}"
-    chosen = replace(group, place=f"{group.place}: {one.ways}-way, {which}")
+    chosen = replace(group, place=f"{group.place}: {_which(group)}")
     return [
         curve(
-            chosen,
-            lambda one, place=place: one.accuracy[place],   # type: ignore[misc]
-            metric=plural(shots, "shot"),
-            own=lambda one, place=place: one.margin[place],   # type: ignore[misc]
-            own_spread="95 % interval",
+            chosen, lambda one, index=index: one.accuracy[index], metric=plural(shots, "shot"),   # type: ignore[misc]
+            own=lambda one, index=index: one.margin[index], own_spread="95 % interval",   # type: ignore[misc]
         )
-        for place, shots in enumerate(one.shots)
-    ]
+        for index, shots in enumerate(group.first.shots)
+    ]  # fmt: skip

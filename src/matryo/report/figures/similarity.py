@@ -1,4 +1,4 @@
-"""The similarity span: how far positive pairs stand from random ones, as ridges by dim."""
+"""Similarity span: cosines of related and of random pairs, as ridges by dim."""
 
 from __future__ import annotations
 
@@ -8,45 +8,46 @@ import numpy as np
 
 from matryo.evaluation.protocols.similarity import Similarity
 from matryo.report.draw import export, legend, sheet
-from matryo.report.section import Plate, Section, by_dim, curve_table, metric_of, rows_of
+from matryo.report.section import Plate, Section, by_dim, curve_table, per_model, rows_of
 from matryo.report.series import Curve, Group, curve, gather, over_seeds
 from matryo.report.style import light
-from matryo.report.words import dims, percent, stem
+from matryo.report.words import dims, hardest, percent, stem
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from matplotlib.figure import Figure
 
     from matryo.report.material import Material
 
-__all__ = ["similarity"]
+__all__ = ["sections"]
 
 _METRICS = {"AUC": "auc", "positive mean": "positive_mean", "random mean": "random_mean"}
 
 
-def similarity(material: Material) -> Section | None:
-    """A figure for each model and split, with a ridge for each dim."""
-    groups = gather(material.rows, "similarity", Similarity, lambda one: (one.dims, one.edges))
+def sections(material: Material) -> Iterator[Section]:
+    """A plate per model and split with a ridge per dim."""
+    groups = gather(material.rows, Similarity, lambda one: (one.dims, one.edges))
     if not groups:
-        return None
+        return
     plates, curves = [], []
     for number, group in enumerate(groups, start=1):
-        caption = f"{group.name} on {group.place}: {group.first.pairs:,} pairs of each kind; AUC at the right."
-        plates.append(Plate(stem("similarity", number, f"{group.name} {group.place}"), caption, export(_draw(group))))
+        title = f"{group.name}\n{group.place}"
+        name = stem("similarity", number, f"{group.name} {group.place}")
+        plates.append(Plate(name, title, export(_draw(group, title))))
         curves += _curves(group)
-    auc = _curves(groups[0])[0]
+    auc = hardest([one for one in curves if one.metric == "AUC"])
     low, full = auc.points[0], auc.full
-    return Section(
-        key="similarity",
-        title="Similarity span",
-        finding=f"A pair that belongs together is more alike than a random one {percent(low.y)} of the time at "
-        f"{dims(low.dim)} dims and {percent(full.y)} at {dims(full.dim)}",
-        meaning="Cosines of pairs that belong together (of one class, or listed as such) and of random pairs, by dim: "
-        "the less they overlap, the surer a threshold on the cosine.",
-        rows=rows_of(groups),
-        plates=tuple(plates),
-        table=curve_table(curves),
+    yield Section(
+        "similarity", "Similarity span",
+        f"A related pair is more similar than a random pair {percent(low.y)} of the time at {dims(low.dim)} dims "
+        f"and {percent(full.y)} at {dims(full.dim)}",
+        "Cosines of related pairs (same class, or listed as pairs) and of random pairs by dim, with the AUC at "
+        f"the right. The less they overlap, the safer a threshold on the cosine. {groups[0].first.pairs:,} pairs of "
+        "each kind.",
+        rows=rows_of(groups), plates=tuple(plates), table=curve_table(curves),
         shown=by_dim(
-            curves, title=lambda one: f"{one.name} on {one.place}", column=metric_of, scale=1, digits=3
+            curves, title=lambda one: f"{one.name} on {one.place}", column=per_model["column"], scale=1, digits=3
         ),
     )
 
@@ -58,7 +59,7 @@ def _curves(group: Group[Similarity]) -> list[Curve]:
     ]
 
 
-def _draw(group: Group[Similarity]) -> Figure:
+def _draw(group: Group[Similarity], title: str) -> Figure:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     one = group.first
@@ -66,21 +67,18 @@ def _draw(group: Group[Similarity]) -> Figure:
         over_seeds(group.results, lambda each, name=name: getattr(each, name))[0]   # type: ignore[misc]
         for name in ("positive", "random", "auc")
     )
-    figure, (axis,) = sheet([0.9 + 0.5 * len(one.dims)])
+    figure, (axis,) = sheet([1.0 + 0.4 * len(one.dims)])
     edges = np.array(one.edges)
-    for place in range(len(one.dims)):
-        base = len(one.dims) - 1 - place   # the smallest dim on top
-        tallest = max(positive[place].max(), random[place].max(), 1e-12)
-        for shares, colour, label in ((random, "s8", "random pairs"), (positive, "s1", "pairs that belong")):
-            height = 0.9 * shares[place] / tallest
-            axis.stairs(
-                base + height, edges, baseline=base, fill=True, color=light(colour), alpha=0.45, zorder=3 + 2 * place
-            )
-            axis.stairs(
-                base + height, edges, baseline=base, color=light(colour), linewidth=1.2, zorder=4 + 2 * place,
-                label=label if place == 0 else None,
-            )  # fmt: skip
-        axis.text(1.01, base + 0.15, f"{auc[place]:.2f}", transform=axis.get_yaxis_transform())
+    for index in range(len(one.dims)):
+        base = len(one.dims) - 1 - index   # the smallest dim on top
+        tallest = max(positive[index].max(), random[index].max(), 1e-12)
+        for shares, colour, label in ((random, "s8", "random pairs"), (positive, "s1", "related pairs")):
+            height = 0.9 * shares[index] / tallest
+            about = {"baseline": base, "color": light(colour)}
+            axis.stairs(base + height, edges, fill=True, alpha=0.45, zorder=3 + 2 * index, **about)
+            named = label if index == 0 else None
+            axis.stairs(base + height, edges, linewidth=1.2, zorder=4 + 2 * index, label=named, **about)
+        axis.text(1.01, base + 0.15, f"{auc[index]:.2f}", transform=axis.get_yaxis_transform())
     seen = np.flatnonzero((positive + random).sum(0) > 0)
     if len(seen):
         axis.set_xlim(edges[seen[0]], edges[seen[-1] + 1])
@@ -88,7 +86,8 @@ def _draw(group: Group[Similarity]) -> Figure:
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_yticks(range(len(one.dims)), [dims(dim) for dim in reversed(one.dims)])
     axis.grid(axis="y", visible=False)
-    axis.set_title("dims", loc="left")
+    axis.set_title(title, loc="left")
+    axis.set_ylabel("dims", loc="top")
     axis.set_title("AUC", loc="right")
     axis.set_xlabel("cosine", loc="right")
     legend(figure, [axis])

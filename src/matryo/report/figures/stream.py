@@ -1,75 +1,50 @@
-"""The stream: accuracy by dim on classes known or novel, frequent or rare."""
+"""Long-tail stream: accuracy by dim on known and novel, frequent and rare classes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from matryo.evaluation.protocols.stream import Stream
-from matryo.report.draw import chart, export
-from matryo.report.section import Plate, Section, by_dim, curve_table, metric_of, of_model, rows_of
+from matryo.report.figures.lines import model_fields
+from matryo.report.section import Section
 from matryo.report.series import Curve, Group, curve, gather
-from matryo.report.style import categories
-from matryo.report.words import bars, dims, ends, percent, plural, stem
+from matryo.report.words import ends, percent, plural, reach
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from matryo.report.material import Material
 
-__all__ = ["stream"]
+__all__ = ["sections"]
 
 
-def stream(material: Material) -> Section | None:
-    """A figure for each model and split, with a line for each group of classes."""
-    groups = gather(material.rows, "stream", Stream, lambda one: (one.dims, one.groups))
-    if not groups:
-        return None
-    plates, curves = [], []
-    for number, group in enumerate(groups, start=1):
-        here, one = _curves(group), group.first
-        looks = zip(here, categories(len(here)), strict=True)
-        panel = {"accuracy over the stream, %": [(each, look, each.metric) for each, look in looks]}
-        caption = (
-            f"{group.name} on {group.place}: {one.length:,} examples, {plural(one.draws, 'draw')}; tail classes have "
-            f"fewer than {one.tail_below}.{bars(here)}"
-        )
-        drawn = export(chart(panel, height=3.1))
-        plates.append(Plate(stem("stream", number, f"{group.name} {group.place}"), caption, drawn))
-        curves += here
-    return Section(
-        key="stream",
-        title="Long-tail stream",
-        finding=_finding(_curves(groups[0])),
-        meaning="Each example is classified, then learnt; rare and novel classes show whether a dim has room for "
-        "what training did not dwell on.",
-        rows=rows_of(groups),
-        plates=tuple(plates),
-        table=curve_table(curves),
-        shown=by_dim(curves, title=of_model, column=metric_of),
-    )
+def sections(material: Material) -> Iterator[Section]:
+    """A plate per model and split with a line per group of classes."""
+    if groups := gather(material.rows, Stream, lambda one: (one.dims, one.groups)):
+        first = groups[0].first
+        yield Section(
+            "stream", "Long-tail stream", _claim(_curves(groups[0])),
+            f"Each of {first.length:,} examples is classified and then learnt; tail classes have fewer than "
+            f"{first.tail_below} examples. Means over {plural(first.draws, 'draw')}.",
+            **model_fields(groups, lambda group: {"accuracy over the stream": _curves(group)}, key="stream"),
+        )  # fmt: skip
 
 
 def _curves(group: Group[Stream]) -> list[Curve]:
-    found = [
+    spread = f"sd over {plural(group.first.draws, 'draw')}"
+    every = [
         curve(
-            group,
-            lambda one, place=place: one.accuracy[place],   # type: ignore[misc]
-            metric=name,
-            own=lambda one, place=place: one.sd[place],   # type: ignore[misc]
-            own_spread=f"sd over {plural(group.first.draws, 'draw')}",
+            group, lambda one, index=index: one.accuracy[index], metric=name,   # type: ignore[misc]
+            own=lambda one, index=index: one.sd[index], own_spread=spread,   # type: ignore[misc]
         )
-        for place, name in enumerate(group.first.groups)
-    ]
-    return [one for one in found if one.points]   # a group of classes may have no examples
+        for index, name in enumerate(group.first.groups)
+    ]  # fmt: skip
+    return [one for one in every if one.points]   # a group of classes may have no examples
 
 
-def _finding(curves: list[Curve]) -> str:
-    whole = next((one for one in curves if one.metric == "overall"), curves[-1])
+def _claim(curves: list[Curve]) -> str:
+    overall = next((one for one in curves if one.metric == "overall"), curves[-1])
     tail = next((one for one in curves if one.metric == "novel-tail"), None)
-    low, full = ends(whole)
-    text = (
-        f"{whole.name} gets {percent(low.y)} of the stream right at {dims(low.dim)} dims and {percent(full.y)} at "
-        f"{dims(full.dim)}"
-    )
-    at = tail.at(low.dim) if tail else None
-    if tail is None or at is None:
-        return text
-    return f"{text}; of the rare novel classes {percent(at.y)} and {percent(tail.full.y)}"
+    text = f"Over the stream, {reach([overall])}"
+    at = tail.at(ends(overall)[0].dim) if tail else None
+    return f"{text}; on rare novel classes {percent(at.y)} and {percent(tail.full.y)}" if tail and at else text

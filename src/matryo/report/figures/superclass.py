@@ -1,103 +1,60 @@
-"""Superclasses: is the predicted class at least of the right kind, and which kinds need more dims?"""
+"""Superclasses: how often the predicted class has the right superclass, and which superclasses need more dims."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from matryo.evaluation.protocols.superclass import Superclasses
-from matryo.report.draw import export, legend, line, log_axis, percent_axis, sheet, short
-from matryo.report.section import Plate, Section, by_dim, curve_table, metric_of, of_model, rows_of
+from matryo.report.figures.lines import model_fields
+from matryo.report.section import Section, curve_table
 from matryo.report.series import Curve, Group, curve, gather
-from matryo.report.style import Look, categories, light
-from matryo.report.words import bars, dims, percent, stem
+from matryo.report.words import dims, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from matplotlib.figure import Figure
+    from collections.abc import Iterator
 
     from matryo.report.material import Material
 
-__all__ = ["superclass"]
+__all__ = ["sections"]
 
-_NAMED = 3   # so many superclasses that gain most stand out, and as many that gain least
+_FIELDS = {"class": "fine", "superclass": "accuracy", "no superclass (rejected)": "rejected"}
+_NAMED = 2   # superclasses drawn of those that gain most, and of those that gain least
 
 
-def superclass(material: Material) -> Section | None:
-    """A figure for each model and split: bars for class and superclass, and a line for each superclass."""
-    groups = gather(material.rows, "superclass", Superclasses, lambda one: (one.by, one.dims, one.names))
+def sections(material: Material) -> Iterator[Section]:
+    """Two plates per model and split: classes against superclasses, and single superclasses."""
+    groups = gather(material.rows, Superclasses, lambda one: (one.by, one.dims, one.names))
     if not groups:
-        return None
-    plates, shown, table = [], [], []
-    for number, group in enumerate(groups, start=1):
-        whole, each = _whole(group), _each(group)
-        named = f"{group.name} on {group.place}, by {group.first.by}"
-        caption = f"{named}: {len(group.first.names)} superclasses, {sum(group.first.counts):,} examples.{bars(whole)}"
-        name = stem("superclass", number, f"{group.name} {group.place}")
-        plates.append(Plate(name, caption, export(_draw(whole, each))))
-        shown += whole
-        table += [*whole, *each]
+        return
     fine, coarse = (one.points[0] for one in _whole(groups[0])[:2])
-    return Section(
-        key="superclass",
-        title="Superclasses",
-        finding=f"At {dims(fine.dim)} dims, {groups[0].name} names the class of {percent(fine.y)} and the superclass "
-        f"of {percent(coarse.y)}",
-        meaning="Few dims may mistake a class for its sibling and still know its kind; below, the superclasses that "
-        "gain most and least from more dims stand out.",
-        rows=rows_of(groups),
-        plates=tuple(plates),
-        table=curve_table(table),
-        shown=by_dim(shown, title=of_model, column=metric_of),
-    )
+    first = groups[0].first
+    every = [one for group in groups for one in (*_whole(group), *_each(group))]
+    yield Section(
+        "superclass", "Superclasses",
+        f"At {dims(fine.dim)} dims, {groups[0].name} predicts the class of {percent(fine.y)} and the superclass of "
+        f"{percent(coarse.y)} of the examples",
+        f"{len(first.names)} superclasses, {sum(first.counts):,} examples, predicted by {first.by}. Few dims may "
+        "confuse a class with a sibling of the same superclass. Single superclasses are those that gain most and least "
+        "from more dims; the CSV has all.",
+        **model_fields(groups, _panels, key="superclass") | {"table": curve_table(every)},
+    )  # fmt: skip
 
 
 def _whole(group: Group[Superclasses]) -> list[Curve]:
-    figures = {"class": "fine", "superclass": "accuracy", "no superclass (rejected)": "rejected"}
     return [
-        curve(group, lambda one, name=name: getattr(one, name), metric=metric)   # type: ignore[misc]
-        for metric, name in figures.items()
+        curve(group, lambda one, field=field: getattr(one, field), metric=metric)   # type: ignore[misc]
+        for metric, field in _FIELDS.items()
     ]
 
 
 def _each(group: Group[Superclasses]) -> list[Curve]:
     return [
-        curve(group, lambda one, place=place: one.each[place], metric=name)   # type: ignore[misc]
-        for place, name in enumerate(group.first.names)
+        curve(group, lambda one, index=index: one.each[index], metric=name)   # type: ignore[misc]
+        for index, name in enumerate(group.first.names)
     ]
 
 
-def _draw(whole: Sequence[Curve], each: Sequence[Curve]) -> Figure:
-    figure, (bar, lines) = sheet([2.5, 3.2])
-    fine, coarse = whole[:2]
-    places = np.arange(len(fine.points))
-    for shift, one, colour in ((-0.2, fine, "s8"), (0.2, coarse, "s1")):
-        spread = None if one.spread == "" else [point.sd for point in one.points]
-        bar.bar(
-            places + shift, [point.y for point in one.points], 0.38, yerr=spread, label=one.metric,
-            color=light(colour), ecolor=light("ink"), error_kw={"elinewidth": 1},
-        )  # fmt: skip
-    bar.set_xticks(places, [dims(point.dim) for point in fine.points])
-    bar.grid(axis="x", visible=False)
-    bar.set_xlabel("dims", loc="right")
-    percent_axis(bar, "accuracy, %")
-    marked = _marked(each)
-    for one in each:
-        if one.metric not in marked:
-            line(lines, one, Look(light("rule"), "", (), 1.0), label="other superclasses")
-    for one, look in zip((one for one in each if one.metric in marked), categories(len(marked)), strict=True):
-        line(lines, one, look, label=short(one.metric, 18))
-    log_axis(lines, [point.dim for point in fine.points])
-    percent_axis(lines, "superclass accuracy, %, by superclass")
-    legend(figure, [bar, lines])
-    return figure
-
-
-def _marked(each: Sequence[Curve]) -> set[str]:
-    def gain(one: Curve) -> float:
-        return one.points[-1].y - one.points[0].y
-
-    order = sorted((one for one in each if one.points), key=gain)
-    return {one.metric for one in (*order[:_NAMED], *order[-_NAMED:])}
+def _panels(group: Group[Superclasses]) -> dict[str, list[Curve]]:
+    order = sorted((c for c in _each(group) if c.points), key=lambda c: c.points[-1].y - c.points[0].y)
+    named = order if len(order) <= 2 * _NAMED else [*order[:_NAMED], *order[-_NAMED:]]
+    return {"accuracy": _whole(group)[:2], "superclass accuracy": named}
