@@ -74,7 +74,7 @@ def test_pairs_become_two_folders(tmp_path, capsys):
     assert "already complete" in capsys.readouterr().out
     write(tmp_path / "data" / "test.jsonl", rows[::-1])   # as many rows under the same name
     assert main(words(["encode", run, "--data", tmp_path / "data", "--split", "test", "--quiet"])) == 1
-    assert "whose data has changed since): choose another --out, or pass --force" in capsys.readouterr().err
+    assert "made from other data): choose another --out, or pass --force" in capsys.readouterr().err
     assert main(words(["evaluate", run, "--quiet"])) == 0
     assert "nDCG@10" in capsys.readouterr().out
 

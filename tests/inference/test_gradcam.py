@@ -165,7 +165,7 @@ def test_it_changes_nothing():
     before = {name: value.clone() for name, value in model.network.state_dict().items()}
     vectors = model.encode(images)
     gradcam(model, images)
-    with pytest.raises(InputError, match=r"gives a map .*got \[3, 16\] from projection.*a transformer has none"):
+    with pytest.raises(InputError, match=r"with a map .*got \[3, 16\] from projection.*a transformer has none"):
         gradcam(model, images, layer="projection")
     assert all(torch.equal(value, before[name]) for name, value in model.network.state_dict().items())
     assert all(parameter.grad is None for parameter in model.network.parameters())
@@ -269,9 +269,9 @@ def test_an_unknown_encoder_needs_a_layer():
     base = resnet()
     network = Classifier(Mean(), NestedLinear(Nesting([3]), len(CLASSES)))
     model = TrainedModel(network, base.recipe, CLASSES, base.device, "")
-    with pytest.raises(InputError, match=r"told a layer.*got Mean.*name a convolutional layer"):
+    with pytest.raises(InputError, match=r"does not know the stages.*got Mean.*convolutional layers"):
         gradcam(model, pictures())
-    with pytest.raises(InputError, match=r"run once for an image \(got unused, run 0 times\)"):
+    with pytest.raises(InputError, match=r"run once per image \(got unused, run 0 times\)"):
         gradcam(model, pictures(), layer="unused")
     seen = gradcam(model, pictures(), layer="conv")   # what follows changes the map in place
     with torch.no_grad():
@@ -286,11 +286,11 @@ def test_an_unknown_encoder_needs_a_layer():
     [
         ({"layer": "layer9"}, InputError, r"module of the encoder \(got 'layer9'\): try layer1, layer2, layer3"),
         ({"layer": ""}, InputError, "a module of the encoder"),
-        ({"layer": "layer1.0.relu"}, InputError, r"once for an image \(got layer1.0.relu, run 2 times\)"),
+        ({"layer": "layer1.0.relu"}, InputError, r"once per image \(got layer1.0.relu, run 2 times\)"),
         ({"dims": (8, 12)}, NestingError, r"only at the dims it was trained for \(got 12\): choose among 8, 16"),
         ({"dims": (8, 1024)}, NestingError, "must not exceed the 512 dimensions"),
         ({"classes": 5}, InputError, r"integers in \[0, 5\).*got int64 \[\]: \[5\]"),
-        ({"classes": [0, 1]}, InputError, "one, one an image, or one an image and dim"),
+        ({"classes": [0, 1]}, InputError, "one, one per image, or one per image and dim"),
         ({"classes": [0.5, 1, 2]}, InputError, "classes must be integers"),
         ({"classes": [-1, 1, 2]}, InputError, "classes must be integers"),
     ],
@@ -315,7 +315,7 @@ def test_a_timm_convnet_is_explained_and_a_transformer_is_not():
     assert seen.layer == "model.layer3"
     assert seen.maps.shape == (2, 1, 64, 64)
     for name in ("vit_tiny_patch16_224", "swin_tiny_patch4_window7_224"):
-        with pytest.raises(InputError, match=r"gives a map .*a transformer has none"):
+        with pytest.raises(InputError, match=r"with a map .*a transformer has none"):
             gradcam(untrained(encoder__name=f"timm:{name}", data__size="224"), pictures(1, size=224))
 
 

@@ -353,7 +353,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(tmp_path):
     refused.join(60)
     assert refused.exitcode == 1
     assert "StorageError" in said(run).read_text()
-    assert "what was saved before is intact" in said(run).read_text()
+    assert "earlier files are intact" in said(run).read_text()
     finish(start(run, loop__epochs=20), run)
     assert load(run).nesting.dims == (8, 16)
 

@@ -1,4 +1,4 @@
-"""From a run folder to vectors: load a trained model, encode, and look where it looks. Loads torch on first use."""
+"""Use a trained model: load it, encode, predict, and explain by Grad-CAM. Loads torch on first use."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from matryo.errors import MissingExtra
 
 if TYPE_CHECKING:
     from matryo.inference.encode import encode_pairs, encode_split
-    from matryo.inference.model import TrainedModel, load
+    from matryo.inference.model import Prediction, TrainedModel, load
 
-__all__ = ["TrainedModel", "encode_pairs", "encode_split", "load"]
+__all__ = ["Prediction", "TrainedModel", "encode_pairs", "encode_split", "load"]
 
-_HOMES = {"TrainedModel": "model", "encode_pairs": "encode", "encode_split": "encode", "load": "model"}
+_HOMES = {
+    "Prediction": "model", "TrainedModel": "model", "load": "model", "encode_pairs": "encode", "encode_split": "encode",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

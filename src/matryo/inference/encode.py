@@ -1,6 +1,6 @@
 """Encode a split into embeddings folders: streaming, resumable, with the head beside the vectors.
 
-Pairs become two folders, queries and candidates, and relevance.tsv, which says in the ids of both what belongs to what.
+Pairs become two folders, queries and candidates, and relevance.tsv with the ids of both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["encode_pairs", "encode_split", "head_arrays"]
 
-_LOOKED_AT = 1024   # images; to read them all may take as long as to encode them
+_LOOKED_AT = 1024   # images that are hashed; reading all of them may take as long as encoding
 
 
 def encode_split(
@@ -41,14 +41,14 @@ def encode_split(
     overwrite: bool = False,
     progress: bool = True,
 ) -> EmbeddingSet:
-    """Write the embeddings of ``dataset``'s ``split`` to the folder ``out``; a finished one is left as it is.
+    """Write the embeddings of the ``split`` of ``dataset`` to the folder ``out``; a finished folder is left unchanged.
 
-    One of another model, or of data that has changed since, is refused unless ``overwrite=True``. The vectors are
-    stored as the head reads them, not normalised. The head goes along when the dataset has the model's classes.
+    If ``out`` holds embeddings of another model or of other data, that is an error unless ``overwrite=True``. The
+    vectors are not normalised, as the head expects. The head is stored too if the dataset has the model's classes.
     """
     items, out = dataset.split(split), Path(out)
     if isinstance(items, PairSplit):
-        raise InputError("pairs are two sets of embeddings", got=f"split {split!r}", cure="use encode_pairs")
+        raise InputError("encode_split encodes items, not pairs", got=f"split {split!r}", cure="use encode_pairs")
     model.check_reads(items)
     return _encode(model, dataset, split, items, out, dtype, batch, overwrite, progress)
 
@@ -64,9 +64,9 @@ def encode_pairs(
     overwrite: bool = False,
     progress: bool = True,
 ) -> tuple[EmbeddingSet, EmbeddingSet]:
-    """Write both sides of ``dataset``'s pairs to ``out/queries`` and ``out/candidates``, and out/relevance.tsv.
+    """Write both sides of the pairs of a split to ``out/queries`` and ``out/candidates``, and ``out/relevance.tsv``.
 
-    The latter is BEIR's: a header, then query-id, corpus-id and score a line.
+    relevance.tsv has BEIR's format: a header, then one line per pair with query-id, corpus-id and score.
     """
     pairs, out = dataset.split(split), Path(out)
     for side in (pairs.queries, pairs.candidates):
@@ -75,15 +75,15 @@ def encode_pairs(
     kept = not overwrite and all((out / side / "manifest.json").exists() for side in ("queries", "candidates"))
     queries = _encode(model, dataset, split, pairs.queries, out / "queries", *options)
     candidates = _encode(model, dataset, split, pairs.candidates, out / "candidates", *options)
-    asked, found = queries.ids, candidates.ids
+    query_ids, candidate_ids = queries.ids, candidates.ids
     lines = ["query-id\tcorpus-id\tscore"]
     for (query, candidate), grade in zip(pairs.pairs.tolist(), pairs.grades.tolist(), strict=True):
-        lines.append(f"{asked[query]}\t{found[candidate]}\t{grade:g}")
-    told = ("\n".join(lines) + "\n").encode()
-    if kept and (out / RELEVANCE).exists() and (out / RELEVANCE).read_bytes() != told:
+        lines.append(f"{query_ids[query]}\t{candidate_ids[candidate]}\t{grade:g}")
+    content = ("\n".join(lines) + "\n").encode()
+    if kept and (out / RELEVANCE).exists() and (out / RELEVANCE).read_bytes() != content:
         raise _other(out, f"{RELEVANCE} of other pairs")
     with replacing(out / RELEVANCE) as file:
-        file.write(told)
+        file.write(content)
     return queries, candidates
 
 
@@ -99,18 +99,18 @@ def _encode(
     progress: bool,
 ) -> EmbeddingSet:
     names = [items.name(i) for i in range(len(items))]
-    unique = len(set(names)) == len(names)   # they may repeat in a split that was put together by hand
+    unique = len(set(names)) == len(names)   # names may repeat in a split made in memory
     content = content_digest(items, None if isinstance(items, TextSplit) else _LOOKED_AT)
     if (out / "manifest.json").exists() and not overwrite:
-        there = EmbeddingSet.open(out)
+        stored = EmbeddingSet.open(out)
         wanted = (model.description, dtype, dataset.name, split, dataset.classes)
-        _check_same(out, there, wanted, content, items.labels, names if unique else None)
-        return there
+        _check_same(out, stored, wanted, content, items.labels, names if unique else None)
+        return stored
     writer = EmbeddingWriter(
         out,
         dim=model.nesting.dim,
         dtype=dtype,
-        # Rounding depends on the batch and the device, and a continued file must equal an uninterrupted one.
+        # Batch and device affect rounding, and a resumed file must equal an uninterrupted one.
         fingerprint={
             "count": len(items),
             "content": content,
@@ -145,19 +145,19 @@ def _encode(
 
 
 def _check_same(
-    out: Path, there: EmbeddingSet, wanted: tuple[Any, ...], content: str, labels: Any, ids: list[str] | None
+    out: Path, stored: EmbeddingSet, wanted: tuple[Any, ...], content: str, labels: Any, ids: list[str] | None
 ) -> None:
-    """Raise unless the folder ``out`` is what would be written now."""
-    about = there.manifest
+    """Raise unless the folder ``out`` holds what would be written now."""
+    about = stored.manifest
     same_data = (
-        about.content in ("", content)   # older folders do not tell
-        and np.array_equal(np.asarray(there.labels), labels)
-        and (ids is None or list(there.ids) == ids)
+        about.content in ("", content)   # older folders do not store it
+        and np.array_equal(np.asarray(stored.labels), labels)
+        and (ids is None or list(stored.ids) == ids)
     )
     same = (about.model, about.dtype, about.dataset, about.split, about.classes) == wanted
     if not same or not same_data:
-        held = f"{len(there)} {about.dtype} vectors of {about.dataset} {about.split} by {about.title or '?'}"
-        raise _other(out, f"{held}, whose data has changed since" if same else held)
+        held = f"{len(stored)} {about.dtype} vectors of {about.dataset} {about.split} by {about.title or '?'}"
+        raise _other(out, f"{held}, made from other data" if same else held)
 
 
 def _other(out: Path, got: str) -> EmbeddingsError:
@@ -167,7 +167,7 @@ def _other(out: Path, got: str) -> EmbeddingsError:
 
 
 def head_arrays(head: NestedLinear) -> Head:
-    """The head as the numpy side reads it."""
+    """The head as numpy arrays."""
     dims = head.nesting.dims
     if head.tied:
         return Head.tied(_numpy(head.weight), None if head.bias is None else _numpy(head.bias), dims=dims)

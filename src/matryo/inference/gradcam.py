@@ -1,7 +1,7 @@
-"""Grad-CAM (Selvaraju et al. 2017) at every dim: which part of an image made the model say what it says.
+"""Grad-CAM (Selvaraju et al. 2017) at every dim: which part of an image led to the prediction.
 
-The map of a class at dim m is ReLU(Σ_k α_k A_k): A are the channels of a convolutional layer, and α_k is the mean
-over all places of the derivative of that class's logit at dim m by A_k.
+The map of a class at dim m is ReLU(Σ_k α_k A_k). A_k are the channels of a convolutional layer, and α_k is the mean,
+over all positions, of the derivative of the logit of that class at dim m with respect to A_k.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ if TYPE_CHECKING:
 
 __all__ = ["GradCam", "gradcam", "overlay"]
 
-_FINE = 4   # a map of fewer places a side tells no parts apart
-_BATCH = 16   # images at once: they need as much memory as in training
-# Black, purple, red, orange, pale yellow: lightness rises all the way, so that the order is seen without a legend.
+_FINE = 4   # positions per side; a smaller map does not show parts of an image
+_BATCH = 16   # images per batch; each needs as much memory as in training
+# Black, purple, red, orange, pale yellow: lightness increases throughout, so that no legend is needed.
 _COLOURS = np.array([(0, 0, 4), (87, 16, 110), (188, 55, 84), (249, 142, 9), (252, 255, 164)], np.float32)
 
 
 @dataclass(frozen=True, eq=False)
 class GradCam:
-    """What a model says of some images at each dim, and where it looked."""
+    """The predictions of a model for some images at each dim, with a heat map for each."""
 
     dims: tuple[int, ...]
     layer: str
-    """The layer whose channels the maps are made of."""
+    """The layer from whose channels the maps are computed."""
     images: Array
-    """uint8 [n, height, width, 3]: as the network saw them, cropped and resized."""
+    """uint8 [n, height, width, 3]: the images as the network saw them, cropped and resized."""
     maps: Array
-    """float32 [n, dims, height, width]: 0…1, the largest of each is 1 unless nothing speaks for the class."""
+    """float32 [n, dims, height, width] in 0…1: the maximum of each map is 1, or 0 if nothing supports the class."""
     predicted: Array
-    """int64 [n, dims]: the class said at each dim."""
+    """int64 [n, dims]: the predicted class at each dim."""
     probability: Array
-    """float32 [n, dims]: that class's."""
+    """float32 [n, dims]: the probability of the predicted class."""
 
 
 def gradcam(
@@ -65,7 +65,7 @@ def gradcam(
     classes: Any = None,
     layer: str | None = None,
 ) -> GradCam:
-    """Where ``model`` looks at each of ``dims``, by default all it was trained at.
+    """Explain the predictions of ``model`` at each of ``dims`` (default: all it was trained at).
 
     Args:
         images: as for :meth:`TrainedModel.encode`.
@@ -81,17 +81,17 @@ def gradcam(
     head = model.head
     if head is None:
         got = f"objective.kind {model.recipe.objective.kind}"
-        raise InputError("Grad-CAM explains what a classifier says", got=got, cure="train with classify")
+        raise InputError("Grad-CAM needs a model with classes", got=got, cure="train with --objective.kind classify")
     dims = _check_dims(head, dims)
-    asked = _check_classes(classes, len(given), len(dims), len(model.classes))
+    chosen = _check_classes(classes, len(given), len(dims), len(model.classes))
     model.network.eval()
     batches = ordered_batches(given, model.recipe, model.device, batch=_BATCH, workers=0)
     parts: list[tuple[Tensor, ...]] = []
     for start, (pixels, _) in zip(range(0, len(given), _BATCH), batches, strict=True):
         layer = _choose_layer(model.network.encoder, pixels[:1]) if layer is None else layer
-        wanted = None if asked is None else asked[start : start + _BATCH].to(model.device)
-        found = _explain(model, head, pixels, dims, wanted, layer)
-        parts.append(tuple(part.cpu() for part in (_seen(model, pixels), *found)))
+        wanted = None if chosen is None else chosen[start : start + _BATCH].to(model.device)
+        explained = _explain(model, head, pixels, dims, wanted, layer)
+        parts.append(tuple(part.cpu() for part in (_seen(model, pixels), *explained)))
     columns = [torch.cat(column).numpy() for column in zip(*parts, strict=True)]
     return GradCam(dims, str(layer), *columns)
 
@@ -120,7 +120,7 @@ def _explain(
 
     def keep(_: nn.Module, __: Any, output: Any) -> Tensor:
         kept.append(_check_map(output, layer).detach().requires_grad_())
-        return kept[-1].clone()   # what follows may change its input in place
+        return kept[-1].clone()   # the next layer may change its input in place
 
     hook = _module(network.encoder, layer).register_forward_hook(keep)
     try:
@@ -130,28 +130,28 @@ def _explain(
         hook.remove()
     if len(kept) != 1 + flip:
         times = len(kept) // (1 + flip)
-        raise InputError("the layer must run once for an image", got=f"{layer}, run {times} times", cure="name another")
+        raise InputError("the layer must run once per image", got=f"{layer}, run {times} times", cure="choose another")
     maps, predicted, probability = [], [], []
     for i, dim in enumerate(dims):
         logits = _logits(head, z, dim)
-        said = logits.argmax(1)
-        chosen = said if wanted is None else wanted[:, i]
-        total = logits.gather(1, chosen[:, None]).sum()   # images do not see each other, so one pass serves all
+        best = logits.argmax(1)
+        chosen = best if wanted is None else wanted[:, i]
+        total = logits.gather(1, chosen[:, None]).sum()   # images are independent, so one backward pass serves all
         maps.append(_heat(kept, torch.autograd.grad(total, kept, retain_graph=True)))
-        predicted.append(said)
-        probability.append(logits.detach().softmax(1).gather(1, said[:, None])[:, 0])
+        predicted.append(best)
+        probability.append(logits.detach().softmax(1).gather(1, best[:, None])[:, 0])
     return _to_size(torch.stack(maps, 1), pixels), torch.stack(predicted, 1), torch.stack(probability, 1)
 
 
 def _heat(kept: Sequence[Tensor], slopes: Sequence[Tensor]) -> Tensor:
-    """ReLU(Σ_k α_k A_k), [batch, height, width]; a second map is that of the mirror image."""
+    """ReLU(Σ_k α_k A_k), [batch, height, width]; a second element belongs to the mirror image."""
     alphas = [slope.float().mean((2, 3), keepdim=True) for slope in slopes]
     heats = [(alpha * a.detach().float()).sum(1) for alpha, a in zip(alphas, kept, strict=True)]
     return torch.relu(sum((heat.flip(-1) for heat in heats[1:]), heats[0]))
 
 
 def _to_size(maps: Tensor, pixels: Tensor) -> Tensor:
-    """The maps as large as the images, the largest value of each 1; one that is zero everywhere stays so."""
+    """Resize the maps to the images and scale the maximum of each to 1; an all-zero map stays zero."""
     large = F.interpolate(maps, size=pixels.shape[-2:], mode="bilinear", align_corners=False)
     peak = large.amax((2, 3), keepdim=True)
     return large / torch.where(peak > 0, peak, 1)
@@ -167,7 +167,7 @@ def _seen(model: TrainedModel, pixels: Tensor) -> Tensor:
 
 
 def _stages(encoder: nn.Module) -> list[str]:
-    """The modules that give ever coarser maps, the coarsest last; empty where none are known."""
+    """The stages of a known encoder, each with a coarser map than the one before; else empty."""
     if isinstance(encoder, Projected):
         return [f"encoder.{name}" for name in _stages(encoder.encoder)]
     if isinstance(encoder, ResNet):
@@ -180,13 +180,13 @@ def _stages(encoder: nn.Module) -> list[str]:
 
 
 def _choose_layer(encoder: nn.Module, pixels: Tensor) -> str:
-    """The last stage whose map is fine enough, or else the first: none is finer."""
+    """The last stage whose map has at least 4 × 4 positions, or else the first stage."""
     stages = _stages(encoder)
     if not stages:
         raise InputError(
-            "Grad-CAM must be told a layer of an encoder whose stages are not known",
+            "Grad-CAM does not know the stages of this encoder",
             got=type(encoder).__name__,
-            cure="name a convolutional layer of it",
+            cure="set layer to one of its convolutional layers",
         )
     sizes: dict[str, int] = {}
 
@@ -206,9 +206,10 @@ def _choose_layer(encoder: nn.Module, pixels: Tensor) -> str:
 def _module(encoder: nn.Module, layer: str) -> nn.Module:
     modules: dict[str, nn.Module] = dict(encoder.named_modules())
     if not layer or layer not in modules:
-        known = _stages(encoder) or [name for name in modules if name][-4:]
-        raise InputError("the layer must be a module of the encoder", got=repr(layer), cure=f"try {', '.join(known)}")
-    if any(getattr(module, "output_fmt", "") == "NHWC" for module in modules.values()):   # timm says so
+        examples = _stages(encoder) or [name for name in modules if name][-4:]
+        cure = f"try {', '.join(examples)}"
+        raise InputError("the layer must be a module of the encoder", got=repr(layer), cure=cure)
+    if any(getattr(module, "output_fmt", "") == "NHWC" for module in modules.values()):   # timm declares it
         raise _no_map("channels last", layer)
     return modules[layer]
 
@@ -223,36 +224,36 @@ def _check_map(output: Any, layer: str) -> Tensor:
 
 def _no_map(got: object, layer: str) -> InputError:
     return InputError(
-        "Grad-CAM needs a layer that gives a map [batch, channels, height, width]",
+        "Grad-CAM needs a layer with a map [batch, channels, height, width]",
         got=f"{got} from {layer}",
-        cure="name a convolutional layer; a transformer has none",
+        cure="choose a convolutional layer; a transformer has none",
     )
 
 
 def _check_dims(head: NestedLinear, dims: Sequence[int] | None) -> tuple[int, ...]:
-    asked = head.nesting.dims if dims is None else Nesting(dims).dims
-    Nesting(asked).check_fits(head.nesting.dim)
-    unknown = [dim for dim in asked if not head.tied and dim not in head.nesting.dims]
+    wanted = head.nesting.dims if dims is None else Nesting(dims).dims
+    Nesting(wanted).check_fits(head.nesting.dim)
+    unknown = [dim for dim in wanted if not head.tied and dim not in head.nesting.dims]
     if unknown:
         raise NestingError(
             "a separate head classifies only at the dims it was trained for",
             got=unknown[0],
             cure=f"choose among {', '.join(map(str, head.nesting.dims))}",
         )
-    return asked
+    return wanted
 
 
 def _check_classes(classes: Any, count: int, dims: int, known: int) -> Tensor | None:
-    """[count, dims], or None where each dim's own prediction is to be explained."""
+    """The classes to explain, [count, dims], or None for those predicted at each dim."""
     if not count:
-        raise InputError("Grad-CAM needs at least one image", got=0, cure="pass some")
+        raise InputError("Grad-CAM needs at least one image", got=0, cure="pass at least one")
     if classes is None:
         return None
     given = np.asarray(classes)
     fits = given.ndim == 0 or given.shape in ((count,), (count, dims))
     if not fits or given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= known:
         raise InputError(
-            f"classes must be integers in [0, {known}): one, one an image, or one an image and dim",
+            f"classes must be integers in [0, {known}): one, one per image, or one per image and dim",
             got=f"{given.dtype} {list(given.shape)}: {given.reshape(-1)[:4].tolist()}",
             cure="give indices into the model's classes",
         )

@@ -75,11 +75,11 @@ class TrainedModel:
     def __repr__(self) -> str:
         """Two lines: what the model is, and what it reads, its dims and its classes."""
         reads = " and ".join(["images"] * self.reads_images + ["texts"] * (self.tokenizer is not None))
-        classes = f", {len(self.classes):,} classes" if self.head is not None else ", no classes"
+        classes = f"{len(self.classes):,} classes" if self.head is not None else "no classes"
         about = self.description
         return (
             f"TrainedModel({about['name']!r}, encoder {about['encoder']}, seed {about['seed']}, on {self.device})\n"
-            f"  reads {reads}; dims {', '.join(map(str, self.nesting.dims))}{classes}"
+            f"  reads {reads}; dims {', '.join(map(str, self.nesting.dims))}; {classes}"
         )
 
     @property

@@ -1,4 +1,4 @@
-"""From a recipe and a dataset to a run folder. Loads torch on first use."""
+"""Train a model by a recipe into a run folder. Loads torch on first use."""
 
 from __future__ import annotations
 

@@ -345,9 +345,9 @@ def test_a_nesting_that_is_none_or_does_not_fit_is_named():
         Recipe(head=Head(dims=(8, 16), weights=(1.0,)))
     with pytest.raises(NestingError, match="increasing order"):
         Recipe(head=Head(dims=(16, 8)))
-    with pytest.raises(NestingError, match=r"exceed the 512 dimensions.*got \(8, 1024\).*'' takes those that fit$"):
+    with pytest.raises(NestingError, match=r"exceed the 512 dimensions.*got \(8, 1024\).*'' for the default dims$"):
         Recipe(head=Head(dims=(8, 1024))).nesting(512)
-    with pytest.raises(NestingError, match=r"encoder.dim is 64, and --encoder.dim 0 is the encoder's own"):
+    with pytest.raises(NestingError, match=r"encoder.dim is 64, and --encoder.dim 0 uses the encoder's own"):
         Recipe(encoder=Encoder(dim=64), head=Head(dims=(8, 128))).nesting(64)
     with pytest.raises(NestingError, match="one weight for each of the 7 dims"):
         Recipe(head=Head(weights=(1.0,))).nesting(512)

@@ -210,7 +210,7 @@ def test_pairs_are_encoded_as_two_folders_and_their_relevance(runs, tmp_path):
     assert found == [(q, c, 1.0) for q, c in split.pairs.tolist()]
     again = encode_pairs(model, data, "test", tmp_path / "e", progress=False)
     assert np.array_equal(again[0].vectors, queries.vectors)
-    with pytest.raises(InputError, match=r"two sets of embeddings.*encode_pairs"):
+    with pytest.raises(InputError, match=r"items, not pairs.*encode_pairs"):
         encode_split(model, data, "test", tmp_path / "f")
 
 

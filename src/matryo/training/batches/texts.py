@@ -41,7 +41,8 @@ class ResidentTexts:
     def __init__(self, split: TextSplit, tokenizer: Tokenizer, length: int, device: torch.device) -> None:
         flat, offsets = tokenizer.flat(_all(split), length)
         if not len(flat):
-            raise DataError("at least one text must have a token", got="none in the whole split", cure="check its text column")
+            cure = "check its text column"
+            raise DataError("at least one text must have a token", got="none in the whole split", cure=cure)
         self.length, self.pad, self.device = length, tokenizer.pad, device
         self.ids = torch.from_numpy(flat).to(device)
         self.starts = torch.from_numpy(offsets[:-1]).to(device)
