@@ -40,8 +40,8 @@ def write_card(path: Path, model: TrainedModel, to: str, rows: Sequence[Row], na
         "",
         f"# {name}",
         "",
-        f"Trained with matryo {__version__}: recipe {about['name']}, encoder {_without_folders(about['encoder'])}, "
-        f"seed {about['seed']}.",
+        f"Recipe {about['name']}, encoder {_without_folders(about['encoder'])}, seed {about['seed']}. "
+        f"Exported with matryo {__version__}.",
         "",
         _truncation(model.nesting.dims),
         "",
@@ -116,8 +116,12 @@ def _columns(row: Row) -> dict[str, dict[int, float]]:
 
 
 def _without_folders(text: str) -> str:
-    """Shorten absolute paths, which are private: bert:/home/me/minilm becomes bert:minilm."""
-    return re.sub(r"(?<=:)/\S*/(?=[^/\s])", "", text)
+    """Shorten absolute paths, which are private: bert:/home/me/minilm becomes bert:minilm.
+
+    >>> _without_folders("matryo train pets --data=/home/me/pets --encoder.name timm:hf-hub:owner/name")
+    'matryo train pets --data=pets --encoder.name timm:hf-hub:owner/name'
+    """
+    return re.sub(r"(?<![\w.~-])/\S*/(?=[^/\s])", "", text)
 
 
 def _cell(value: float | None, share: bool) -> str:

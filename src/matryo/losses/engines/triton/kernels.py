@@ -141,8 +141,9 @@ def combine_kernel(
         minimum = tl.minimum(minimum, tl.min(tl.where(there, here, float("inf")), 0))
         here = tl.where(there, here, float("-inf"))
         new_maximum = tl.maximum(maximum, tl.max(here, 0))
-        rescaled = total * tl.exp2(maximum - _finite(new_maximum))
-        total = rescaled + tl.sum(tl.exp2(here - _finite(new_maximum)[None, :]), 0)
+        total = total * tl.exp2(maximum - _finite(new_maximum)) + tl.sum(
+            tl.exp2(here - _finite(new_maximum)[None, :]), 0
+        )
         maximum = new_maximum
     if UNSHIFTED:
         tl.store(out_of_range + at * 0, 1, (at < count) & ~((minimum > _MIN_LOG2) & (maximum < _MAX_LOG2)))
