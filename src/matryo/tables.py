@@ -52,12 +52,12 @@ class Block:
     where: str
     """The dataset and split."""
     about: str
-    """What was measured, for the heading ("1,379 graded pairs")."""
+    """A description of the measurement, for the heading ("1,379 graded pairs")."""
     metrics: Sequence[Metric]
     shown: Sequence[str] = ()
     """Titles of the metrics shown by default; empty means all."""
     rows: str = "dim"
-    """What the rows of the table are."""
+    """The title of the first column, which labels the rows."""
     name: str = ""
     """Distinguishes the blocks of one result, such as the direction of a search."""
     starred: frozenset[Any] = frozenset()

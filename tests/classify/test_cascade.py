@@ -206,13 +206,13 @@ def test_one_dim_alone_is_a_cascade_too() -> None:
 
 
 def test_what_cannot_be_fitted() -> None:
-    with pytest.raises(InputError, match=r"must be such a strategy \(got bold\): choose from greedy, budget, risk"):
+    with pytest.raises(InputError, match=r"no such strategy \(got bold\): choose from greedy, budget, risk"):
         Cascade(strategy="bold").fit(LOGITS, Y)
     for budget in (None, 1.5, float("nan")):
         with pytest.raises(InputError, match=r"needs an expected_dim of at least 2, .*choose one between 2 and 8"):
             Cascade(strategy="budget", expected_dim=budget).fit(LOGITS, Y)
     for wrong in ({"max_loss": 0}, {"max_loss": 1.0}, {"confidence": 95}):
-        with pytest.raises(InputError, match="max_loss and confidence must lie between 0 and 1"):
+        with pytest.raises(InputError, match="max_loss and confidence must be between 0 and 1"):
             Cascade(strategy="risk", **wrong).fit(LOGITS, Y)
     with pytest.raises(InputError, match=r"at least two classes \(got 1500 rows, 1 class\): give labelled rows of"):
         Cascade().fit(LOGITS, np.zeros_like(Y))

@@ -89,13 +89,13 @@ def test_one_dim_has_one_point() -> None:
 
 
 def test_what_has_no_curve() -> None:
-    with pytest.raises(InputError, match="there must be such a strategy"):
+    with pytest.raises(InputError, match="no such strategy"):
         cascade_curve(X, Y, head=TIED, strategy="other")
     with pytest.raises(InputError, match=r"must stop at one of its dims \(got 3\): choose from \(2, 4, 8\)"):
         cascade_curve(X, Y, head=TIED, stops=[3])
     with pytest.raises(InputError, match="expected_dim of at least 2"):
         cascade_curve(X, Y, head=TIED, strategy="budget", stops=[1])
-    with pytest.raises(InputError, match="must lie between 0 and 1"):
+    with pytest.raises(InputError, match="must be between 0 and 1"):
         cascade_curve(X, Y, head=TIED, strategy="risk", stops=[2])
     for wrong in ({"holdouts": 1}, {"fraction": 0.0}, {"fraction": 1.0}):
         with pytest.raises(InputError, match="two hold-outs at least, of two rows at least"):

@@ -30,4 +30,4 @@ def test_a_cascade_that_loses_much_says_so(threshold: float, told: bool) -> None
     cascade = Cascade().fit(logits, labels)
     cascade.thresholds_ = np.array([threshold])
     table = cascade_table(cascade, cascade.answers(logits), cascade.measure(logits, labels), covered=True)
-    assert ("it loses 25.0 points against dim 4; --max-loss" in table) == told
+    assert ("loses 25.0 points against dim 4; --max-loss" in table) == told

@@ -143,9 +143,9 @@ def test_what_cannot_be_read() -> None:
         read_rows(VECTORS, None, None)
     with pytest.raises(NestingError, match=r"every dim of the cascade.*\(got none for 16\)"):
         read_rows({2: logits[0], 4: logits[0]}, (2, 16), None)
-    with pytest.raises(NestingError, match=r"a dim for all logits \(got logits at 3 dims, 2 dims\)"):
+    with pytest.raises(NestingError, match=r"as many dims as logits \(got logits at 3 dims, 2 dims\)"):
         read_rows(logits, (2, 4), None)
-    with pytest.raises(NestingError, match=r"logits at 3 dims, no dims\): name them"):
+    with pytest.raises(NestingError, match=r"logits at 3 dims, no dims\): list the dims"):
         read_rows(logits, None, None)
     with pytest.raises(NestingError, match="increasing order"):
         read_rows(logits, (4, 2, 8), None)

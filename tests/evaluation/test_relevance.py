@@ -60,7 +60,7 @@ def test_pairs_come_once_in_order_with_their_better_grade() -> None:
     [
         ("q1\t20\n", r"line 1: \['q1', '20'\]"),
         ("query-id\tcorpus-id\tscore\nq1\t20\t1\nq1\t20\thigh\n", "line 3"),
-        ("query-id\tcorpus-id\tscore\nq1 20 1\n", "query-id, corpus-id and score, with tabs between"),
+        ("query-id\tcorpus-id\tscore\nq1 20 1\n", "query-id, corpus-id and score, separated by tabs"),
         ("h\th\th\nq1\t20\tnan\n", "line 2"),
     ],
 )
@@ -73,18 +73,18 @@ def test_lines_that_are_no_judgement_are_named(tmp_path: Path, text: str, error:
 def test_ids_that_nobody_has_are_named(tmp_path: Path) -> None:
     path = tmp_path / "qrels.tsv"
     path.write_text("q1\t20\t1\nq2\t20\t1\nq3\t20\t1\n")
-    with pytest.raises(EmbeddingsError, match=r"ids of the queries \(got 'q2', and 1 more lines.*encode all of them"):
+    with pytest.raises(EmbeddingsError, match=r"ids of the queries \(got 'q2' and 1 more.*encode all of them"):
         Relevance.open(path, QUERIES, CANDIDATES)
     path.write_text("q1\tdoc\t1\n")
     with pytest.raises(EmbeddingsError, match=r"ids of the candidates \(got 'doc'"):
         Relevance.open(path, QUERIES, CANDIDATES)
-    with pytest.raises(InputError, match=r"relevance must be in a file.*check the path"):
+    with pytest.raises(InputError, match=r"cannot read the relevance file.*check the path"):
         Relevance.open(tmp_path / "none.tsv", QUERIES, CANDIDATES)
 
 
 def test_what_is_no_list_of_pairs_is_refused() -> None:
     for pairs, grades in (([0, 1], None), ([[0, 1, 2]], None), ([[0.5, 1]], None), ([[0, 1]], [1, 2])):
-        with pytest.raises(InputError, match=r"pairs of rows \[n, 2\], integers, with a grade each"):
+        with pytest.raises(InputError, match=r"integer pairs of rows \[n, 2\], with one grade per pair"):
             Relevance.of(pairs, grades)
     for pairs in ([[2, 0]], [[0, 3]], [[-1, 0]], np.empty((0, 2), int)):
         with pytest.raises(InputError, match="among 2 queries and 3 candidates"):

@@ -1,4 +1,4 @@
-"""Adaptive classification: the smallest dim that is sure enough answers."""
+"""Adaptive classification: each row is answered at the smallest dim that is confident enough."""
 
 from matryo.classify.cascade import Cascade
 from matryo.classify.confidence import average_views

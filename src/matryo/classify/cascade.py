@@ -1,4 +1,4 @@
-"""Adaptive classification: each row is answered at the smallest dim that is sure enough of it."""
+"""Adaptive classification: each row is answered at the smallest dim that is confident enough."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ _CHOICE = ("strategy", "expected_dim", "max_loss", "confidence", "seed")
 class Cascade(Classifier):
     """Answers each row at the first dim whose softmax probability reaches that dim's threshold.
 
-    It is used as any classifier of scikit-learn. ``X`` is logits by dim (an array [dims, n, classes], a list, or a
+    It follows the scikit-learn estimator API. ``X`` is logits by dim (an array [dims, n, classes], a list, or a
     mapping from dim), vectors [n, d] for a ``head``, or an :class:`EmbeddingSet` that holds its head and labels. Fit on
-    rows that trained neither the encoder nor the head: those they have learned look surer than fresh ones.
+    rows that trained neither the encoder nor the head, because confidence on training rows is too high.
 
-    ``strategy`` says how ``fit`` chooses the thresholds. "greedy": dim after dim, as the paper does. "budget": all
-    together, for the best accuracy at an ``expected_dim``. "risk": for the smallest expected dim with which at most
-    ``max_loss`` of the last dim's accuracy is lost, with that ``confidence``, on fresh rows too. Where no cascade can
-    be certified, ``certified_`` is False and the last dim answers every row.
+    ``strategy`` sets how ``fit`` chooses the thresholds. "greedy": dim by dim, as in the paper. "budget": all together,
+    for the best accuracy at an ``expected_dim``. "risk": for the smallest expected dim that loses at most ``max_loss``
+    of the last dim's accuracy on new rows, with the given ``confidence``. If no cascade can be certified,
+    ``certified_`` is False and the last dim answers every row.
 
-    ``y`` holds columns of the logits, unless ``classes`` names these columns.
+    ``y`` holds column numbers of the logits, or names from ``classes``, which lists the names of the columns.
 
     >>> logits = {8: [[0, 4], [0, 1], [1, 0], [5, 0]], 16: [[0, 9], [9, 0], [9, 0], [9, 0]]}   # the second errs at 8
     >>> cascade = Cascade().fit(logits, [1, 0, 0, 0])
@@ -60,15 +60,15 @@ class Cascade(Classifier):
     dims_: tuple[int, ...]
     """The dims, smallest first."""
     thresholds_: Array
-    """[dims − 1]: how sure a row must be to be answered at each dim but the last; ∞ where no row is."""
+    """[dims − 1]: the confidence required at each dim but the last; ∞ where no row is answered."""
     classes_: Array
-    """What ``predict`` calls each column of the logits."""
+    """The class of each column of the logits, as ``predict`` returns it."""
     holdout_: CascadeResult
-    """Accuracy and cost on the rows it was fitted on: flattering, for all but a certified loss."""
+    """Accuracy and cost on the rows it was fitted on; optimistic, except for a certified loss."""
     certified_: bool
     """For "risk": whether a cascade was certified."""
     n_features_in_: int
-    """For vectors: how many columns they have."""
+    """For vectors: the number of columns."""
 
     def __init__(
         self,
@@ -113,39 +113,39 @@ class Cascade(Classifier):
         return self
 
     def answers(self, X: Any) -> Answers:
-        """Class, confidence and dim of each row, in one go; rows stop being computed where they are answered."""
+        """Return class, confidence and dim of each row; larger dims are not computed for rows already answered."""
         return ask_until_sure(self._rows(X), self.thresholds_)
 
     def predict(self, X: Any) -> Array:
-        """The class of each row."""
+        """Return the class of each row."""
         columns = self.answers(X).columns
         return np.asarray(self.classes_[columns])
 
     def predict_proba(self, X: Any) -> Array:
-        """[n, classes]: the softmax of each row at the dim that answers it."""
-        found = ask_until_sure(self._rows(X), self.thresholds_, probabilities=True).probabilities
-        assert found is not None   # asked for in the line above
-        return found
+        """Return [n, classes]: the softmax of each row at the dim that answers it."""
+        probabilities = ask_until_sure(self._rows(X), self.thresholds_, probabilities=True).probabilities
+        assert probabilities is not None   # because of probabilities=True
+        return probabilities
 
     def exit_dim(self, X: Any) -> Integers:
-        """[n]: the dim that answers each row."""
+        """Return [n]: the dim that answers each row."""
         return self.answers(X).dims
 
     def score(self, X: Any, y: Any = None) -> float:
-        """The share of rows answered right."""
+        """Return the accuracy over the rows of known class."""
         rows = self._rows(X)
         columns = check_known(to_columns(X, y, self.classes_, rows.count))
         return float((ask_until_sure(rows, self.thresholds_).columns == columns)[columns != UNKNOWN].mean())
 
     def measure(self, X: Any, y: Any = None) -> CascadeResult:
-        """Accuracy and cost on fresh rows, beside the last dim alone; every dim is computed for that."""
+        """Return accuracy and cost on new rows, and the accuracy of the last dim alone. Every dim is computed."""
         rows = self._rows(X)
         return ask_all(rows, check_known(to_columns(X, y, self.classes_, rows.count))).measure(self.thresholds_)
 
     def save(self, path: str | Path, fitted_on: Holdout | None = None) -> None:
-        """Write what was learned as JSON, atomically. The head is not in it: embeddings hold theirs.
+        """Write the fitted cascade as JSON, atomically. The head is not included: embeddings hold their own.
 
-        ``fitted_on`` tells whoever reads the file which rows chose the thresholds; :meth:`load` does not ask.
+        ``fitted_on`` records which rows chose the thresholds; :meth:`load` ignores it.
         """
         self._check_fitted()
         saved = {"format": _FORMAT, **{name: getattr(self, name) for name in _CHOICE}}
@@ -155,18 +155,18 @@ class Cascade(Classifier):
 
     @classmethod
     def load(cls, path: str | Path, head: Head | None = None) -> Self:
-        """Read what :meth:`save` wrote; vectors need their ``head`` again, logits and embeddings do not."""
+        """Return the cascade that :meth:`save` wrote. To classify vectors, give their ``head`` again."""
         try:
             saved = json.loads(Path(path).read_text(encoding="utf-8"))
             if saved["format"] != _FORMAT:
                 raise ValueError(f"format {saved['format']!r}")
-            found = CascadeResult.from_figures(saved["holdout"])
-            cascade = cls(found.dims, head=head, classes=saved["classes"], **{k: saved[k] for k in _CHOICE})
-            cascade.dims_, cascade.holdout_ = Nesting(found.dims).dims, found
+            holdout = CascadeResult.from_figures(saved["holdout"])
+            cascade = cls(holdout.dims, head=head, classes=saved["classes"], **{k: saved[k] for k in _CHOICE})
+            cascade.dims_, cascade.holdout_ = Nesting(holdout.dims).dims, holdout
             cascade.classes_ = class_names(saved["classes"], len(saved["classes"]))
-            cascade.thresholds_ = np.array([NEVER if one is None else one for one in found.thresholds], np.float64)
-            if len(cascade.thresholds_) != len(found.dims) - 1:
-                raise ValueError(f"{len(cascade.thresholds_)} thresholds for {len(found.dims)} dims")
+            cascade.thresholds_ = np.array([NEVER if t is None else t for t in holdout.thresholds], np.float64)
+            if len(cascade.thresholds_) != len(holdout.dims) - 1:
+                raise ValueError(f"{len(cascade.thresholds_)} thresholds for {len(holdout.dims)} dims")
             if saved["certified"] is not None:
                 cascade.certified_ = saved["certified"]
         except (OSError, KeyError, TypeError, ValueError) as error:

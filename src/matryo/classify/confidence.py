@@ -1,4 +1,4 @@
-"""How sure logits are: the softmax probability of the predicted class, computed so that nothing overflows.
+"""Confidence of logits: the softmax probability of the predicted class, computed without overflow.
 
 >>> top(np.array([[1000.0, 1000.0], [0.0, np.log(3.0)]]))
 (array([0, 1]), array([0.5 , 0.75]))
@@ -21,34 +21,34 @@ __all__ = ["average_views", "softmax", "top"]
 
 
 def top(logits: Array) -> tuple[Integers, Doubles]:
-    """The class of the highest logit in each row [n, classes], the smaller of equal ones, and its probability."""
-    # Summed in float64: next to a peak of 1, what the other classes get would vanish in float32.
-    with np.errstate(invalid="ignore"):   # told below, by row
-        sure = 1 / np.exp(_from_peak(logits)).sum(axis=1, dtype=np.float64)
-    if len(bad := np.flatnonzero(np.isnan(sure))):
+    """Return the class of the highest logit of each row [n, classes] (the first of equal ones) and its probability."""
+    # Summed in float64: beside a peak of 1, the terms of the other classes would be lost in float32.
+    with np.errstate(invalid="ignore"):   # reported below
+        confidence = 1 / np.exp(_from_peak(logits)).sum(axis=1, dtype=np.float64)
+    if len(bad := np.flatnonzero(np.isnan(confidence))):
         raise InputError(
             "logits must be finite", got=f"NaN or infinity in {len(bad)} rows", cure="check vectors and head"
         )
-    return np.asarray(logits.argmax(axis=1)), sure
+    return np.asarray(logits.argmax(axis=1)), confidence
 
 
 def softmax(logits: Array) -> Array:
-    """The probability of each class, along the last axis."""
+    """Return the probability of each class, along the last axis."""
     weights = np.exp(_from_peak(logits))
     return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
 
 
 def average_views(logits: Array) -> Array:
-    """Test-time augmentation: the logits [views, …, classes] of several views of each row as those of one.
+    """Return the logits of the averaged probabilities of several views [views, …, classes] (test-time augmentation).
 
-    Probabilities are averaged, so that the result is as sure as its views are on average where they agree, and less
-    where they do not. Summed logits would look surer than any view, and pass thresholds that no view passes.
+    The confidence is the average of the views where they agree, and less where they do not. Summed logits would be
+    more confident than any view, and pass thresholds that no view passes.
 
-    >>> two = np.array([[0.0, np.log(3.0)], [0.0, np.log(3.0)]])      # twice the same view: three quarters sure
+    >>> two = np.array([[0.0, np.log(3.0)], [0.0, np.log(3.0)]])      # the same view twice, with confidence 3/4
     >>> softmax(average_views(two)), softmax(two.sum(axis=0))
     (array([0.25, 0.75]), array([0.1, 0.9]))
     """
-    with np.errstate(divide="ignore"):   # a class without any probability gets −∞, which is none again
+    with np.errstate(divide="ignore"):   # a class of probability 0 gets −∞, whose softmax is 0 again
         return np.asarray(np.log(softmax(logits).mean(axis=0)))
 
 

@@ -1,4 +1,4 @@
-"""The cascade's curve: accuracy against expected dim, stopping early at each dim, over random hold-outs."""
+"""The cascade's curve: accuracy against expected dim over random hold-outs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class CascadeCurve(Result):
     """How thresholds were chosen: "greedy", "budget" or "risk"."""
     holdouts: int
     fitted_on: int
-    """Examples in a hold-out that the thresholds were fitted on."""
+    """Rows per hold-out, which the thresholds were fitted on."""
     tested_on: int
     dims: tuple[int, ...]
     """All dims of the cascade."""
@@ -61,7 +61,7 @@ class CascadeCurve(Result):
     """[points]: mean of the last dim used."""
     expected_dim_sd: tuple[float, ...]
     cumulative_dim: tuple[float, ...]
-    """[points]: mean of the sum of all dims computed, as separate heads pay."""
+    """[points]: mean of the sum of all dims computed, the cost of separate heads."""
     cumulative_dim_sd: tuple[float, ...]
 
     def blocks(self) -> list[Block]:
@@ -97,8 +97,8 @@ def cascade_curve(
     """Fit on a random ``fraction`` of the rows and test on the others, ``holdouts`` times.
 
     ``X``, ``y``, ``nesting`` and ``head`` are those of :class:`Cascade`. The points of the curve are ``stops``: for
-    "greedy" the last dims allowed (by default every one), for "budget" the expected dims allowed (by default every dim
-    and those between), for "risk" the losses allowed (by default of 0.5, 1, 2 and 5 points those that so many rows can
+    "greedy" the last dims allowed (default: every dim), for "budget" the expected dims allowed (default: every dim and
+    those between), for "risk" the losses allowed (default: those of 0.5, 1, 2 and 5 points that the number of rows can
     certify).
     """
     check_strategy(strategy)
@@ -167,7 +167,7 @@ def _check_sizes(count: int, fraction: float, holdouts: int) -> int:
     fitted = round(fraction * count)
     if holdouts < 2 or not 2 <= fitted <= count - 1:
         raise InputError(
-            "there must be two hold-outs at least, of two rows at least, that leave rows to test on",
+            "there must be at least two hold-outs of at least two rows, with rows left to test on",
             got=f"{holdouts} hold-outs of {fraction:g} of {count} rows",
             cure="choose a fraction between 0 and 1, or give more rows",
         )

@@ -1,4 +1,4 @@
-"""The manners of scikit-learn without scikit-learn: parameters that can be read, set and cloned."""
+"""The scikit-learn estimator API without scikit-learn: parameters that can be read, set and cloned."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ __all__ = ["Classifier"]
 
 
 class Classifier:
-    """What ``sklearn.base`` would give a classifier; ``__init__`` only stores, what ``fit`` learns ends in ``_``."""
+    """Base class of classifiers: ``__init__`` only stores parameters, and learned attributes end in ``_``."""
 
-    _estimator_type = "classifier"   # for scikit-learn before 1.6, which knows no tags
+    _estimator_type = "classifier"   # for scikit-learn before 1.6, which has no tags
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:   # noqa: ARG002  (nothing here is nested)
-        """The arguments of ``__init__`` and their values."""
+        """Return the arguments of ``__init__`` and their values."""
         names = list(inspect.signature(type(self).__init__).parameters)[1:]
         return {name: getattr(self, name) for name in names}
 
     def set_params(self, **params: Any) -> Self:
         """Change arguments of ``__init__`` and return self."""
-        known = self.get_params()
-        if strange := [name for name in params if name not in known]:
+        names = self.get_params()
+        if strange := [name for name in params if name not in names]:
             raise InputError(
-                f"{type(self).__name__} has no such parameter", got=strange, cure=f"choose from {', '.join(known)}"
+                f"{type(self).__name__} has no such parameter", got=strange, cure=f"choose from {', '.join(names)}"
             )
         for name, value in params.items():
             setattr(self, name, value)
         return self
 
     def __repr__(self) -> str:
-        """As typed: the parameters that are not the default ones."""
+        """Return the call that makes it, with the parameters that differ from the defaults."""
         defaults = inspect.signature(type(self).__init__).parameters
         changed = {name: value for name, value in self.get_params().items() if value is not defaults[name].default}
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
 
     def __sklearn_tags__(self) -> Any:
-        """What scikit-learn asks of an estimator; it is imported only then."""
+        """Return the tags that scikit-learn requires of an estimator; only this imports it."""
         from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
 
         return Tags(
@@ -49,6 +49,6 @@ class Classifier:
         )
 
     def _forget(self) -> None:
-        """Drop what an earlier fit learned."""
+        """Delete the attributes that an earlier fit learned."""
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)

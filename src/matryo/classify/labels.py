@@ -1,4 +1,4 @@
-"""Labels as columns of the logits, whatever users call their classes."""
+"""Labels as column numbers of the logits, whatever the names of the classes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["check_holdout", "check_known", "class_names", "to_columns"]
 
 
 def class_names(classes: Sequence[Any] | None, count: int) -> Array:
-    """[count]: what each column of the logits is called; by default 0, 1, 2, …"""
+    """Return [count]: the name of each column of the logits; by default 0, 1, 2, …"""
     if classes is None:
         return np.arange(count)
     names = np.array(list(classes))
@@ -33,9 +33,9 @@ def class_names(classes: Sequence[Any] | None, count: int) -> Array:
 
 
 def to_columns(x: Any, y: Any, classes: Array, count: int) -> Integers:
-    """[count]: the column of each row's true class; UNKNOWN where embeddings do not know it.
+    """Return [count]: the column of each row's true class; UNKNOWN for embeddings of unknown class.
 
-    The labels of embeddings are columns already, whatever these are called.
+    The labels of embeddings are column numbers already.
     """
     if y is None and isinstance(x, EmbeddingSet):
         if x.labels is None:
@@ -52,24 +52,24 @@ def to_columns(x: Any, y: Any, classes: Array, count: int) -> Integers:
         raise InputError(
             "labels must be among the classes that have logits",
             got=", ".join(map(repr, sorted(strange, key=str)[:5])),
-            cure=f"these are {', '.join(map(str, classes[:3].tolist()))}, …; Cascade(classes=…) names them otherwise",
+            cure=f"these are {', '.join(map(str, classes[:3].tolist()))}, …; Cascade(classes=…) sets other names",
         )
     columns = np.array([column[label] for label in labels.tolist()], np.int64)
     return np.where(columns < len(classes), columns, UNKNOWN)
 
 
 def check_holdout(columns: Integers) -> None:
-    """Raise unless there are rows of two classes at least: else any threshold is as good as any other."""
-    if len(found := np.unique(columns[columns != UNKNOWN])) < 2:
+    """Raise unless there are rows of at least two classes; otherwise thresholds cannot be compared."""
+    if len(present := np.unique(columns[columns != UNKNOWN])) < 2:
         raise InputError(
             "the hold-out must have labelled rows of at least two classes",
-            got=f"{(columns != UNKNOWN).sum()} rows, {len(found)} class{'es' * (len(found) != 1)}",
+            got=f"{(columns != UNKNOWN).sum()} rows, {len(present)} class{'es' * (len(present) != 1)}",
             cure="give labelled rows of several classes",
         )
 
 
 def check_known(columns: Integers) -> Integers:
-    """The same, if any class is known: else there is nothing to be right about."""
+    """Return ``columns``, or raise if no class is known."""
     if not (columns != UNKNOWN).any():
         raise InputError("there must be rows whose class is known", got=f"{len(columns)} rows", cure="give labels")
     return columns
@@ -80,6 +80,6 @@ def _flat(y: Any, count: int) -> Array:
     if labels.shape != (count,):
         raise InputError(
             f"y must be a list of labels, one for each of the {count} rows", got=f"shape {labels.shape}",
-            cure="pass the labels of the very rows of X",
+            cure="pass the labels of the rows of X",
         )   # fmt: skip
     return labels

@@ -1,4 +1,4 @@
-"""Rows to classify, from logits or from vectors and a head: logits at growing dims, for the rows that ask."""
+"""Rows to classify, from logits or from vectors and a head: logits at increasing dims, for the rows still open."""
 
 from __future__ import annotations
 
@@ -22,44 +22,44 @@ if TYPE_CHECKING:
 
 __all__ = ["Batch", "Rows", "read_rows"]
 
-_BATCH = 4 << 20   # numbers, of vectors or of logits, that a batch holds
+_BATCH = 4 << 20   # vector entries or logits per batch
 
 
 class Batch(Protocol):
-    """Some rows, asked at one dim after the other."""
+    """Some rows, whose logits are computed dim by dim."""
 
     def at(self, dim: int, rows: Integers) -> Array:
-        """The logits of ``rows`` at ``dim``: a larger dim and no further rows with every call."""
+        """Return the logits of ``rows`` at ``dim``. Each call has a larger dim and a subset of the previous rows."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """All rows, whatever their logits come from."""
+    """All rows, from any source of logits."""
 
     dims: tuple[int, ...]
-    """At which dims they can be asked."""
+    """The dims at which there are logits."""
     count: int
     classes: int
-    """How many classes there are logits for."""
+    """The number of classes."""
     batch: Callable[[slice], Batch]
-    """Opens some of the rows."""
+    """Returns a batch of some of the rows."""
     tied: bool = False
-    """Whether a dim adds to the sums of the one before."""
+    """Whether a dim adds to the sums of the previous dim."""
     features: int | None = None
-    """How many columns the vectors have, if there are vectors."""
+    """The number of columns of the vectors, if there are vectors."""
 
     def parts(self) -> Iterator[slice]:
-        """All rows, in parts that fit in memory."""
+        """Yield all rows in parts that fit in memory."""
         step = max(1, _BATCH // max(self.classes, self.features or 1))
         for start in range(0, self.count, step):
             yield slice(start, min(start + step, self.count))
 
 
 def read_rows(x: Any, nesting: Nesting | Sequence[int] | None, head: Head | None) -> Rows:
-    """What users hand over: logits by dim, vectors [n, d] for the ``head``, or embeddings that hold their own."""
+    """Read logits by dim, vectors [n, d] for the ``head``, or embeddings that hold their own head."""
     dims = nesting.dims if isinstance(nesting, Nesting) else nesting
-    if hasattr(x, "toarray"):   # some of scipy's are mappings too
+    if hasattr(x, "toarray"):   # checked first, because some sparse matrices are mappings
         raise InputError("X must not be sparse", got=type(x).__name__, cure="give X.toarray()")
     if isinstance(x, EmbeddingSet):
         if (head := head or x.head) is None:
@@ -101,7 +101,7 @@ class _SeparateBatch:
 
 
 class _TiedBatch:
-    """Keeps the sums of the rows that go on, and adds the new block to them."""
+    """Keeps the sums of the rows still open, and adds each new block to them."""
 
     def __init__(self, head: Head, vectors: Array) -> None:
         self.weight, self.bias = head.weights[head.dim], head.biases.get(head.dim)
@@ -127,7 +127,7 @@ def _of_dims(by_dim: Mapping[int, Any], dims: Sequence[int] | None) -> list[Any]
         raise NestingError(
             "there must be logits for every dim of the cascade",
             got=f"none for {', '.join(map(str, missing))}",
-            cure="add them, or name the dims there are in Cascade(nesting)",
+            cure="add them, or list the dims that there are: Cascade([…])",
         )
     return [by_dim[m] for m in (sorted(by_dim) if dims is None else dims)]
 
@@ -135,9 +135,9 @@ def _of_dims(by_dim: Mapping[int, Any], dims: Sequence[int] | None) -> list[Any]
 def _logits(given: Sequence[Any], dims: Sequence[int] | None) -> Rows:
     if dims is None or len(dims) != len(given):
         raise NestingError(
-            "there must be logits for every dim of the cascade, and a dim for all logits",
+            "there must be as many dims as logits",
             got=f"logits at {len(given)} dims, {'no' if dims is None else len(dims)} dims",
-            cure="name them: Cascade(nesting)",
+            cure="list the dims: Cascade([…])",
         )
     arrays = tuple(_as_array(one) for one in given)
     shapes = {one.shape for one in arrays}
@@ -148,7 +148,7 @@ def _logits(given: Sequence[Any], dims: Sequence[int] | None) -> Rows:
             cure="stack them as [dims, n, classes]",
         )
     kept, (count, classes) = Nesting(dims).dims, arrays[0].shape
-    # Who computed the logits is unknown; that each dim started again is the dear case.
+    # How the logits were computed is unknown; assume that each dim started again, which costs more.
     return Rows(
         kept, count, classes, lambda part: _LogitBatch({m: one[part] for m, one in zip(kept, arrays, strict=True)})
     )
@@ -159,7 +159,7 @@ def _vectors(vectors: Array, dims: Sequence[int] | None, head: Head) -> Rows:
     nesting.check_fits(head.dim)
     if head.kind == "separate" and (strange := [m for m in nesting.dims if m not in head.dims]):
         raise NestingError(
-            "a separate head classifies only at the dims it was trained for",
+            "a separate head classifies only at its own dims",
             got=", ".join(map(str, strange)),
             cure=f"choose from {', '.join(map(str, head.dims))}",
         )
@@ -167,7 +167,7 @@ def _vectors(vectors: Array, dims: Sequence[int] | None, head: Head) -> Rows:
         raise InputError(
             f"vectors must be an array [n, d] of at least {nesting.dim} columns, which the head reads",
             got=f"shape {vectors.shape}",
-            cure="Reshape your data to one vector a row, of the encoder that the head was trained with",
+            cure="Reshape your data to one vector per row, from the encoder that the head was trained with",
         )
     kind = _TiedBatch if head.kind == "tied" else _SeparateBatch
     return Rows(

@@ -1,4 +1,4 @@
-"""A cascade's answers as text: lines for files, tables for people."""
+"""A cascade's answers as text: lines for files and tables for the terminal."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def write_answers(out: Path, rows: EmbeddingSet, answers: Answers) -> None:
 
 
 def cascade_table(cascade: Cascade, answers: Answers, result: CascadeResult | None, covered: bool) -> str:
-    """Accuracy and cost where known, each dim's threshold and share, and a certificate if it ``covered`` the rows."""
+    """Return accuracy and cost, threshold and share of each dim, and the certificate if it ``covered`` the rows."""
     lines = []
     if result is not None:
         last = result.dims[-1]
@@ -69,7 +69,7 @@ def cascade_table(cascade: Cascade, answers: Answers, result: CascadeResult | No
         lines += [f"{dim:6}{_threshold(threshold):>12}{100 * share:9.1f}%"]
     lost = 0.0 if result is None else result.full_accuracy - result.accuracy
     if lost > 0.01 and not hasattr(cascade, "certified_"):
-        lines += [f"it loses {100 * lost:.1f} points against dim {cascade.dims_[-1]}; --max-loss 0.01 bounds that by 1"]
+        lines += [f"loses {100 * lost:.1f} points against dim {cascade.dims_[-1]}; --max-loss 0.01 limits this to 1"]
     if hasattr(cascade, "certified_"):
         points, sure = f"{100 * cascade.max_loss:g} points", f"{100 * cascade.confidence:g} % confidence"
         if not cascade.certified_:
@@ -77,7 +77,7 @@ def cascade_table(cascade: Cascade, answers: Answers, result: CascadeResult | No
         elif covered:
             lines += [f"certified: at most {points} lost against dim {cascade.dims_[-1]}, with {sure}"]
         else:
-            lines += ["certified on the rows it was fitted on; of these it says nothing"]
+            lines += ["certified for the split it was fitted on, not for these rows"]
     return "\n".join(lines)
 
 

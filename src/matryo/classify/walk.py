@@ -1,4 +1,4 @@
-"""Asking the dims: all of them, to choose thresholds; or one after the other, and only for rows that are unsure."""
+"""Run the heads: all dims on all rows, to choose thresholds; or dim by dim on the rows not yet answered."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Answers", "ask_all", "ask_until_sure"]
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What a cascade says of each row."""
+    """The answers of a cascade."""
 
     columns: Integers
     """[n]: the class, as a column of the logits."""
@@ -32,48 +32,48 @@ class Answers:
     dims: Integers
     """[n]: the dim that answered."""
     probabilities: Array | None = None
-    """[n, classes] at the dim that answered, where asked for."""
+    """[n, classes] at the dim that answered, if requested."""
 
 
 def ask_all(rows: Rows, columns: Integers) -> Outcomes:
-    """What every dim says of every row, beside the true ``columns``; rows whose class is unknown are left out."""
+    """Return confidence and correctness of every dim on every row; rows of unknown class are excluded."""
     confidence = np.empty((len(rows.dims), rows.count))
     correct = np.empty((len(rows.dims), rows.count), bool)
     for part in rows.parts():
         batch = rows.batch(part)
-        everyone = np.arange(part.stop - part.start)
+        all_rows = np.arange(part.stop - part.start)
         for place, dim in enumerate(rows.dims):
-            said, confidence[place, part] = top(_ask(batch, dim, everyone))
-            correct[place, part] = said == columns[part]
-    found = Outcomes(rows.dims, confidence, correct, rows.tied)
-    return found if (known := columns != UNKNOWN).all() else found.select(known)
+            predicted, confidence[place, part] = top(_ask(batch, dim, all_rows))
+            correct[place, part] = predicted == columns[part]
+    outcomes = Outcomes(rows.dims, confidence, correct, rows.tied)
+    return outcomes if (known := columns != UNKNOWN).all() else outcomes.select(known)
 
 
 def ask_until_sure(rows: Rows, thresholds: Doubles, probabilities: bool = False) -> Answers:
-    """The answer of the first dim that is sure of a row; dims after it are not computed for that row."""
-    found = Answers(
+    """Return the answer of the first dim that reaches its threshold; later dims are not computed for that row."""
+    answers = Answers(
         np.empty(rows.count, np.int64),
         np.empty(rows.count),
         np.empty(rows.count, np.int64),
         np.empty((rows.count, rows.classes), np.float32) if probabilities else None,
     )
-    asked = [(m, t) for m, t in zip(rows.dims, [*thresholds, ALWAYS], strict=True) if t != NEVER]
+    used = [(m, t) for m, t in zip(rows.dims, [*thresholds, ALWAYS], strict=True) if t != NEVER]
     for part in rows.parts():
         batch, unsure = rows.batch(part), np.arange(part.stop - part.start)
-        for dim, threshold in asked:
+        for dim, threshold in used:
             if len(unsure) == 0:
                 break
             logits = _ask(batch, dim, unsure)
-            said, confidence = top(logits)
+            predicted, confidence = top(logits)
             sure = confidence >= threshold
             done = part.start + unsure[sure]
-            found.columns[done], found.confidence[done], found.dims[done] = said[sure], confidence[sure], dim
-            if found.probabilities is not None:
-                found.probabilities[done] = softmax(logits[sure])
+            answers.columns[done], answers.confidence[done], answers.dims[done] = predicted[sure], confidence[sure], dim
+            if answers.probabilities is not None:
+                answers.probabilities[done] = softmax(logits[sure])
             unsure = unsure[~sure]
-    return found
+    return answers
 
 
 def _ask(batch: Batch, dim: int, rows: Integers) -> Array:
-    with np.errstate(invalid="ignore", over="ignore"):   # `top` says so, by row
+    with np.errstate(invalid="ignore", over="ignore"):   # `top` reports it
         return batch.at(dim, rows)

@@ -1,4 +1,4 @@
-"""Measure a subject with a protocol by name, as it is or through a baseline.
+"""Measure a subject, or a baseline made from it, with a protocol by name.
 
 Where the embeddings lack something that a protocol needs (a head, superclasses, two examples of a class), it raises an
 InputError. The caller decides whether to skip the protocol.

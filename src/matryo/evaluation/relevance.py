@@ -1,4 +1,4 @@
-"""Relevance: which candidates answer which query, and how well; read from qrels files as BEIR has them.
+"""Relevance judgements: which candidates are relevant to which query; read from qrels files in BEIR's format.
 
 ::
 
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 
 __all__ = ["Relevance"]
 
-_LAYOUT = "query-id, corpus-id and score, with tabs between"
+_LAYOUT = "query-id, corpus-id and score, separated by tabs"
 
 
 @dataclass(frozen=True, eq=False)
 class Relevance:
-    """Pairs that belong together, each once, in the order of their rows; make one with :meth:`of` or :meth:`open`."""
+    """Relevant pairs, each once, sorted by row; make one with :meth:`of` or :meth:`open`."""
 
     pairs: Integers
-    """[n, 2]: a row of the queries, and a row of the candidates that answers it."""
+    """[n, 2]: a row of the queries, and a row of the candidates that is relevant to it."""
     grades: Floats
-    """[n]: how well it does, above 0."""
+    """[n]: the grades, above 0."""
     judged: tuple[Integers, Floats]
-    """All pairs with their grades, as they were given: those of grade 0 and those that come twice, too."""
+    """All pairs with their grades as given, including those of grade 0 and duplicates."""
 
     @classmethod
     def of(cls, pairs: Any, grades: Any = None) -> Relevance:
-        """Pairs of rows, of grade 1 unless ``grades`` says; those of grade 0 or less answer nothing.
+        """Return the relevance of pairs of rows, with grade 1 unless ``grades`` is given.
 
-        Of a pair that comes twice the better grade counts.
+        Pairs of grade 0 or less are not relevant. Of duplicates the highest grade counts.
 
         >>> Relevance.of([[0, 3], [0, 1], [0, 3]], [1, 0, 2]).grades
         array([2.], dtype=float32)
@@ -54,9 +54,9 @@ class Relevance:
         values: Any = np.ones(len(rows)) if grades is None else np.asarray(grades)
         if rows.ndim != 2 or rows.shape[1] != 2 or rows.dtype.kind not in "iu" or values.shape != rows.shape[:1]:
             raise InputError(
-                "relevance must be pairs of rows [n, 2], integers, with a grade each",
+                "relevance must be integer pairs of rows [n, 2], with one grade per pair",
                 got=f"pairs {rows.shape} {rows.dtype}, grades {values.shape}",
-                cure="give a row of the queries and one of the candidates for each",
+                cure="give [query row, candidate row] for each pair",
             )
         rows, values = rows.astype(np.int64), values.astype(np.float32)
         better = np.lexsort((-values, rows[:, 1], rows[:, 0]))
@@ -71,8 +71,8 @@ class Relevance:
         try:
             text = Path(path).read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError("relevance must be in a file", got=f"{path}: {error}", cure="check the path") from error
-        # An id may hold what splitlines() takes for the end of a line: a line ends at a line feed alone.
+            raise InputError("cannot read the relevance file", got=f"{path}: {error}", cure="check the path") from error
+        # Only a line feed ends a line: ids may contain other characters that splitlines() splits at.
         numbered = {number: line.split("\t") for number, line in enumerate(text.split("\n"), 1) if line.strip()}
         if numbered and not _is_number(next(iter(numbered.values()))[-1]):
             del numbered[next(iter(numbered))]   # the header
@@ -80,7 +80,7 @@ class Relevance:
         for number, line in numbered.items():
             if len(line) != 3 or not _is_number(line[2]):
                 raise InputError(
-                    f"each line must have {_LAYOUT}", got=f"{path}, line {number}: {line}", cure="write it so"
+                    f"each line must have {_LAYOUT}", got=f"{path}, line {number}: {line}", cure="fix that line"
                 )
         sides = ((queries, "queries"), (candidates, "candidates"))
         rows = [_rows([line[side] for line in lines], *of) for side, of in enumerate(sides)]
@@ -88,16 +88,16 @@ class Relevance:
 
     @property
     def reversed(self) -> Relevance:
-        """The same pairs, asked the other way round."""
+        """The relevance of queries to candidates: both sides exchanged."""
         rows, grades = self.judged
         return Relevance.of(rows[:, ::-1], grades)
 
     def check_fits(self, queries: int, candidates: int) -> None:
-        """Raise unless there are pairs that belong together, and rows for them."""
+        """Raise unless there are relevant pairs, and all their rows exist."""
         _check_rows(self.pairs, queries, candidates, ", with grades above 0")
 
     def check_judged(self, queries: int, candidates: int) -> None:
-        """Raise unless there are pairs of any grade, and rows for them."""
+        """Raise unless there are pairs of any grade, and all their rows exist."""
         _check_rows(self.judged[0], queries, candidates)
 
 
@@ -106,7 +106,7 @@ def _check_rows(pairs: Integers, queries: int, candidates: int, grades: str = ""
         raise InputError(
             f"relevance must name pairs among {queries} queries and {candidates} candidates",
             got=f"{len(pairs)} pairs up to rows {pairs.max(axis=0, initial=-1).tolist()}",
-            cure=f"give the rows of these very embeddings{grades}",
+            cure=f"use the rows of these embeddings{grades}",
         )
 
 
@@ -118,11 +118,11 @@ def _is_number(text: str) -> bool:
 
 
 def _rows(ids: Sequence[str], embeddings: EmbeddingSet, role: str) -> Integers:
-    places = {str(one): row for row, one in enumerate(np.asarray(embeddings.ids).tolist())}
-    if missing := [one for one in ids if one not in places]:
+    rows = {str(key): row for row, key in enumerate(np.asarray(embeddings.ids).tolist())}
+    if missing := [key for key in ids if key not in rows]:
         raise EmbeddingsError(
-            f"relevance may only name ids of the {role}",
-            got=f"{missing[0]!r}, and {len(missing) - 1} more lines, of which {embeddings.path} has none",
-            cure="encode all of them, or leave those lines out",
+            f"all ids in the relevance file must be ids of the {role}",
+            got=f"{missing[0]!r} and {len(missing) - 1} more that {embeddings.path} lacks",
+            cure="encode all of them, or remove those lines",
         )
-    return np.array([places[one] for one in ids], np.int64)
+    return np.array([rows[key] for key in ids], np.int64)

@@ -65,7 +65,7 @@ class Result:
 
     @property
     def about(self) -> str:
-        """What was measured, for the heading of a table."""
+        """A description of the measurement, for the heading of a table."""
         return self.kind
 
     def metrics(self) -> list[Metric]:

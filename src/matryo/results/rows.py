@@ -21,9 +21,9 @@ class Row:
     """One measurement with its provenance."""
 
     kind: str
-    """What was measured ("evaluate", "train", "step-cost", …)."""
+    """The kind of measurement ("evaluate", "train", "step-cost", …)."""
     subject: str
-    """What it was measured on ("tiny-imagenet-rn18 separate")."""
+    """The model and data ("tiny-imagenet-rn18 separate")."""
     figures: dict[str, Any]
     seed: int | None
     command: str

@@ -230,7 +230,7 @@ def test_what_cannot_be_searched() -> None:
     with pytest.raises(NestingError, match="increasing"):
         wrong(dims=(4, 2))
     for k in (0, 7):
-        with pytest.raises(InputError, match=rf"k must lie in 1 … 6, the size of the database \(got {k}\)"):
+        with pytest.raises(InputError, match=rf"k must be in 1 … 6, the size of the database \(got {k}\)"):
             wrong(k=k)
     with pytest.raises(InputError, match="at least one query"):
         wrong(queries=(0, 4))

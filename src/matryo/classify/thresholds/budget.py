@@ -1,10 +1,10 @@
-"""Thresholds chosen together, for whatever a cascade is worth: here, the best accuracy within a budget of dims.
+"""Thresholds chosen together, to maximise an objective: here, accuracy within a budget of dims.
 
 With all thresholds but one fixed, the best value of that one is found exactly: sort the rows that reach its dim by
-confidence, and for every place to cut add up what stopping there changes. Doing so dim after dim, from the last to the
-first, until nothing improves climbs to a local optimum. For a budget, climbs start along a path of prices a dim that is
-walked in both directions, and from the greedy thresholds, so that the result is never worse than these; in the end
-thresholds are exchanged for one another.
+confidence, and sum what stopping changes for every possible cut. Repeating this from the last dim to the first until
+nothing improves reaches a local optimum (coordinate ascent). For a budget, ascents start along a path of prices per dim
+in both directions, and from the greedy thresholds, so that the result is never worse than these. Finally, single
+thresholds are moved while the others adapt.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["Climb", "Worth", "budget_thresholds", "price_path"]
 
 Worth = Callable[["Integers"], "Doubles"]
-"""What cascades are worth, from their tallies [3, cascades] over all rows: right answers, rows that are right where the
-last dim is wrong or the other way round, and dims used. Tallies are whole numbers, so equal cascades are equal."""
+"""An objective of cascades, from their tallies [3, cascades] over all rows: right answers, rows where exactly one of
+cascade and last dim is right, and dims used. Tallies are integers, so that equal cascades compare equal."""
 
 _PRICES = 32
 _SWEEPS = 50
@@ -37,7 +37,7 @@ _STARTS = 3
 
 
 class Climb:
-    """Improves thresholds, one at a time and each exactly, by what they make of some rows."""
+    """Coordinate ascent: improves one threshold at a time, each exactly, on some rows."""
 
     def __init__(self, outcomes: Outcomes) -> None:
         self.outcomes = outcomes
@@ -47,20 +47,20 @@ class Climb:
         self.tallies = np.stack([outcomes.correct, apart, dims], axis=1).astype(np.int64)   # [dims, 3, n]
 
     def total(self, thresholds: Doubles) -> Integers:
-        """[3]: the tallies of the cascade with these ``thresholds``."""
+        """Return [3]: the tallies of the cascade with these ``thresholds``."""
         exits = self.outcomes.exits(thresholds)
         return np.asarray(self.tallies[exits, :, np.arange(len(exits))].sum(axis=0))
 
     def value(self, thresholds: Doubles, worth: Worth) -> float:
-        """What the cascade with these ``thresholds`` is worth."""
+        """Return the objective of the cascade with these ``thresholds``."""
         return float(worth(self.total(thresholds)))
 
     def best(self, cascades: list[Doubles], worth: Worth) -> Doubles:
-        """The one of ``cascades`` that is worth most; the first of equals."""
+        """Return the first of ``cascades`` with the largest objective."""
         return max(cascades, key=lambda thresholds: self.value(thresholds, worth))
 
     def climb(self, thresholds: Doubles, worth: Worth) -> Doubles:
-        """Improve ``thresholds`` until no single change does."""
+        """Improve ``thresholds`` until no single change helps."""
         for _ in range(_SWEEPS):
             before, thresholds = thresholds, self._sweep(thresholds, worth)
             if (before == thresholds).all():
@@ -68,7 +68,7 @@ class Climb:
         return thresholds
 
     def exchange(self, thresholds: Doubles, worth: Worth) -> Doubles:
-        """Climb on where no single change helps: move one threshold, let all others adapt, keep what is better."""
+        """Leave a local optimum: move one threshold, let all others adapt, keep improvements."""
         value = self.value(thresholds, worth)
         for place, confidence in enumerate(np.sort(self.outcomes.confidence[:-1], axis=1)):
             for other in _elsewhere(confidence, thresholds[place]):
@@ -81,33 +81,33 @@ class Climb:
         return thresholds
 
     def _sweep(self, thresholds: Doubles, worth: Worth, fixed: int | None = None) -> Doubles:
-        found, exits = thresholds.copy(), self.outcomes.exits(thresholds)
-        settled = self.tallies[exits, :, np.arange(len(exits))].T   # [3, n]: of rows that stop earlier
-        later = self.tallies[-1]                                    # [3, n]: of rows that go on from here
-        for place in reversed(range(len(found))):
+        improved, exits = thresholds.copy(), self.outcomes.exits(thresholds)
+        settled = self.tallies[exits, :, np.arange(len(exits))].T   # [3, n]: for rows that stop earlier
+        later = self.tallies[-1]                                    # [3, n]: for rows that stop later
+        for place in reversed(range(len(improved))):
             confidence = self.outcomes.confidence[place]
             if place != fixed:
                 order = self.orders[place][exits[self.orders[place]] >= place]
                 none_stops = np.where(exits < place, settled, later).sum(axis=1)
                 totals = np.column_stack([none_stops, (self.tallies[place] - later)[:, order]]).cumsum(axis=1)
-                found[place] = _cut(confidence[order], totals, worth, found[place])
-            later = np.where(confidence >= found[place], self.tallies[place], later)
-        return found
+                improved[place] = _cut(confidence[order], totals, worth, improved[place])
+            later = np.where(confidence >= improved[place], self.tallies[place], later)
+        return improved
 
 
 def _cut(confidence: Doubles, totals: Integers, worth: Worth, threshold: float) -> float:
-    """The threshold that stops the best number of rows, most confident first; the given one if none is better."""
-    between = np.flatnonzero(confidence[:-1] > confidence[1:]) + 1   # equal rows stay together
+    """Return the threshold that stops the best number of rows; the given one if none is better."""
+    between = np.flatnonzero(confidence[:-1] > confidence[1:]) + 1   # rows of equal confidence stay together
     cuts = np.concatenate([[0], between, [len(confidence)]])
     values = worth(totals[:, cuts])
     if float(worth(totals[:, (confidence >= threshold).sum()])) >= values.max():
         return threshold
-    best = cuts[len(cuts) - 1 - np.argmax(values[::-1])]   # of equals, the one that stops most rows
+    best = cuts[len(cuts) - 1 - np.argmax(values[::-1])]   # of equals, the cut that stops most rows
     return _between(confidence[::-1], len(confidence) - int(best))
 
 
 def _between(confidence: Doubles, below: int) -> float:
-    """The threshold under which lie the first ``below`` of these, which rise."""
+    """Return a threshold above the first ``below`` of ``confidence``, which is sorted, and not above the rest."""
     if below == 0:
         return ALWAYS
     if below == len(confidence):
@@ -119,7 +119,7 @@ def _between(confidence: Doubles, below: int) -> float:
 
 
 def _elsewhere(confidence: Doubles, threshold: float) -> list[float]:
-    """Other values to try: some more or fewer rows stop, and steps over the whole range."""
+    """Return other thresholds to try: some more or fewer rows stop, and steps over the whole range."""
     count, here = len(confidence), int(np.searchsorted(confidence, threshold))
     steps = [max(1, count * percent // 100) for percent in (1, 4, 16)]
     places = {*(here + step for step in steps), *(here - step for step in steps), *range(0, count + 1, -(-count // 4))}
@@ -127,43 +127,43 @@ def _elsewhere(confidence: Doubles, threshold: float) -> list[float]:
 
 
 def price_path(outcomes: Outcomes) -> list[Doubles]:
-    """Cascades from the most accurate to the cheapest: for each of a series of prices a dim, the best that is found."""
+    """Return cascades from the most accurate to the cheapest: the best found for each of a series of prices per dim."""
     dims, climb = outcomes.dims, Climb(outcomes)
     if len(dims) == 1:
         return [np.empty(0)]
-    # Below the lowest price one right answer is worth more than all dims; at the highest none is worth the second.
+    # At the lowest price one right answer outweighs all dims; at the highest it does not outweigh the second dim.
     prices = np.geomspace(0.5 / (outcomes.count * dims[-1]), 1 / (dims[1] - dims[0]), _PRICES).tolist()
     rising = _walk(climb, greedy_thresholds(outcomes), prices)
     falling = _walk(climb, np.full(len(dims) - 1, ALWAYS), prices[::-1])[::-1]
     return [
-        climb.best([one, other], _priced(price)) for price, one, other in zip(prices, rising, falling, strict=True)
+        climb.best([up, down], _priced(price)) for price, up, down in zip(prices, rising, falling, strict=True)
     ]
 
 
 def _walk(climb: Climb, thresholds: Doubles, prices: list[float]) -> list[Doubles]:
-    found = []
+    path = []
     for price in prices:
         thresholds = climb.climb(thresholds, _priced(price))
-        found.append(thresholds)
-    return found
+        path.append(thresholds)
+    return path
 
 
 def budget_thresholds(outcomes: Outcomes, budgets: Sequence[float]) -> list[Doubles]:
-    """For each expected dim of ``budgets``, the most accurate cascade found that keeps to it on these rows.
+    """Return the most accurate cascade found for each expected dim of ``budgets`` on these rows.
 
-    It is at least as accurate as the greedy cascade, stopped at any dim, that keeps to the budget too.
+    It is at least as accurate as any greedy cascade within the budget, stopped at any dim.
     """
     climb, greedy = Climb(outcomes), greedy_thresholds(outcomes)
     stopped = [np.where(np.arange(len(greedy)) < last, greedy, ALWAYS) for last in range(len(greedy) + 1)]
     starts = [*price_path(outcomes), *stopped]
-    found: dict[float, Doubles] = {}
+    chosen: dict[float, Doubles] = {}
     best: Doubles | None = None
     for budget in sorted(budgets, reverse=True):
-        limit = budget * outcomes.count * (1 + 1e-9)   # a mean of these very rows may have been rounded down
-        if best is None or climb.total(best)[2] > limit:   # else the best for a larger budget is so for this one
+        limit = budget * outcomes.count * (1 + 1e-9)   # the budget may be a rounded mean over these rows
+        if best is None or climb.total(best)[2] > limit:   # else the best for a larger budget fits this one too
             best = _best_within(climb, starts, limit)
-        found[budget] = best
-    return [found[budget] for budget in budgets]
+        chosen[budget] = best
+    return [chosen[budget] for budget in budgets]
 
 
 def _best_within(climb: Climb, starts: list[Doubles], limit: float) -> Doubles:
@@ -177,7 +177,7 @@ def _priced(price: float) -> Worth:
 
 
 def _within(limit: float) -> Worth:
-    # Right answers count; among as many, fewer dims do; beyond the limit nothing does but the way back.
+    # Within the limit: right answers, then fewer dims. Beyond the limit: only fewer dims.
     return lambda tallies: np.where(
         tallies[2] <= limit, tallies[0] - tallies[2] / (limit + 1), -tallies[2].astype(np.float64)
     )

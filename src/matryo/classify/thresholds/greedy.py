@@ -1,4 +1,4 @@
-"""The paper's thresholds: one dim after the other, from a grid, as if the next dim were the last."""
+"""The paper's thresholds: dim by dim, from a grid, as if the next dim were the last."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ GRID = np.linspace(0, 1, 100)
 
 
 def greedy_thresholds(outcomes: Outcomes) -> Doubles:
-    """[dims − 1]: the smallest threshold of the grid with the best accuracy, given those before it.
+    """Return [dims − 1]: the smallest threshold of the grid with the best accuracy, given the previous ones.
 
-    Rows that are sure stop at this dim, the others are answered at the next. Rows that stopped earlier count for
-    every threshold alike, so only those that reach this dim are looked at.
+    Confident rows stop at this dim, the others are answered at the next. Only rows that reach this dim are used,
+    because the others count equally for every threshold.
     """
     thresholds = np.empty(len(outcomes.dims) - 1)
     rows = np.arange(outcomes.count)
     for place in range(len(thresholds)):
         confidence = outcomes.confidence[place, rows]
         here, there = (outcomes.correct[at, rows].astype(np.int64) for at in (place, place + 1))
-        # Right answers when the rows from some place on, in order of confidence, stop here.
+        # The gain in right answers if the rows from each position on, sorted by confidence, stop here.
         order = np.argsort(confidence, kind="stable")
         gained = np.append(np.cumsum((here - there)[order][::-1])[::-1], 0)
         first = np.searchsorted(confidence[order], GRID, side="left")

@@ -1,4 +1,4 @@
-"""A hold-out that can be found again: which rows chose the thresholds, so that none of them tests these."""
+"""A reproducible hold-out: the rows that chose the thresholds, so that they are not used to test them."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ class Holdout:
     dataset: str
     split: str
     labels: str
-    """The SHA-256 of the split's labels: of other rows a seed would choose others."""
+    """The SHA-256 of the split's labels, because a seed chooses other rows if the labels differ."""
     share: float
     seed: int
 
     @classmethod
     def of(cls, embeddings: EmbeddingSet, share: float, seed: int) -> Self:
-        """The hold-out that ``seed`` chooses."""
+        """Return the hold-out that ``seed`` chooses."""
         about = embeddings.manifest
         return cls(about.model, about.dataset, _split(embeddings), _digest(embeddings), share, seed)
 
     @classmethod
     def load(cls, path: str | Path) -> Self | None:
-        """The rows that a saved cascade was fitted on, where it says so."""
+        """Return the hold-out that a saved cascade was fitted on; None if it was not recorded."""
         try:
             saved = json.loads(Path(path).read_text(encoding="utf-8")).get("fitted_on")
             if saved is None:
@@ -67,11 +67,11 @@ class Holdout:
         return (self.model, self.dataset, self.split) == (about.model, about.dataset, _split(embeddings))
 
     def can_tell(self, embeddings: EmbeddingSet) -> bool:
-        """Whether these are the very rows it was taken from, so that :meth:`rows` finds it."""
+        """Whether these are the rows it was taken from, so that :meth:`rows` gives the same hold-out."""
         return self.is_of(embeddings) and self.labels == _digest(embeddings)
 
     def rows(self, embeddings: EmbeddingSet) -> Bools:
-        """[n]: which rows it consists of."""
+        """Return [n]: whether each row is in the hold-out."""
         held = np.zeros(len(embeddings), bool)
         if embeddings.labels is not None:
             labelled = np.flatnonzero(embeddings.labels != UNKNOWN)

@@ -1,10 +1,10 @@
-"""A promise that holds on fresh data: at most so much accuracy lost against the last dim, with so much confidence.
+"""Thresholds with a certified bound on the accuracy lost against the last dim, on new data.
 
-Learn, then test. One part of the rows shapes the thresholds. From that shape follows a series of cascades, from one
-that hardly ever stops early to ever bolder ones, all thresholds moving together. The other part, which had no say in
-them, tests one after the other, and the boldest before the first that fails is kept. The chance of keeping one that
-breaks the promise is then at most that of a single test going wrong (fixed-sequence testing), whatever the heads are
-like. Rows must be drawn alike: the promise is on data like the hold-out.
+The method is learn-then-test. One part of the rows fixes the relation of the thresholds. From it follows a series of
+cascades that stop earlier and earlier, all thresholds moving together. The other part of the rows tests them in order,
+and the last cascade before the first failure is kept. The probability of keeping one that exceeds the bound is then at
+most the error of a single test (fixed-sequence testing), for any heads. The bound holds for new rows that are drawn
+like the hold-out.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 __all__ = ["certified", "fewest_rows", "loss_p_value", "risk_thresholds"]
 
-_SHAPING = 0.25   # of the rows shape a few thresholds; the test is as sharp as the others are many
-_BOLDER = np.linspace(16, -16, 513)   # added to the log-odds of the shape, one after the other
-_NUISANCE = 0.05   # of the allowed error goes to the bound on how many rows differ
+_SHAPING = 0.25   # share of rows that fix the thresholds' relation; the others make the test powerful
+_SHIFTS = np.linspace(16, -16, 513)   # added to the log-odds of all thresholds, in turn
+_NUISANCE = 0.05   # share of the allowed error for the bound on the rate of differing rows
 
 
 def risk_thresholds(outcomes: Outcomes, max_loss: float, confidence: float, seed: int) -> Doubles | None:
-    """[dims − 1]: the cheapest cascade certified to lose at most ``max_loss``; None if none that stops early is."""
+    """Return [dims − 1]: the cheapest cascade certified to lose at most ``max_loss``; None if there is none."""
     if outcomes.count < (fewest := fewest_rows(max_loss, confidence)):
         raise InputError(
             f"at least {fewest:,} rows are needed to certify a loss of at most {100 * max_loss:g} %",
@@ -47,7 +47,7 @@ def risk_thresholds(outcomes: Outcomes, max_loss: float, confidence: float, seed
     shaping = round(_SHAPING * outcomes.count)
     shape = _shape(outcomes.select(order[:shaping]), max_loss, confidence)
     test, kept = outcomes.select(order[shaping:]), None
-    for thresholds in _bolder_and_bolder(shape):
+    for thresholds in _earlier_and_earlier(shape):
         if not certified(test, thresholds, max_loss, confidence):
             break
         kept = thresholds
@@ -55,7 +55,7 @@ def risk_thresholds(outcomes: Outcomes, max_loss: float, confidence: float, seed
 
 
 def fewest_rows(max_loss: float, confidence: float) -> int:
-    """How many rows are needed to certify anything: with fewer, not even a cascade that never errs would be.
+    """Return the number of rows needed to certify anything; with fewer, not even a flawless cascade passes.
 
     >>> fewest_rows(0.005, 0.95)
     1149
@@ -75,7 +75,7 @@ def _flawless(count: int, max_loss: float, confidence: float) -> bool:
 
 
 def _shape(outcomes: Outcomes, max_loss: float, confidence: float) -> Doubles:
-    """The cheapest thresholds that these rows, by a normal approximation, would themselves certify."""
+    """Return the cheapest thresholds that these rows would certify by a normal approximation."""
     climb, margin = Climb(outcomes), NormalDist().inv_cdf(confidence)
     full, all_dims = int(outcomes.correct[-1].sum()), outcomes.count * outcomes.dims[-1]
 
@@ -88,11 +88,11 @@ def _shape(outcomes: Outcomes, max_loss: float, confidence: float) -> Doubles:
     return climb.best([climb.climb(start, worth) for start in starts], worth)
 
 
-def _bolder_and_bolder(shape: Doubles) -> Iterator[Doubles]:
-    """All thresholds move together on the scale of log-odds; a dim that never answers keeps silent."""
+def _earlier_and_earlier(shape: Doubles) -> Iterator[Doubles]:
+    """Yield thresholds that move together on the log-odds scale; a dim that never answers stays so."""
     inside = np.clip(shape, 1e-6, 1 - 1e-6)
     odds = np.log(inside / (1 - inside))
-    yield from (np.where(shape == NEVER, NEVER, 1 / (1 + np.exp(-odds - shift))) for shift in _BOLDER)
+    yield from (np.where(shape == NEVER, NEVER, 1 / (1 + np.exp(-odds - shift))) for shift in _SHIFTS)
 
 
 def certified(outcomes: Outcomes, thresholds: Doubles, max_loss: float, confidence: float) -> bool:
@@ -104,13 +104,13 @@ def certified(outcomes: Outcomes, thresholds: Doubles, max_loss: float, confiden
 
 @lru_cache(maxsize=4096)
 def loss_p_value(lost: int, won: int, count: int, max_loss: float, alpha: float) -> float:
-    """A valid p-value of "the cascade loses more than ``max_loss``", for a test at level ``alpha``.
+    """Return a valid p-value of "the cascade loses more than ``max_loss``", for a test at level ``alpha``.
 
     Of ``count`` rows, ``lost`` were right at the last dim only and ``won`` in the cascade only. The loss is the mean of
-    ``count`` draws from {1, 0, −1}. How often they are not 0 is unknown, so a Clopper–Pearson bound on that rate takes
-    its place, and the chance that the bound is wrong is added (Berger and Boos, 1994). The rest is exact: as long as
-    the bound is at most ½, each draw is a sum of two independent coins, hence the total unimodal around its mean
-    (Darroch, 1964), hence below the mean the chance of so small a loss grows with the rate and is largest at the bound.
+    ``count`` draws from {1, 0, −1}. The rate of non-zero draws is unknown, so a Clopper–Pearson bound replaces it, and
+    the probability that the bound is wrong is added (Berger and Boos, 1994). The rest is exact. While the bound is at
+    most ½, each draw is a sum of two independent coins, so the total is unimodal around its mean (Darroch, 1964).
+    Below the mean, the probability of such a small loss then grows with the rate and is largest at the bound.
     """
     spent = _NUISANCE * alpha
     rate = _rate_bound(lost + won, count, spent)
@@ -123,9 +123,9 @@ def loss_p_value(lost: int, won: int, count: int, max_loss: float, alpha: float)
 
 def _chance_of_loss_up_to(net: int, count: int, rate: float, loss: float) -> float:
     """P(lost − won ≤ net) in ``count`` draws with P(1) + P(−1) = rate and P(1) − P(−1) = loss."""
-    # Totals beyond ±reach are less likely than rounding: they lie 12 deviations away, or 60 where these are small.
+    # Totals beyond ±reach have a probability below rounding error: they are 12 deviations away, or 60 if small.
     reach = max(abs(net), min(count, math.ceil(count * loss + 12 * math.sqrt(count * rate) + 60)))
-    size = 1 << (2 * reach).bit_length()   # at least 2·reach + 1, so that no total is taken for another
+    size = 1 << (2 * reach).bit_length()   # at least 2·reach + 1, so that totals do not wrap around
     turn = np.exp(-2j * np.pi * np.arange(size // 2 + 1) / size)
     one = 1 - rate + (rate + loss) / 2 * turn + (rate - loss) / 2 * turn.conj()
     chances = np.roll(np.fft.irfft(one**count, size), reach)   # of the totals −reach, …, reach
@@ -133,7 +133,7 @@ def _chance_of_loss_up_to(net: int, count: int, rate: float, loss: float) -> flo
 
 
 def _rate_bound(hits: int, count: int, alpha: float) -> float:
-    """Clopper and Pearson's upper bound: the largest rate at which so few hits have a chance of ``alpha``."""
+    """Return the Clopper–Pearson upper bound: the rate at which ``hits`` or fewer have probability ``alpha``."""
     if hits == count:
         return 1.0
     steps = np.arange(1, hits + 1)

@@ -1,4 +1,4 @@
-"""The three ways to choose thresholds, by name, and what each must be told."""
+"""The three strategies to choose thresholds, by name, and checks of their options."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ STRATEGIES = ("greedy", "budget", "risk")
 def choose_thresholds(
     outcomes: Outcomes, strategy: str, expected_dim: float | None, max_loss: float, confidence: float, seed: int
 ) -> Doubles | None:
-    """[dims − 1]: the thresholds that ``strategy`` chooses on these rows; None where no cascade can be certified."""
+    """Return [dims − 1]: the thresholds that ``strategy`` chooses on these rows; None if none can be certified."""
     if strategy == "risk":
         return risk_thresholds(outcomes, max_loss, confidence, seed)
     if strategy == "budget":
-        assert expected_dim is not None   # check_choice has looked
+        assert expected_dim is not None   # ensured by check_choice
         return budget_thresholds(outcomes, [expected_dim])[0]
     return greedy_thresholds(outcomes)
 
@@ -38,7 +38,7 @@ def choose_thresholds(
 def check_choice(
     dims: Sequence[int], strategy: str, expected_dim: float | None, max_loss: float, confidence: float
 ) -> None:
-    """Raise unless there is such a strategy and it has what it needs."""
+    """Raise unless ``strategy`` exists and its options are valid."""
     check_strategy(strategy)
     if strategy == "budget":
         check_budget(expected_dim, dims)
@@ -47,14 +47,14 @@ def check_choice(
 
 
 def check_strategy(strategy: str) -> None:
-    """Raise unless there is such a strategy."""
+    """Raise unless ``strategy`` exists."""
     if strategy not in STRATEGIES:
-        raise InputError("there must be such a strategy", got=strategy, cure=f"choose from {', '.join(STRATEGIES)}")
+        raise InputError("no such strategy", got=strategy, cure=f"choose from {', '.join(STRATEGIES)}")
 
 
 def check_budget(expected_dim: float | None, dims: Sequence[int]) -> None:
-    """Raise unless some cascade can keep to the budget."""
-    if expected_dim is None or not expected_dim >= dims[0]:   # nor is NaN
+    """Raise unless some cascade can meet the budget."""
+    if expected_dim is None or not expected_dim >= dims[0]:   # also refuses NaN
         raise InputError(
             f"the budget strategy needs an expected_dim of at least {dims[0]}, the smallest dim",
             got=expected_dim,
@@ -66,7 +66,7 @@ def check_risk(max_loss: float, confidence: float) -> None:
     """Raise unless both lie between 0 and 1."""
     if not (0 < max_loss < 1 and 0 < confidence < 1):
         raise InputError(
-            "max_loss and confidence must lie between 0 and 1",
+            "max_loss and confidence must be between 0 and 1",
             got=f"max_loss={max_loss}, confidence={confidence}",
-            cure="half a point with 95 % confidence is max_loss=0.005, confidence=0.95",
+            cure="for half a point with 95 % confidence write max_loss=0.005, confidence=0.95",
         )

@@ -259,7 +259,7 @@ def _check(database: Vectors, queries: Vectors, nesting: Nesting, k: int) -> Non
         )
     nesting.check_fits(database.shape[1])
     if not 1 <= k <= len(database):
-        raise InputError(f"k must lie in 1 … {len(database)}, the size of the database", got=k, cure="choose a k in that range")
+        raise InputError(f"k must be in 1 … {len(database)}, the size of the database", got=k, cure="change k")
     if len(queries) == 0:
         raise InputError("there must be at least one query", got=0, cure="pass some queries")
     if len(database) > 0xFFFFFFFF:

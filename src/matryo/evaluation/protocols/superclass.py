@@ -49,7 +49,7 @@ class Superclasses(Result):
 
     @property
     def about(self) -> str:
-        """What predicted, and how many superclasses there are."""
+        """The classifier and the number of superclasses."""
         return f"accuracy of the {self.by} on {len(self.names)} superclasses"
 
 
