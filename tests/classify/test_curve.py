@@ -98,7 +98,7 @@ def test_what_has_no_curve() -> None:
     with pytest.raises(InputError, match="must be between 0 and 1"):
         cascade_curve(X, Y, head=TIED, strategy="risk", stops=[2])
     for wrong in ({"holdouts": 1}, {"fraction": 0.0}, {"fraction": 1.0}):
-        with pytest.raises(InputError, match="two hold-outs at least, of two rows at least"):
+        with pytest.raises(InputError, match="at least two hold-outs of at least two rows"):
             cascade_curve(X, Y, head=TIED, **wrong)
     with pytest.raises(InputError, match="at least two classes"):
         cascade_curve(X, np.zeros(COUNT, int), head=TIED)

@@ -153,7 +153,7 @@ def test_what_cannot_be_read() -> None:
         read_rows({2: logits[0], 4: logits[0][:-1]}, None, None)
     with pytest.raises(InputError, match="at least two classes"):
         read_rows({2: logits[0][:, :1]}, None, None)
-    with pytest.raises(NestingError, match=r"only at the dims it was trained for \(got 3\): choose from 2, 4, 8"):
+    with pytest.raises(NestingError, match=r"only at its own dims \(got 3\): choose from 2, 4, 8"):
         read_rows(VECTORS, (2, 3), head)
     with pytest.raises(NestingError, match="must not exceed the 8"):
         read_rows(VECTORS, (2, 16), HEADS["tied"])
