@@ -47,8 +47,8 @@ class Guide(ABC):
 
     @classmethod
     @abstractmethod
-    def of(cls, blocks: Blocks, metric: Metric, **options: Any) -> Self:
-        """Build the guide of ``blocks``."""
+    def of(cls, blocks: Blocks, metric: Metric, *args: Any, **options: Any) -> Self:
+        """Build the guide of ``blocks``; the options are keywords."""
 
     @abstractmethod
     def write(self, folder: str | Path) -> None:

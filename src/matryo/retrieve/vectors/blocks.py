@@ -52,7 +52,7 @@ class Int8Block:
     @classmethod
     def of(cls, block: Array) -> Int8Block:
         """Quantise a block symmetrically: its largest magnitude becomes 127."""
-        parts = list(tiles(*block.shape, _TILE))
+        parts = list(tiles(len(block), block.shape[1], _TILE))
         largest = max((float(np.abs(block[part].astype(np.float32)).max()) for part in parts), default=0.0)
         scale = np.float32(largest / 127)
         if scale == 0:

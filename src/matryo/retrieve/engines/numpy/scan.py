@@ -5,7 +5,7 @@ BLAS rounds a row's score differently depending on its position in the matrix. B
 a few more than needed; :func:`matryo.retrieve.engines.numpy.shortlist.rerank` computes their scores.
 
 >>> from matryo.nesting import Nesting
->>> from matryo.retrieve.plan.plan import Stage
+>>> from matryo.retrieve import Blocks, Stage
 >>> blocks = Blocks.of([[1, 0], [3, 4], [0, 1]], Nesting([1, 2]))
 >>> request = Request(blocks, np.array([[3, 4]], "f4"), metric="l2")
 >>> rows, sums, scores = first_stage(request, Stage(dim=2, keep=2))
