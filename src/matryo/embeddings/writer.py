@@ -73,7 +73,7 @@ class EmbeddingWriter:
         if head is not None:
             head.check_fits(dim, len(self.manifest.classes))
         self._head = head
-        self._fingerprint = json.loads(json.dumps(fingerprint))   # as it is read back
+        self._fingerprint = json.loads(json.dumps(fingerprint))   # as JSON restores it
         self._overwrite = overwrite
         self._folder = work or self.path.with_name(self.path.name + ".partial")
         self._sync_seconds = sync_seconds
