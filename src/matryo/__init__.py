@@ -1,6 +1,6 @@
 """matryo: train one embedding, deploy it at every size (Matryoshka Representation Learning).
 
-The names below load on first use, so ``import matryo`` stays light and never imports torch by itself.
+The names below are imported on first use, so ``import matryo`` is fast and does not import torch.
 """
 
 from __future__ import annotations
@@ -19,37 +19,20 @@ if TYPE_CHECKING:
     from matryo.training import train
 
 __version__ = "0.1.0"
-__all__ = [
-    "Cascade",
-    "EmbeddingSet",
-    "Index",
-    "MatryoError",
-    "Nesting",
-    "Plan",
-    "evaluate",
-    "load",
-    "train",
-    "truncate",
-]
+__all__ = ["Cascade", "EmbeddingSet", "Index", "MatryoError", "Nesting", "Plan", "evaluate", "load", "train",
+           "truncate"]  # fmt: skip
 
 _HOMES = {
-    "Cascade": "matryo.classify",
-    "EmbeddingSet": "matryo.embeddings",
-    "Index": "matryo.retrieve",
-    "MatryoError": "matryo.errors",
-    "Nesting": "matryo.nesting",
-    "Plan": "matryo.retrieve",
-    "evaluate": "matryo.evaluation",
-    "load": "matryo.inference",
-    "train": "matryo.training",
-    "truncate": "matryo.nesting",
-}
+    "Cascade": "classify", "EmbeddingSet": "embeddings", "Index": "retrieve", "MatryoError": "errors",
+    "Nesting": "nesting", "Plan": "retrieve", "evaluate": "evaluation", "load": "inference", "train": "training",
+    "truncate": "nesting",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'matryo' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(f"matryo.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""``python -m matryo`` is the command ``matryo`` (what ``torchrun -m matryo train …`` starts)."""
+"""``python -m matryo`` runs the command ``matryo``; ``torchrun -m matryo train …`` needs it."""
 
 import sys
 

@@ -18,17 +18,8 @@ from matryo.errors import InputError, StorageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = [
-    "alone_with",
-    "check_may_write",
-    "lock",
-    "replacing",
-    "sha256",
-    "storage",
-    "swap_in",
-    "sync_folder",
-    "write_json",
-]
+__all__ = ["alone_with", "check_may_write", "lock", "replacing", "sha256", "storage", "swap_in", "sync_folder",
+           "write_json"]  # fmt: skip
 
 
 def check_may_write(path: Path, *, force: bool = False, is_ours: Callable[[Path], bool] | None = None) -> None:

@@ -123,7 +123,7 @@ def test_a_dim_or_a_loss_names_the_strategy(folder: Path, capsys: pytest.Capture
 
 
 CERTIFIED = "certified: at most 5 points lost against dim 8, with 95 % confidence"
-SILENT = "certified on the rows it was fitted on; of these it says nothing"
+SILENT = "certified for the split it was fitted on, not for these rows"
 
 
 def test_a_certificate_speaks_of_its_own_split_only(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,7 +204,7 @@ def test_options_that_would_be_idle_are_refused(folder: Path, capsys: pytest.Cap
         message = refused(capsys, folder, "--confidence", "0.9", *words)
         assert "requires the strategy risk, the only one that certifies a loss" in message
         assert f"(got --confidence 0.9 with {strategy})" in message
-    assert "must lie between 0 and 1" in refused(capsys, folder, "--max-loss", "0.1", "--confidence", "0")
+    assert "must be between 0 and 1" in refused(capsys, folder, "--max-loss", "0.1", "--confidence", "0")
 
 
 def test_a_file_for_another_model_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -105,7 +105,7 @@ def test_thresholds_of_an_encoded_split_or_a_file(images: Path, tmp_path: Path, 
     run, photos, saved = str(images / "run"), str(images / "photos"), tmp_path / "cascade.json"
     words = ["classify", run, photos, "--json", "-", "--device", "cpu", "--quiet"]
     assert main([*words, "--save", str(saved)]) == 1
-    assert f"no encoded test split (got --save {saved}): matryo encode {run}" in capsys.readouterr().err
+    assert f"no encoded test split with labels (got --save {saved}): matryo encode {run}" in capsys.readouterr().err
     assert main(["encode", run, "--data", str(images / "data"), "--device", "cpu", "--quiet"]) == 0
     capsys.readouterr()
     try:

@@ -77,12 +77,13 @@ def described(capsys: Captured, path: Path) -> dict[str, Any]:
 
 
 def test_info_of_embeddings(capsys: Captured, tmp_path: Path) -> None:
-    for split, count in (("train", 1200), ("val", 3)):
+    for split, count in (("train", 1200), ("val", 3), ("pairs/queries", 2)):
         EmbeddingSet.write(tmp_path / split, np.ones((count, 8)), nesting=Nesting((2, 8)), model="m", dataset="toy")
     facts = described(capsys, tmp_path / "train")
     assert (facts["kind"], facts["vectors"], facts["dims"], facts["dataset"]) == ("embeddings", 1200, [2, 8], "toy")
     facts = described(capsys, tmp_path)
     assert facts["train"] == "1,200 vectors of 8 dimensions, float32"
+    assert facts["pairs/queries"] == "2 vectors of 8 dimensions, float32"
 
 
 def test_info_of_an_index(capsys: Captured, tmp_path: Path) -> None:

@@ -17,19 +17,27 @@ import argparse
 import dataclasses
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from matryo.cli.items import add_items_argument, open_items
-from matryo.cli.thresholds import CONFIDENCE, SHARE, Prepared, fit, is_labelled, load, typed
+import numpy as np
+from tqdm import tqdm
+
+from matryo.classify import Answers, Cascade, CascadeCurve, CascadeResult, cascade_curve
+from matryo.classify.rows import read_rows
+from matryo.classify.text import answer_rows, cascade_table, is_answers, write_answers
+from matryo.classify.walk import ask_until_sure
+from matryo.cli.parts.items import add_items_argument, open_items
+from matryo.cli.parts.thresholds import CONFIDENCE, SHARE, Prepared, fit, is_labelled, load, typed
+from matryo.embeddings import EmbeddingSet
+from matryo.embeddings.place import embedding_sets
+from matryo.errors import InputError
+from matryo.files import check_may_write
+from matryo.results import Row, append_rows, check_may_append, stamp
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from matryo.classify import Answers, Cascade, CascadeCurve, CascadeResult
-    from matryo.embeddings import EmbeddingSet
     from matryo.inference import TrainedModel
-    from matryo.results import Row
 
 __all__ = ["add_arguments", "run"]
 
@@ -59,8 +67,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Fit or load the cascade, classify, write the files, print the tables."""
-    from matryo.classify.text import cascade_table
-
     _check_options(args)
     _check_files(args)
     if args.items:
@@ -92,8 +98,6 @@ def run(args: argparse.Namespace) -> None:
 
 def _classify_items(args: argparse.Namespace) -> None:
     """Encode the items, classify them, and print one line per item."""
-    from matryo.classify.text import answer_rows
-    from matryo.errors import InputError
     from matryo.inference import load as load_model
 
     model = load_model(args.folder, device=args.device)
@@ -103,19 +107,19 @@ def _classify_items(args: argparse.Namespace) -> None:
     new = _embed(model, args)
     ready = _thresholds(args, model, new)
     if ready is None:
-        if args.save:
-            rule = "there are no thresholds to save: the run has no encoded test split"
-            raise InputError(rule, got=f"--save {args.save}", cure=f"matryo encode {args.folder}")
-        answers = _at_full_dim(new)
+        unused = ("save", "strategy", "expected_dim", "max_loss", "confidence", "seed")
+        if given := [name for name in unused if getattr(args, name) is not None]:
+            rule = "thresholds cannot be chosen: the run has no encoded test split with labels"
+            raise InputError(rule, got=typed(args, given), cure=f"matryo encode {args.folder}")
+        answers = ask_until_sure(read_rows(new, (new.dim,), new.head), np.empty(0))
         origin = f"no encoded test split to choose thresholds on, so dim {new.dim} answers"
     else:
         answers, origin = ready.cascade.answers(new), ready.origin
     lines = answer_rows(new, answers)
     print(f"{args.folder.name}: {len(new):,} items; {origin}", file=sys.stderr)
     if args.json == "-":
-        for name, label, confidence, dim in lines:
-            line = {"id": name, "class": label, "confidence": confidence, "dim": dim}
-            print(json.dumps(line, ensure_ascii=False))
+        for line in lines:
+            print(json.dumps(dict(zip(("id", "class", "confidence", "dim"), line, strict=True)), ensure_ascii=False))
     else:
         widths = [max(map(len, column)) for column in zip(*((str(line[0]), line[1]) for line in lines), strict=True)]
         for name, label, confidence, dim in lines:
@@ -125,10 +129,6 @@ def _classify_items(args: argparse.Namespace) -> None:
 
 def _embed(model: TrainedModel, args: argparse.Namespace) -> EmbeddingSet:
     """Return the items' embeddings, in memory, with the model's head."""
-    import numpy as np
-    from tqdm import tqdm
-
-    from matryo.embeddings import EmbeddingSet
     from matryo.inference.encode import head_arrays
 
     split = open_items(args.items)
@@ -147,8 +147,6 @@ def _embed(model: TrainedModel, args: argparse.Namespace) -> EmbeddingSet:
 
 def _thresholds(args: argparse.Namespace, model: TrainedModel, new: EmbeddingSet) -> Prepared | None:
     """Return the cascade of --cascade, or one fitted on --fit-on or the first encoded test split; None without any."""
-    from matryo.embeddings import EmbeddingSet
-
     if args.cascade:
         return load(args.cascade, new)
     inside = args.folder / "embeddings"
@@ -160,22 +158,11 @@ def _thresholds(args: argparse.Namespace, model: TrainedModel, new: EmbeddingSet
     return None
 
 
-def _at_full_dim(new: EmbeddingSet) -> Answers:
-    import numpy as np
-
-    from matryo.classify.rows import read_rows
-    from matryo.classify.walk import ask_until_sure
-
-    return ask_until_sure(read_rows(new, (new.dim,), new.head), np.empty(0))
-
-
 # ── options and files ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _check_options(args: argparse.Namespace) -> None:
     """Raise if one option would silently disable another, or the format of --out is unknown."""
-    from matryo.errors import InputError
-
     if args.out is not None and args.out.suffix not in (".csv", ".jsonl"):
         raise InputError("--out must end in .csv or .jsonl", got=args.out.name, cure="choose one of these formats")
     choosing = ("strategy", "expected_dim", "max_loss", "confidence", "holdout", "seed", "curve")
@@ -194,10 +181,6 @@ def _check_options(args: argparse.Namespace) -> None:
 
 def _check_files(args: argparse.Namespace) -> None:
     """Raise before the work if a file of the user's would be overwritten."""
-    from matryo.classify.text import is_answers
-    from matryo.files import check_may_write
-    from matryo.results import check_may_append
-
     if args.out:
         check_may_write(args.out, force=args.force, is_ours=is_answers)
     if args.save:
@@ -207,9 +190,6 @@ def _check_files(args: argparse.Namespace) -> None:
 
 
 def _is_cascade(path: Path) -> bool:
-    from matryo.classify import Cascade
-    from matryo.errors import InputError
-
     try:
         Cascade.load(path)
     except InputError:
@@ -221,9 +201,6 @@ def _write_all(
     args: argparse.Namespace, ready: Prepared | None, answers: Answers, rows: list[Row], new: EmbeddingSet | None = None
 ) -> None:
     """Write the files of --save, --out and --json, and print their names."""
-    from matryo.classify.text import write_answers
-    from matryo.results import append_rows
-
     written = []
     if args.save and ready is not None:
         ready.cascade.save(args.save, ready.fitted_on)
@@ -244,9 +221,6 @@ def _write_all(
 
 def _only(folder: Path) -> str:
     """Return the only split besides train."""
-    from matryo.embeddings.place import embedding_sets
-    from matryo.errors import InputError
-
     splits = embedding_sets(folder)
     others = [name for name in splits if name != "train"]
     if len(others) != 1:
@@ -257,8 +231,6 @@ def _only(folder: Path) -> str:
 
 def _is_other(args: argparse.Namespace, rows: EmbeddingSet) -> bool:
     """Whether thresholds are chosen on another split, which --fit-on must then name."""
-    from matryo.errors import InputError
-
     if args.fit_on and args.fit_on == rows.path.name:
         cure = "drop it: half of the split is then held out"
         raise InputError("--fit-on must name another split than --split", got=args.fit_on, cure=cure)
@@ -266,15 +238,10 @@ def _is_other(args: argparse.Namespace, rows: EmbeddingSet) -> bool:
 
 
 def _open(folder: Path, name: str) -> EmbeddingSet:
-    from matryo.embeddings import EmbeddingSet
-    from matryo.embeddings.place import embedding_sets
-
     return EmbeddingSet.open(embedding_sets(folder, [name])[name])
 
 
 def _draw(args: argparse.Namespace, cascade: Cascade, rows: EmbeddingSet) -> CascadeCurve:
-    from matryo.classify import cascade_curve
-
     return cascade_curve(
         rows, nesting=cascade.dims_, strategy=cascade.strategy, confidence=cascade.confidence,
         fraction=SHARE if args.holdout is None else args.holdout, seed=cascade.seed,
@@ -284,8 +251,6 @@ def _draw(args: argparse.Namespace, cascade: Cascade, rows: EmbeddingSet) -> Cas
 def _to_rows(
     args: argparse.Namespace, rows: EmbeddingSet, results: Sequence[CascadeResult | CascadeCurve]
 ) -> list[Row]:
-    from matryo.results import stamp
-
     subject = " ".join(filter(None, (args.folder.name, rows.manifest.dataset, rows.path.name)))
     model: Any = rows.manifest.model
     seed = None if isinstance(model, str) else model.get("seed")   # the run's; the hold-out's is in the command

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from matryo.cli.items import add_items_argument, open_items
+from matryo.cli.parts.items import add_items_argument, open_items
 from matryo.cli.train import check_data_is_used
 from matryo.data.open import SOURCES
 from matryo.embeddings.place import RELEVANCE

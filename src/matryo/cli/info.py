@@ -7,8 +7,14 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
+
+from matryo.embeddings.manifest import Manifest
+from matryo.errors import InputError
+from matryo.results import holds_rows, read_rows
+from matryo.training.run.paths import RunFolder
 
 __all__ = ["add_arguments", "describe", "run"]
 
@@ -38,19 +44,18 @@ def run(args: argparse.Namespace) -> None:
 
 def describe(path: Path) -> dict[str, Any]:
     """Return what ``path`` holds as JSON values; "kind" says what it is."""
-    from matryo.errors import InputError
-    from matryo.results import holds_rows
-    from matryo.retrieve.store.sql.database import DATABASE
-    from matryo.training.run.paths import RunFolder
+    from matryo.retrieve import Index
 
     if RunFolder(path).exists:
         return _run(RunFolder(path))
     if (path / "manifest.json").is_file():
         return {"kind": "embeddings", **_embeddings(path)}
-    if splits := sorted(path.glob("*/manifest.json")):
-        return {"kind": "embeddings of several splits", **{p.parent.name: _split(p.parent) for p in splits}}
-    if (path / DATABASE).is_file():
-        return _index(path)
+    if found := sorted([*path.glob("*/manifest.json"), *path.glob("*/*/manifest.json")]):   # pairs are a level deeper
+        splits = {str(file.parent.relative_to(path)): _split(file.parent) for file in found}
+        return {"kind": "embeddings of several splits", **splits}
+    if Index.exists(path):
+        with Index.open(path) as index:
+            return {"kind": "index", **index.describe().to_dict()}
     if (facts := _exported(path)) is not None:
         return facts
     if path.is_file() and holds_rows(path):
@@ -62,7 +67,7 @@ def describe(path: Path) -> dict[str, Any]:
     )
 
 
-def _run(folder: Any) -> dict[str, Any]:
+def _run(folder: RunFolder) -> dict[str, Any]:
     recipe = folder.recipe
     facts: dict[str, Any] = {
         "kind": "run" if folder.complete else "unfinished run",
@@ -73,44 +78,24 @@ def _run(folder: Any) -> dict[str, Any]:
     }
     if not folder.complete:
         return facts | {"next": "run its `matryo train` command again to finish it"}
-    figures = folder.row.figures
     facts |= {"dims": list(folder.dims), "classes": len(folder.classes), "sides": list(folder.sides)}
-    facts |= {f"{name} on {split}": by_dim for name, splits in figures.items() if isinstance(splits, dict)
-              for split, by_dim in splits.items()}  # fmt: skip
-    splits = sorted(path.parent.name for path in folder.embeddings.glob("*/manifest.json"))
-    return facts | {"trained": folder.row.when, "seconds": figures["seconds"], "encoded splits": splits}
+    facts |= folder.row.by_dim()
+    facts |= {"trained": folder.row.when, "seconds": folder.row.figures["seconds"]}
+    return facts | {"encoded splits": sorted(path.parent.name for path in folder.embeddings.glob("*/manifest.json"))}
 
 
 def _embeddings(path: Path) -> dict[str, Any]:
-    from matryo.embeddings.manifest import Manifest
-
     manifest = Manifest.load(path)
-    return {
-        "vectors": manifest.count,
-        "dim": manifest.dim,
-        "dims": list(manifest.nesting.dims),
-        "dtype": manifest.dtype,
-        "normalized": manifest.normalized,
-        "model": manifest.title,
-        "dataset": " / ".join(filter(None, (manifest.dataset, manifest.split))),
-        "classes": len(manifest.classes),
-        "files": sorted(manifest.files),
-        "bytes": sum(record.size for record in manifest.files.values()),
-    }
+    facts = {"vectors": manifest.count, "dim": manifest.dim, "dims": list(manifest.nesting.dims)}
+    facts |= {"dtype": manifest.dtype, "normalized": manifest.normalized, "model": manifest.title}
+    facts |= {"dataset": " / ".join(filter(None, (manifest.dataset, manifest.split)))}
+    facts |= {"classes": len(manifest.classes), "files": sorted(manifest.files)}
+    return facts | {"bytes": sum(record.size for record in manifest.files.values())}
 
 
 def _split(path: Path) -> str:
-    facts = _embeddings(path)
-    return f"{facts['vectors']:,} vectors of {facts['dim']} dimensions, {facts['dtype']}"
-
-
-def _index(path: Path) -> dict[str, Any]:
-    from matryo.retrieve import Index
-
-    with Index.open(path) as index:
-        facts = index.describe().to_dict()
-    del facts["folder"]
-    return {"kind": "index", **facts}
+    manifest = Manifest.load(path)
+    return f"{manifest.count:,} vectors of {manifest.dim} dimensions, {manifest.dtype}"
 
 
 def _exported(path: Path) -> dict[str, Any] | None:
@@ -119,24 +104,16 @@ def _exported(path: Path) -> dict[str, Any] | None:
         _, front, body = (path / "README.md").read_text(encoding="utf-8").split("---\n", 2)
     except (OSError, ValueError):
         return None
-    fields = dict(line.split(": ", 1) for line in front.splitlines() if ": " in line)
     if "- matryo" not in front.splitlines():
         return None
-    lines = [line for line in body.splitlines() if line]
-    return {
-        "kind": f"model exported for {fields['library_name']}",
-        "task": fields["pipeline_tag"],
-        "model": lines[1],
-        "dims": lines[2],
-        "bytes": sum(file.stat().st_size for file in path.rglob("*") if file.is_file()),
-    }
+    fields = dict(line.split(": ", 1) for line in front.splitlines() if ": " in line)
+    _, model, dims = [line for line in body.splitlines() if line][:3]
+    facts = {"kind": f"model exported for {fields['library_name']}", "task": fields["pipeline_tag"]}
+    size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    return {**facts, "model": model, "dims": dims, "bytes": size}
 
 
 def _rows(path: Path) -> dict[str, Any]:
-    from collections import Counter
-
-    from matryo.results import read_rows
-
     rows = read_rows(path)
     return {"kind": "result rows", "rows": len(rows), **Counter(f"kind {row.kind}" for row in rows)}
 
@@ -146,6 +123,4 @@ def _text(value: Any) -> str:
         return "  ".join(f"{key}: {_text(item)}" for key, item in value.items())
     if isinstance(value, list):
         return ", ".join(map(str, value))
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)

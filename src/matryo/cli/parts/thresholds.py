@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from matryo.classify import Cascade
-    from matryo.classify.thresholds.holdout import Holdout
-    from matryo.embeddings import EmbeddingSet
+from matryo.classify import Cascade
+from matryo.classify.thresholds.holdout import Holdout
+from matryo.embeddings import EmbeddingSet
+from matryo.errors import InputError
 
 __all__ = ["CONFIDENCE", "SHARE", "Prepared", "fit", "is_labelled", "load", "typed"]
 
@@ -36,9 +35,6 @@ class Prepared:
 
 def load(path: Path, rows: EmbeddingSet) -> Prepared:
     """Read thresholds from a file. All rows are classified; rows that chose the thresholds are not measured."""
-    from matryo.classify import Cascade
-    from matryo.classify.thresholds.holdout import Holdout
-
     cascade, holdout, origin = Cascade.load(path), Holdout.load(path), f"thresholds of {path.name}"
     _check_fits(cascade, rows, path)
     if holdout is None or not holdout.is_of(rows) or not is_labelled(rows):
@@ -53,9 +49,6 @@ def load(path: Path, rows: EmbeddingSet) -> Prepared:
 
 def fit(args: argparse.Namespace, rows: EmbeddingSet, other: EmbeddingSet | None) -> Prepared:
     """Fit thresholds on the ``other`` split, or on a part of ``rows``; then only the rest of them is classified."""
-    from matryo.classify import Cascade
-    from matryo.classify.thresholds.holdout import Holdout
-
     seed = args.seed or 0
     cascade = Cascade(**{"confidence": CONFIDENCE, "seed": seed, **_strategy(args)})
     if other is not None:
@@ -65,7 +58,7 @@ def fit(args: argparse.Namespace, rows: EmbeddingSet, other: EmbeddingSet | None
         held = holdout.rows(rows)
         fitted, rest = rows.select(held), rows.select(~held)
     cascade.fit(fitted)
-    _check_fits(cascade, rest, args.fit_on)
+    _check_fits(cascade, rest, fitted.path.name)
     origin = f"{cascade.strategy} thresholds chosen on {len(fitted):,} {source}"
     return Prepared(cascade, holdout, rest, rest, other is None, origin)
 
@@ -83,8 +76,6 @@ def is_labelled(rows: EmbeddingSet | None) -> bool:
 
 def _strategy(args: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of Cascade; --expected-dim and --max-loss imply their strategies."""
-    from matryo.errors import InputError
-
     given = {name: getattr(args, name) for name in ("strategy", "expected_dim", "max_loss")}
     given = {name: value for name, value in given.items() if value is not None}
     implied = [name for name, key in (("budget", "expected_dim"), ("risk", "max_loss")) if key in given]
@@ -105,9 +96,6 @@ def _strategy(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _hold_out(rows: EmbeddingSet, share: float, seed: int) -> Holdout:
-    from matryo.classify.thresholds.holdout import Holdout
-    from matryo.errors import InputError
-
     if rows.labels is None or not is_labelled(rows):
         raise InputError(
             "the split must have labels to choose thresholds on",
@@ -126,8 +114,6 @@ def _hold_out(rows: EmbeddingSet, share: float, seed: int) -> Holdout:
 
 def _check_fits(cascade: Cascade, rows: EmbeddingSet, source: object) -> None:
     """Raise if the thresholds were chosen for another model than the one that made these rows."""
-    from matryo.errors import InputError
-
     head = rows.head
     if head is None:
         return   # computing logits raises the better error

@@ -1,0 +1,1 @@
+"""Parts of the verbs: how new items are opened, and how the thresholds of a cascade are chosen."""
