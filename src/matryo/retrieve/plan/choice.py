@@ -162,14 +162,13 @@ def as_plan(value: Any) -> Plan:
         if value.plan is None:
             raise InputError("the planner chose no plan", cure=f"raise the budget; {value.message}")
         return value.plan
-    if isinstance(value, str) and value.lstrip().startswith("{"):
-        return _from_json(value, "plan")
     if isinstance(value, str | Path):
+        is_text = str(value).lstrip().startswith("{")
         try:
-            return _from_json(Path(value).read_text(encoding="utf-8"), str(value))
-        except (OSError, UnicodeDecodeError) as error:
-            cure = "write a plan with: matryo plan FOLDER --out plan.json"
-            raise InputError(f"{value} must be a plan in JSON", got=error, cure=cure) from error
+            return Plan.from_dict(json.loads(str(value) if is_text else Path(value).read_text(encoding="utf-8")))
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            name, cure = "plan" if is_text else value, "write a plan with: matryo plan FOLDER --out plan.json"
+            raise InputError(f"{name} must be a plan in JSON", got=error, cure=cure) from error
     if isinstance(value, Mapping):
         return Plan.from_dict(value)
     raise InputError(
@@ -177,14 +176,6 @@ def as_plan(value: Any) -> Plan:
         got=f"{value!r:.60}",
         cure="for example plan=Plan.adaptive(16, 64, keep=200)",
     )
-
-
-def _from_json(text: str, name: str) -> Plan:
-    try:
-        return Plan.from_dict(json.loads(text))
-    except json.JSONDecodeError as error:
-        cure = "write a plan with: matryo plan FOLDER --out plan.json"
-        raise InputError(f"{name} must be a plan in JSON", got=error, cure=cure) from error
 
 
 def outline(plan: Plan, k: int) -> str:
