@@ -362,7 +362,7 @@ def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.
 
 def test_arrays_that_are_no_vectors(tmp_path: Path) -> None:
     for array, told in [
-        (np.zeros(3), r"two-dimensional array of real numbers, one row per vector \(got shape \(3,\), float64\): stack"),
+        (np.zeros(3), r"array of real numbers, one row per vector \(got shape \(3,\), float64\): stack"),
         (np.zeros((2, 2), bool), r"\(got shape \(2, 2\), bool\)"),
         (np.zeros((0, 4)), r"must hold a vector \(got shape \(0, 4\)\)"),
         (np.zeros((4, 0)), r"must hold a vector"),
