@@ -19,15 +19,15 @@ from matryo.data.texts.files import corpus_folder, text_folder
 from matryo.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from matryo.data.dataset import Dataset
 
 __all__ = ["BUNDLED", "SOURCES", "open_dataset"]
 
-_BUNDLED = {"emoji": emoji, "emoji-names": emoji_pairs, "wordnet": wordnet}
-_ON_DISK = {
+_BUNDLED: dict[str, Callable[[], Dataset]] = {"emoji": emoji, "emoji-names": emoji_pairs, "wordnet": wordnet}
+_ON_DISK: dict[str, Callable[..., Dataset]] = {
     "folder": image_folder,
     "packed": packed_dataset,
     "shards": shard_dataset,

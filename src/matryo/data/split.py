@@ -19,17 +19,7 @@ if TYPE_CHECKING:
 
     from matryo.data.dataset import ImageSplit, Labels, S, Split, TextSplit
 
-__all__ = [
-    "ImageRows",
-    "Rows",
-    "align",
-    "as_labels",
-    "check_below",
-    "check_distinct",
-    "check_position",
-    "numbered",
-    "subset_indices",
-]
+__all__ = ["ImageRows", "Rows", "align", "as_labels", "check_below", "check_distinct", "numbered", "subset_indices"]
 
 
 class Rows:
@@ -81,7 +71,7 @@ class Rows:
 
     def _row(self, index: int) -> int:
         """Return the row of the store that holds item ``index``."""
-        return int(self._rows[check_position(index, len(self), self.item)])
+        return int(self._rows[_position(index, len(self), self.item)])
 
 
 class ImageRows(Rows):
@@ -111,11 +101,11 @@ def subset_indices(indices: ArrayLike, count: int, item: str) -> Labels:
             cure=f"pass indices in 0…{count - 1}, or a mask of length {count}",
         )
     for index in (chosen.min(), chosen.max()) if chosen.size else ():
-        check_position(int(index), count, item)
+        _position(int(index), count, item)
     return chosen.astype(np.int64)
 
 
-def check_position(index: int, count: int, item: str) -> int:
+def _position(index: int, count: int, item: str) -> int:
     """Return ``index`` as an int; raise unless it is in 0…count − 1."""
     try:
         number = operator.index(index)
@@ -195,6 +185,7 @@ def align(dataset: Dataset[S], classes: Sequence[str] | None) -> Dataset[S]:
     # Label −1 selects the last entry, so that unknown labels stay unknown.
     table = np.array([position.get(name, UNKNOWN) for name in dataset.classes] + [UNKNOWN], dtype=np.int64)
     splits: dict[str, Any] = {}
+    split: Any
     for name, split in dataset.splits.items():
         assert isinstance(split, _Labelled), f"{type(split).__name__} cannot be relabelled"
         splits[name] = split.map_labels(table)

@@ -10,7 +10,7 @@ from matryo.arrays import as_array
 from matryo.errors import EmbeddingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     Array = np.ndarray[Any, np.dtype[Any]]
     Labels = np.ndarray[Any, np.dtype[np.int64]]
@@ -145,9 +145,8 @@ def as_ids(values: Any, count: int) -> list[int] | list[str]:
     return ids
 
 
-def check_unique(ids: Iterable[int] | Iterable[str], earlier: dict[int | str, None] | None = None) -> None:
+def check_unique(ids: list[int] | list[str], earlier: dict[int | str, None] | None = None) -> None:
     """Raise if an id occurs twice, is among the ``earlier`` ids, or is of another type than these."""
-    ids = list(ids)
     if earlier and ids and type(ids[0]) is not type(next(iter(earlier))):
         raise EmbeddingsError("ids must be all integers or all strings", got="both", cure="convert them")
     seen = set()
