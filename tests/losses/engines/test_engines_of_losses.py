@@ -96,9 +96,9 @@ def make_target(scores, seed):
 def make_score_gradient(scores, target, row_lse, own, column_lse, seed, *, smooth=False):
     draw, (dims, rows), columns = torch.Generator().manual_seed(seed), row_lse.shape, scores.columns
     new = lambda *shape: torch.randn(*shape, generator=draw, dtype=torch.float64).to(row_lse)  # noqa: E731
-    sign = new(dims, 1).sign()   # row_coef has one sign a dim, that of the gradient by its loss
+    sign = new(dims, 1).sign()   # one sign per dim, that of the upstream gradient
     row_coef = new(dims, rows).abs() * sign
-    row_coef[:, ::3] = 0   # rows that are ignored
+    row_coef[:, ::3] = 0   # ignored rows
     return ScoreGradient(
         row_lse, row_coef, new(dims, rows), target, own,
         column_lse, None if column_lse is None else new(dims, columns).abs() * sign,
