@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
     from matryo.classify.thresholds.holdout import Holdout
     from matryo.embeddings import Head
-
-    Array = np.ndarray[Any, np.dtype[Any]]
-    Integers = np.ndarray[Any, np.dtype[np.int64]]
+    from matryo.metrics.types import Array, Integers
 
 __all__ = ["Cascade"]
 

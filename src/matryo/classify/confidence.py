@@ -6,16 +6,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from matryo.errors import InputError
 
 if TYPE_CHECKING:
-    Array = np.ndarray[Any, np.dtype[Any]]
-    Doubles = np.ndarray[Any, np.dtype[np.float64]]
-    Integers = np.ndarray[Any, np.dtype[np.int64]]
+    from matryo.metrics.types import Array, Doubles, Integers
 
 __all__ = ["average_views", "softmax", "top"]
 

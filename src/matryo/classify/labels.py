@@ -12,8 +12,7 @@ from matryo.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    Array = np.ndarray[Any, np.dtype[Any]]
-    Integers = np.ndarray[Any, np.dtype[np.int64]]
+    from matryo.metrics.types import Array, Integers
 
 __all__ = ["check_holdout", "check_known", "class_names", "to_columns"]
 

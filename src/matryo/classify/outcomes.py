@@ -12,9 +12,7 @@ from matryo.results import Result
 from matryo.tables import percent
 
 if TYPE_CHECKING:
-    Bools = np.ndarray[Any, np.dtype[np.bool_]]
-    Doubles = np.ndarray[Any, np.dtype[np.float64]]
-    Integers = np.ndarray[Any, np.dtype[np.int64]]
+    from matryo.metrics.types import Bools, Doubles, Integers
 
 __all__ = ["ALWAYS", "NEVER", "CascadeResult", "Outcomes"]
 

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from matryo.embeddings import Head
-
-    Array = np.ndarray[Any, np.dtype[Any]]
-    Integers = np.ndarray[Any, np.dtype[np.int64]]
+    from matryo.metrics.types import Array, Integers
 
 __all__ = ["Batch", "Rows", "read_rows"]
 

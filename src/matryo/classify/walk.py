@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,10 +13,7 @@ from matryo.embeddings import UNKNOWN
 
 if TYPE_CHECKING:
     from matryo.classify.rows import Batch, Rows
-
-    Array = np.ndarray[Any, np.dtype[Any]]
-    Doubles = np.ndarray[Any, np.dtype[np.float64]]
-    Integers = np.ndarray[Any, np.dtype[np.int64]]
+    from matryo.metrics.types import Array, Doubles, Integers
 
 __all__ = ["Answers", "ask_all", "ask_until_sure"]
 

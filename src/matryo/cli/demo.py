@@ -27,8 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Train, encode, evaluate, report."""
-    from matryo.cli.evaluate import measure_folders, open_subjects, to_rows
+    from matryo.cli.evaluate import measure_folders, to_rows
     from matryo.cli.report import write_report
+    from matryo.cli.subjects import open_subjects
     from matryo.evaluation import Evaluation, table
     from matryo.files import check_may_write
     from matryo.report import check_out

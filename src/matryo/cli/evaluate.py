@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from matryo.cli.subjects import add_subject_arguments, open_subjects, parse_dims, subjects_of
+from matryo.cli.subjects import add_subject_arguments, subjects_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -27,18 +27,7 @@ if TYPE_CHECKING:
     from matryo.evaluation import Subject
     from matryo.results import Row
 
-__all__ = [
-    "Measured",
-    "add_arguments",
-    "add_subject_arguments",
-    "measure_folders",
-    "open_subjects",
-    "parse_dims",
-    "protocol_names",
-    "run",
-    "subjects_of",
-    "to_rows",
-]
+__all__ = ["Measured", "add_arguments", "measure_folders", "protocol_names", "run", "to_rows"]
 
 
 @dataclasses.dataclass(frozen=True)

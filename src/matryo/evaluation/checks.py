@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,22 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from matryo.embeddings import EmbeddingSet
-
-    Array = np.ndarray[Any, np.dtype[Any]]
-    Integers = np.ndarray[Any, np.dtype[np.int64]]
+    from matryo.metrics.types import Array, Integers
 
 __all__ = [
-    "check_columns",
-    "check_different",
-    "check_finite",
-    "check_pair",
-    "check_several",
-    "chosen_dims",
-    "class_counts",
-    "default_dims",
-    "labels_of",
-    "same_vectors",
-]
+    "check_columns", "check_different", "check_finite", "check_pair", "check_several", "chosen_dims",
+    "class_counts", "default_dims", "labels_of", "same_vectors",
+]  # fmt: skip
 
 
 def labels_of(embeddings: EmbeddingSet, role: str) -> Integers:

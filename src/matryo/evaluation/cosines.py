@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,10 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from matryo.embeddings import EmbeddingSet
+    from matryo.metrics.types import Doubles, Integers
     from matryo.nesting import Nesting
-
-    Doubles = np.ndarray[Any, np.dtype[np.float64]]
-    Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 __all__ = ["cosines"]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
-    Integers = np.ndarray[Any, np.dtype[np.int64]]
+    from matryo.metrics.types import Integers
 
 __all__ = ["shuffled_by_class"]
 

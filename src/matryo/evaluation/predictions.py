@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,11 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from matryo.embeddings import EmbeddingSet, Head
-
-    Array = np.ndarray[Any, np.dtype[Any]]
-    Bools = np.ndarray[Any, np.dtype[np.bool_]]
-    Floats = np.ndarray[Any, np.dtype[np.float32]]
-    Integers = np.ndarray[Any, np.dtype[np.int64]]
+    from matryo.metrics.types import Array, Bools, Floats, Integers
 
 __all__ = ["Predictions", "class_name", "predict"]
 

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from matryo.embeddings import EmbeddingSet
-
-    Floats = np.ndarray[Any, np.dtype[np.float32]]
-    Integers = np.ndarray[Any, np.dtype[np.int64]]
+    from matryo.metrics.types import Floats, Integers
 
 __all__ = ["Relevance"]
 

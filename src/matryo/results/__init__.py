@@ -9,17 +9,6 @@ from matryo.results.result import Result, table
 from matryo.results.rows import ROLES, Row, append_rows, check_may_append, holds_rows, read_rows
 
 __all__ = [
-    "ROLES",
-    "Result",
-    "Row",
-    "append_rows",
-    "check_may_append",
-    "command_line",
-    "figures_by_dim",
-    "holds_rows",
-    "infer_role",
-    "is_share",
-    "read_rows",
-    "stamp",
-    "table",
-]
+    "ROLES", "Result", "Row", "append_rows", "check_may_append", "command_line", "figures_by_dim", "holds_rows",
+    "infer_role", "is_share", "read_rows", "stamp", "table",
+]  # fmt: skip

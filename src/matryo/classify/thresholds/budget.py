@@ -10,7 +10,7 @@ thresholds are moved while the others adapt.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from matryo.classify.outcomes import Outcomes
-
-    Doubles = np.ndarray[Any, np.dtype[np.float64]]
-    Integers = np.ndarray[Any, np.dtype[np.int64]]
+    from matryo.metrics.types import Doubles, Integers
 
 __all__ = ["Climb", "Worth", "budget_thresholds", "price_path"]
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
     from matryo.classify.outcomes import Outcomes
-
-    Doubles = np.ndarray[Any, np.dtype[np.float64]]
+    from matryo.metrics.types import Doubles
 
 __all__ = ["GRID", "greedy_thresholds"]
 

@@ -16,8 +16,7 @@ from matryo.errors import InputError
 
 if TYPE_CHECKING:
     from matryo.embeddings import EmbeddingSet
-
-    Bools = np.ndarray[Any, np.dtype[np.bool_]]
+    from matryo.metrics.types import Bools
 
 __all__ = ["Holdout"]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from matryo.classify.outcomes import Outcomes
-
-    Doubles = np.ndarray[Any, np.dtype[np.float64]]
-    Integers = np.ndarray[Any, np.dtype[np.int64]]
+    from matryo.metrics.types import Doubles, Integers
 
 __all__ = ["certified", "fewest_rows", "loss_p_value", "risk_thresholds"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from matryo.classify.thresholds.budget import budget_thresholds
 from matryo.classify.thresholds.greedy import greedy_thresholds
@@ -12,11 +12,8 @@ from matryo.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
-
     from matryo.classify.outcomes import Outcomes
-
-    Doubles = np.ndarray[Any, np.dtype[np.float64]]
+    from matryo.metrics.types import Doubles
 
 __all__ = ["STRATEGIES", "check_budget", "check_choice", "check_risk", "check_strategy", "choose_thresholds"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from matryo.embeddings import EmbeddingSet
     from matryo.evaluation.predictions import Predictions
     from matryo.evaluation.subject import Subject
-
-    Integers = np.ndarray[Any, np.dtype[np.int64]]
+    from matryo.metrics.types import Integers
 
 __all__ = ["PROTOCOL", "Disagreement", "disagreement"]
 

@@ -35,7 +35,7 @@ from matryo.tables import Block, Metric, number, percent
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    Bools = np.ndarray[Any, np.dtype[np.bool_]]
+    from matryo.metrics.types import Bools
     Integers = np.ndarray[Any, np.dtype[np.integer[Any]]]
 
 __all__ = ["PROTOCOL", "DimRow", "Evaluation", "evaluate"]

@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from matryo.evaluation.subject import Subject
-
-    Floats = np.ndarray[Any, np.dtype[np.float32]]
-    Integers = np.ndarray[Any, np.dtype[np.int64]]
+    from matryo.metrics.types import Floats, Integers
 
 __all__ = ["PROTOCOL", "FewShot", "few_shot"]
 

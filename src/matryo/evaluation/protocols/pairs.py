@@ -7,7 +7,7 @@ given by :class:`~matryo.evaluation.relevance.Relevance` instead of by labels.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -25,12 +25,8 @@ if TYPE_CHECKING:
     from matryo.embeddings import EmbeddingSet
     from matryo.evaluation.relevance import Relevance
     from matryo.evaluation.subject import Subject
+    from matryo.metrics.types import Array, Doubles, Floats, Integers
     from matryo.nesting import Nesting
-
-    Array = np.ndarray[Any, np.dtype[Any]]
-    Doubles = np.ndarray[Any, np.dtype[np.float64]]
-    Floats = np.ndarray[Any, np.dtype[np.float32]]
-    Integers = np.ndarray[Any, np.dtype[np.int64]]
     Figures = tuple[tuple[tuple[float, ...], ...], ...]
 
 __all__ = ["PAIR_METRICS", "PROTOCOL", "Pairs", "pairs"]

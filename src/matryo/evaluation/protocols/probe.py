@@ -31,10 +31,7 @@ if TYPE_CHECKING:
 
     from matryo.embeddings import EmbeddingSet
     from matryo.evaluation.subject import Subject
-
-    Doubles = np.ndarray[Any, np.dtype[np.float64]]
-    Floats = np.ndarray[Any, np.dtype[np.float32]]
-    Integers = np.ndarray[Any, np.dtype[np.int64]]
+    from matryo.metrics.types import Doubles, Floats, Integers
 
 __all__ = ["PROTOCOL", "FittedProbe", "Probe", "fit_probe", "linear_probe"]
 

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from matryo.embeddings import EmbeddingSet
     from matryo.evaluation.relevance import Relevance
     from matryo.evaluation.subject import Subject
-
-    Doubles = np.ndarray[Any, np.dtype[np.float64]]
-    Integers = np.ndarray[Any, np.dtype[np.int64]]
+    from matryo.metrics.types import Doubles, Integers
 
 __all__ = ["PROTOCOL", "Similarity", "similarity_span"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from tqdm import tqdm
@@ -29,12 +29,8 @@ if TYPE_CHECKING:
 
     from matryo.embeddings import EmbeddingSet
     from matryo.evaluation.subject import Subject
+    from matryo.metrics.types import Bools, Doubles, Floats, Integers
     from matryo.nesting import Nesting
-
-    Bools = np.ndarray[Any, np.dtype[np.bool_]]
-    Doubles = np.ndarray[Any, np.dtype[np.float64]]
-    Floats = np.ndarray[Any, np.dtype[np.float32]]
-    Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 __all__ = ["PROTOCOL", "Stream", "stream"]
 

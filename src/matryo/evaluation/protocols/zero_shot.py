@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 
     from matryo.embeddings import EmbeddingSet
     from matryo.evaluation.subject import Subject
+    from matryo.metrics.types import Floats, Integers
     from matryo.nesting import Nesting
-
-    Floats = np.ndarray[Any, np.dtype[np.float32]]
-    Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 __all__ = ["PROTOCOL", "ZeroShot", "zero_shot"]
 
