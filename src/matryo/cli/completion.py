@@ -15,7 +15,7 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """SHELL."""
-    parser.add_argument("shell", choices=["bash", "zsh", "fish"], help="the shell to write the script for")
+    parser.add_argument("shell", choices=["bash", "zsh", "fish"], metavar="SHELL", help="bash, zsh or fish")
 
 
 def run(args: argparse.Namespace) -> None:
