@@ -14,8 +14,6 @@ from matryo.errors import InputError
 if TYPE_CHECKING:
     from matryo.data import ImageSplit
 
-__all__ = ["GivenImages", "as_images", "as_list"]
-
 
 def as_images(items: Any) -> ImageSplit:
     """Images as a split: a folder of images, paths, Pillow images, a column of those, or uint8 arrays."""
@@ -30,7 +28,7 @@ def as_list(items: Any) -> Any:
     if isinstance(items, (str, Path)) or hasattr(items, "convert"):   # a Pillow image
         return [items]
     if hasattr(items, "columns") or hasattr(items, "column_names"):
-        names = list(getattr(items, "columns", None) or getattr(items, "column_names", ()))
+        names = list(items.column_names if hasattr(items, "column_names") else items.columns)
         raise InputError(
             "a table has several columns", got=f"columns {', '.join(map(str, names))}", cure="pass one: table['text']"
         )

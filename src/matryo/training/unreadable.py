@@ -9,14 +9,11 @@ import numpy as np
 
 from matryo.data import Pairs
 from matryo.data.dataset import PairSplit
-from matryo.data.images.decode import in_threads, progress_bar
-from matryo.data.split import ImageRows
+from matryo.data.images.decode import EncodedImages, in_threads, progress_bar
 from matryo.errors import DataError
 
 if TYPE_CHECKING:
     from matryo.training.batches.order import Rows
-
-__all__ = ["check_readable", "exclude_unreadable"]
 
 _ALL_READ = 10_000   # splits of up to this many images are read completely before training; of larger ones, a sample
 _SAMPLE = 1_000
@@ -76,8 +73,8 @@ def _pairs(split: PairSplit, sides: list[Any], kept: list[Rows]) -> Pairs:
 
 
 def _errors(images: Any, name: str, progress: bool, sample: bool) -> dict[int, DataError]:
-    """Why rows of ``images`` cannot be read; empty for texts."""
-    if not isinstance(images, ImageRows):
+    """Why rows of ``images`` cannot be read; empty for texts and for arrays in memory."""
+    if not isinstance(images, EncodedImages):
         return {}
     rows = np.arange(len(images))
     if sample and len(images) > _ALL_READ:

@@ -76,7 +76,7 @@ def test_loading_leaves_the_random_state_alone(run):
 
 
 def test_mistakes_are_named(run, emoji, tmp_path):
-    with pytest.raises(InputError, match=r"the widths it was trained at \(got 0.75\): choose one of 0.25, 0.5, 1"):
+    with pytest.raises(InputError, match=r"trained at \(got 0.75\): use one of 0.25, 0.5, 1"):
         load(run, device="cpu", width=0.75)
     plain = override(Recipe(), {**SMALL, "head.kind": "tied", "encoder.name": "convnet", "loop.epochs": "1"})
     other = train(plain, emoji, tmp_path / "plain", progress=False)

@@ -103,7 +103,7 @@ def test_a_run_of_no_epochs_is_the_encoder_as_it_came(tmp_path):
 )  # fmt: skip
 def test_what_nobody_trained_is_not_kept(changes):
     kept = {"encoder__name": "bert:theirs", "objective__kind": "pairs", "head__kind": "fixed", "head__dims": ""}
-    with pytest.raises(RecipeError, match=r"with loop\.epochs 0 all weights must have been trained"):
+    with pytest.raises(RecipeError, match=r"loop\.epochs 0 needs a model whose weights are all pretrained"):
         recipe(**{**kept, **changes}, loop__epochs=0)
     assert recipe(**{**kept, **changes}, loop__epochs=0, loop__steps=3).loop.steps == 3
 
