@@ -104,7 +104,7 @@ def test_models_stand_in_order_and_say_where_they_were_trained():
     lines = evaluated(rows)
     assert [(line.label, line.role, line.place) for line in lines] == [
         ("nested", "nested", "emoji / flat"),
-        ("fixed, truncated", "fixed", "emoji / flat"),
+        ("fixed", "fixed", "emoji / flat"),
         ("fixed + PCA", "post hoc", "emoji / flat"),
         ("nested", "nested", "emoji / sketch"),
     ]
@@ -125,7 +125,7 @@ def test_fixed_models_of_several_dims_give_a_truncated_line_and_one_of_their_own
     assert [(point.dim, point.y) for point in cut.curve("1-NN accuracy").points] == [(8, 0.1), (16, 0.6)]
     assert [(point.dim, point.y) for point in own.curve("1-NN accuracy").points] == [(8, 0.4), (16, 0.6)]
     alone = evaluated(rows[1:])
-    assert [line.label for line in alone] == [f"{large}, truncated"]
+    assert [line.label for line in alone] == [large]
 
 
 def test_a_metric_is_averaged_by_dim_over_the_seeds_that_have_it():
@@ -143,10 +143,9 @@ def test_a_model_looks_the_same_everywhere_and_unlike_the_others():
         for name, trained in (("fixed", (16,)), ("fixed + PCA", (16,)), ("nested", (8, 16)))
     ]
     looks = Looks(evaluated(rows))
-    found = [looks.of(name) for name in ("nested", "fixed, truncated", "fixed + PCA", "something else")]
+    found = [looks.of(name) for name in ("nested", "fixed", "fixed + PCA", "something else")]
     assert len({(look.colour, look.marker) for look in found}) == 4
-    assert found == [looks.of(name) for name in ("nested", "fixed, truncated", "fixed + PCA", "something else")]
-    assert looks.of("fixed") == found[1]
+    assert found == [looks.of(name) for name in ("nested", "fixed", "fixed + PCA", "something else")]
     assert found[0].width > found[1].width > found[2].width
     assert found[2].dash
     assert not found[0].dash

@@ -23,8 +23,6 @@ from matryo.report.series import Z95, Group, gather, sampling_variance
 if TYPE_CHECKING:
     from matryo.report.material import Material
 
-__all__ = ["KEEP", "Choice", "Kept", "Subject", "answer", "payload", "subjects"]
-
 KEEP = 0.98
 """The default share of the full-dim quality that the answer must keep."""
 ALL = "all"
@@ -109,18 +107,19 @@ def subjects(material: Material) -> list[Subject]:
         group = line.groups[0]
         trained.setdefault(line.name, set()).update(row.dim for row in group.first.rows if row.trained)
         for metric, figure in METRICS.items():
-            read = lambda one, figure=figure: {row.dim: figure(row) for row in one.rows}   # noqa: E731
-            found = _Values.of(group, read, group.first.queries, group.first.database)
-            values[line.name, metric, line.place] = found
+            by_dim = [{row.dim: figure(row) for row in one.rows} for one in group.results]
+            sizes = group.first.queries, group.first.database
+            values[line.name, metric, line.place] = _Values.of(group, by_dim, *sizes)
     for pairs in gather(material.rows, Pairs, lambda one: (one.dims, one.ks, one.sides)):
-        for direction, k in ((d, k) for d in (0, 1) for k in (10,) if k in pairs.first.ks):
-            read = lambda one, d=direction, k=k: dict(zip(one.dims, one.at("nDCG", k, d), strict=True))   # noqa: E731
-            asked, searched = pairs.first.asked[direction], pairs.first.counts[1 - direction]
+        k = min(pairs.first.ks, key=lambda k: abs(k - 10))
+        for direction in (0, 1):
+            by_dim = [dict(zip(one.dims, one.at("nDCG", k, direction), strict=True)) for one in pairs.results]
+            sizes = pairs.first.asked[direction], pairs.first.counts[1 - direction]
             metric = f"nDCG@{k}, {pairs.first.directions[direction]}"
-            values[pairs.name, metric, pairs.place] = _Values.of(pairs, read, asked, searched)
+            values[pairs.name, metric, pairs.place] = _Values.of(pairs, by_dim, *sizes)
     for sts in gather(material.rows, Sts, lambda one: one.dims):
-        read = lambda one: dict(zip(one.dims, one.spearman, strict=True))   # noqa: E731
-        values[sts.name, "Spearman", sts.place] = _Values.of(sts, read, sts.first.pairs, 0, _spearman_variance)
+        by_dim = [dict(zip(one.dims, one.spearman, strict=True)) for one in sts.results]
+        values[sts.name, "Spearman", sts.place] = _Values.of(sts, by_dim, sts.first.pairs, 0, _spearman_variance)
     by_model: dict[str, list[Kept]] = {}
     names = {name for name, _, _ in values}
     for (name, metric, split), found in values.items():
@@ -159,9 +158,9 @@ def answer(models: Sequence[Subject], choice: Choice) -> dict[str, Any]:
         facts["kept"] = f"{lowest.text(lowest.dims.index(dim))}: {lowest.metric} on {lowest.split}"
     possible, certain = (_smallest(model, curves, choice.keep, errors) or model.full for errors in (1.0, -1.0))
     facts["range"] = f"{dim} dims" if possible == certain else f"{possible} to {certain} dims"
-    facts["bytes"] = _cost(*(f"{vector_bytes(d):,}" for d in (dim, model.full)), "bytes")
+    facts["bytes"] = _cost("bytes", *(f"{vector_bytes(d):,}" for d in (dim, model.full)))
     if database := max(curve.database for curve in curves):
-        facts["flops"] = _cost(*(f"{mflops(database, d):.3g}" for d in (dim, model.full)), "MFLOPs")
+        facts["flops"] = _cost("MFLOPs", *(f"{mflops(database, d):.3g}" for d in (dim, model.full)))
     return facts
 
 
@@ -220,7 +219,7 @@ def _table(model: Subject, keep: float) -> list[list[str]]:
     return lines
 
 
-def _cost(part: str, whole: str, unit: str) -> str:
+def _cost(unit: str, part: str, whole: str) -> str:
     return f"{part} {unit}" if part == whole else f"{part} instead of {whole} {unit}"
 
 
@@ -248,12 +247,11 @@ class _Values:
 
     @classmethod
     def of(
-        cls, group: Group[Any], read: Callable[[Any], Mapping[int, float | None]], queries: int, database: int,
+        cls, group: Group[Any], each: Sequence[Mapping[int, float | None]], queries: int, database: int,
         variance: Callable[[float, int], float] = sampling_variance,
     ) -> _Values:  # fmt: skip
-        each = {row.seed: read(result) for row, result in zip(group.rows, group.results, strict=True)}
-        known = {seed: {dim: y for dim, y in by_dim.items() if y is not None} for seed, by_dim in each.items()}
-        return cls(known, queries, database, variance)
+        known = [{dim: y for dim, y in by_dim.items() if y is not None} for by_dim in each]
+        return cls(dict(zip((row.seed for row in group.rows), known, strict=True)), queries, database, variance)
 
     @property
     def dims(self) -> list[int]:

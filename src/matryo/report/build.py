@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from matryo.errors import InputError, MissingExtra
 from matryo.files import replacing, storage, swap_in
 from matryo.report.answer import subjects
+from matryo.report.answer_figure import answer_figure
 from matryo.report.draw import drawing
 from matryo.report.figures import every_section
-from matryo.report.figures.answer import answer_figure
 from matryo.report.material import GradCamStrip, Material
 from matryo.report.page import GENERATOR, page
 from matryo.results import append_rows
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from matryo.report.draw import Drawing
     from matryo.report.section import Section
     from matryo.results import Row
-
-__all__ = ["build_report", "check_out"]
 
 PAGE, ROWS, FIGURES_FOLDER, TABLES_FOLDER = "index.html", "rows.jsonl", "figures", "tables"
 

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     Drawn = tuple[Curve, Look, str]
     """A curve, its look and its label."""
 
-__all__ = ["Drawing", "chart", "drawing", "export", "inline", "legend", "line", "log_axis", "percent_axis", "sheet",
-           "short"]   # fmt: skip
-
 WIDTH = 5.0   # inches
 _LEGEND_LINE = 0.235
 _DPI = 200

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from matryo.results import Row
 
-__all__ = ["GradCamStrip", "Material"]
-
 
 @dataclass(frozen=True)
 class GradCamStrip:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from matryo.results import Row
 
-__all__ = ["METRICS", "Line", "Looks", "evaluated", "role_of", "source_of"]
-
 METRICS: dict[str, Callable[[DimRow], float | None]] = {
     "head top-1": lambda row: row.head_top1,
     "1-NN accuracy": lambda row: row.top1,
@@ -83,9 +81,9 @@ def evaluated(rows: Iterable[Row]) -> list[Line]:
     for (place, name), groups in by_model.items():
         largest = max(groups, key=lambda group: group.first.dims[-1])
         role = role_of(largest)
-        cut = role == "fixed" and len(largest.first.dims) > 1
-        lines.append(Line(place, name, f"{name}, truncated" if cut else name, role, (largest,)))
-        if role == "fixed" and len(groups) > 1:
+        several = role == "fixed" and len(groups) > 1
+        lines.append(Line(place, name, f"{name}, truncated" if several else name, role, (largest,)))
+        if several:
             lines.append(Line(place, name, f"{name}, one per dim", role, tuple(groups)))
     order = list(dict.fromkeys(line.place for line in lines))
     return sorted(lines, key=lambda line: (order.index(line.place), ROLES.index(line.role)))

@@ -19,11 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from matryo.report.answer import Subject
-    from matryo.report.figures.answer import AnswerFigure
+    from matryo.report.answer_figure import AnswerFigure
     from matryo.report.section import Plate, Section, Table
     from matryo.results import Row
-
-__all__ = ["GENERATOR", "image_kind", "page"]
 
 GENERATOR = "matryo report"
 _SIGNATURES = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg"}

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from matryo.report.style import Look
     from matryo.results import Row
 
-__all__ = ["Card", "Cell", "Gallery", "Plate", "Section", "Table", "by_dim", "curve_table", "per_model", "rows_of"]
-
 Cell = str | float | int | None
 
 
@@ -145,7 +143,7 @@ def by_dim(
     return tuple(tables)
 
 
-per_model: dict[str, Label] = {
+per_model: dict[str, Any] = {
     "title": lambda one: f"{one.name} on {one.place}, %",
     "column": lambda one: one.metric,
 }

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     Floats = np.ndarray[Any, np.dtype[np.float64]]
 
-__all__ = ["Z95", "Curve", "Group", "Point", "curve", "gather", "over_seeds", "sampling_variance", "where"]
-
 Z95 = 1.96
 """Half the width of a 95 % interval, in standard errors."""
 

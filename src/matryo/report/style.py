@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["COLOURS", "RAMP", "SERIES", "VARIABLES", "Look", "categories", "light", "ramp", "variables"]
-
 COLOURS = {
     "paper": ("#ffffff", "#15171b"),
     "ink": ("#1c1d20", "#e8e8ea"),

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from matryo.report.series import Curve, Point
 
-__all__ = ["bars", "dims", "ends", "hardest", "listed", "percent", "plural", "points", "reach", "spread", "stem"]
-
 ENOUGH = 0.95
 """A claim compares the full dim with the smallest dim that keeps this share of its figure."""
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from matryo.report.draw import Drawn
     from matryo.report.material import Material
 
-__all__ = ["LOSS", "cheapest", "sections"]
-
 LOSS = 0.005
 """The accuracy that the claim lets a cascade lose against the full dim."""
 _LAST, _ALL = "last dim used", "all dims computed"

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from matryo.report.material import Material
 
-__all__ = ["sections"]
-
 
 def sections(material: Material) -> Iterator[Section]:
     """A gallery per model and split, of its first seed."""

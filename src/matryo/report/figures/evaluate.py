@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from matryo.report.material import Material
     from matryo.report.models import Line
 
-__all__ = ["compare", "sections"]
-
 NEAREST = "1-NN accuracy"
 
 
@@ -70,7 +68,8 @@ def compare(lines: Sequence[Line]) -> str:
                 rivals.setdefault(point.dim, name)
     if not better:
         return reach([curve for line in lines if (curve := line.curve(NEAREST))])
-    ahead, where = [dim for dim, is_better in better.items() if is_better], _splits(lines)
+    ahead, splits = [dim for dim, is_better in better.items() if is_better], len({line.place for line in lines})
+    where = f" on each of {splits} splits" if splits > 1 else ""
     parts = [f"is better than every other model at {_span(ahead, [*better])} dims{where}"] if ahead else []
     if rivals:
         names = list(dict.fromkeys(rivals.values()))
@@ -78,11 +77,6 @@ def compare(lines: Sequence[Line]) -> str:
     if not parts:
         parts = [f"is neither better nor worse than the best other model at any of {plural(len(better), 'dim')}"]
     return f"By 1-NN accuracy, {main.name} " + " and ".join(parts)
-
-
-def _splits(lines: Sequence[Line]) -> str:
-    count = len({line.place for line in lines})
-    return f" on each of {count} splits" if count > 1 else ""
 
 
 def _span(some: list[float], every: list[float]) -> str:

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from matryo.report.material import Material
 
-__all__ = ["sections"]
-
 
 def sections(material: Material) -> Iterator[Section]:
     """A plate per model, split and choice of classes."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from matryo.report.material import GradCamStrip, Material
 
-__all__ = ["sections"]
-
 
 def sections(material: Material) -> Iterator[Section]:
     """A strip per picture, as in the paper."""

@@ -18,12 +18,10 @@ if TYPE_CHECKING:
     from matryo.report.series import Curve, Group
     from matryo.report.style import Look
 
-__all__ = ["by_split", "model_fields", "split_fields"]
-
 
 def split_fields(material: Material, key: str, curves: Sequence[Curve]) -> dict[str, Any]:
     """Fields of a section with a plate per split and metric and a line per model."""
-    plates = []
+    plates: list[Plate] = []
     for place, metric in dict.fromkeys((one.place, one.metric) for one in curves):
         here = [one for one in curves if (one.place, one.metric) == (place, metric)]
         title, looks = f"{place}\n{metric}, %", material.looks
@@ -47,7 +45,7 @@ def model_fields(
     curves = [one for _, _, some in every for one in some]
     names = dict.fromkeys(one.metric for one in curves)
     legend = dict(zip(names, looks(len(names)), strict=True))
-    plates = []
+    plates: list[Plate] = []
     for group, panel, some in every:
         title = f"{group.name}\n{group.place}\n{panel}, %"
         drawing = export(chart(title, [(one, legend[one.metric], one.metric) for one in some]))

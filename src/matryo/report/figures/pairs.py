@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from matryo.report.material import Material
 
-__all__ = ["sections"]
-
 _DRAWN = (("nDCG", 10), ("hit", 1))
 
 

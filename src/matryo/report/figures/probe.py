@@ -5,8 +5,6 @@ from functools import partial
 from matryo.evaluation.protocols.probe import Probe
 from matryo.report.figures.lines import by_split
 
-__all__ = ["sections"]
-
 sections = partial(
     by_split, result=Probe, key="probe", title="Linear probe", method="a linear probe",
     meaning="A linear classifier is fitted on the frozen vectors at each dim. It measures what the dim contains, "

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from matryo.report.material import Material
 
-__all__ = ["sections"]
-
 _FIELDS = {"head top-1": "head", "1-NN accuracy": "top1", "mAP@10": "map10"}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from matryo.report.material import Material
-
-__all__ = ["sections"]
 
 _METRICS = {"AUC": "auc", "positive mean": "positive_mean", "random mean": "random_mean"}
 
@@ -74,7 +72,7 @@ def _draw(group: Group[Similarity], title: str) -> Figure:
         tallest = max(positive[index].max(), random[index].max(), 1e-12)
         for shares, colour, label in ((random, "s8", "random pairs"), (positive, "s1", "related pairs")):
             height = 0.9 * shares[index] / tallest
-            about = {"baseline": base, "color": light(colour)}
+            about: dict[str, Any] = {"baseline": base, "color": light(colour)}
             axis.stairs(base + height, edges, fill=True, alpha=0.45, zorder=3 + 2 * index, **about)
             named = label if index == 0 else None
             axis.stairs(base + height, edges, linewidth=1.2, zorder=4 + 2 * index, label=named, **about)

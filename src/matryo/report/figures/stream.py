@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from matryo.report.material import Material
 
-__all__ = ["sections"]
-
 
 def sections(material: Material) -> Iterator[Section]:
     """A plate per model and split with a line per group of classes."""

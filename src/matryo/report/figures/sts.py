@@ -5,8 +5,6 @@ from functools import partial
 from matryo.evaluation.protocols.sts import Sts
 from matryo.report.figures.lines import by_split
 
-__all__ = ["sections"]
-
 sections = partial(
     by_split, result=Sts, key="sts", title="Graded pairs", method="cosines against human grades",
     meaning="Spearman's rank correlation between the cosines of pairs and their grades: 100 % is the same order, 0 % "

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from matryo.report.material import Material
 
-__all__ = ["sections"]
-
 _FIELDS = {"class": "fine", "superclass": "accuracy", "no superclass (rejected)": "rejected"}
 _NAMED = 2   # superclasses drawn of those that gain most, and of those that gain least
 

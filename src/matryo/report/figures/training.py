@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from matryo.report.material import Material
     from matryo.results import Row
 
-__all__ = ["sections"]
-
 _SHARES = {
     "top1": ("head top-1", "Top-1 accuracy of the trained heads."),
     "masked_top1": ("masked words", "Share of masked words predicted correctly."),
@@ -97,7 +95,8 @@ def _curve(name: str, share: str, split: str, rows: Sequence[Row]) -> Curve:
     for row in rows:
         for dim, value in row.figures.get(share, {}).get(split, {}).items():
             values.setdefault(int(dim), []).append(value)
-    marks = tuple(Point(dim, *map(float, over_seeds(many, float))) for dim, many in sorted(values.items()))
+    means = {dim: over_seeds(many, float) for dim, many in sorted(values.items())}
+    marks = tuple(Point(dim, float(mean), float(sd)) for dim, (mean, sd) in means.items())
     most = max(map(len, values.values()), default=1)
     return Curve(split, name, _SHARES[share][0], marks, most, f"sd over {most} seeds" if most > 1 else "")
 

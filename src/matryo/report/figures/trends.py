@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from matryo.report.material import Material
 
-__all__ = ["sections"]
-
 _FIRST = "smallest dim that is right, % of examples"
 
 
@@ -30,7 +28,7 @@ def sections(material: Material) -> Iterator[Section]:
     groups = gather(material.rows, Trends, lambda one: (one.by, one.dims, one.classes))
     if not groups:
         return
-    plates = []
+    plates: list[Plate] = []
     for group in groups:
         full = dims(group.first.dims[-1])
         fan, bars = ("classes", _fan, f"class accuracy, points from {full} dims"), ("first-right", _first_right, _FIRST)

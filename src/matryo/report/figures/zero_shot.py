@@ -5,8 +5,6 @@ from functools import partial
 from matryo.evaluation.protocols.zero_shot import ZeroShot
 from matryo.report.figures.lines import by_split
 
-__all__ = ["sections"]
-
 sections = partial(
     by_split, result=ZeroShot, key="zero-shot", title="Zero-shot", method="class texts alone",
     meaning="Each example is assigned the class whose text embedding is nearest. No labelled example is used.",

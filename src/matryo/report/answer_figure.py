@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
     from matryo.report.answer import Kept, Subject
 
-__all__ = ["AnswerFigure", "answer_figure"]
-
-NAME = "answer"
 _DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (1.5, 1.5), (6, 2, 1.5, 2))
 
 
@@ -43,32 +40,34 @@ def answer_figure(models: Sequence[Subject]) -> AnswerFigure:
     file, _ = _draw(models, looks, every=False)
     drawing, scales = _draw(models, looks, every=True)
     label = "Quality kept against dims, with the answer marked"
-    svg = inline(drawing, NAME, label, legend=False, keep=r"line-|bar-|mark-")
+    svg = inline(drawing, "answer", label, legend=False, keep=r"line-|bar-|mark-")
     for index, model in enumerate(models):
         for number in range(len(model.curves)):
             if index != default.model:
                 for part in ("line", "bar"):
-                    gid = f'<g id="{NAME}-{part}-{index}-{number}"'
+                    gid = f'<g id="answer-{part}-{index}-{number}"'
                     svg = svg.replace(gid, f'{gid} display="none"')
     return AnswerFigure(file, svg, _legend(looks), scales)
 
 
 def _looks(models: Sequence[Subject]) -> dict[tuple[str, str], Look]:
-    """By metric and split: a colour per split, a dash and a marker per metric."""
+    """By metric and split: a dash and a marker per metric; a colour per split, or per metric if there is one split."""
     curves = [curve for model in models for curve in model.curves]
-    splits = dict.fromkeys(curve.split for curve in curves)
-    colours = dict(zip(splits, categories(len(splits)), strict=True))
+    metrics, splits = (dict.fromkeys(names) for names in zip(*((c.metric, c.split) for c in curves), strict=True))
+    colours = categories(max(len(metrics), len(splits)))
     return {
-        (metric, split): replace(look, dash=_DASHES[i % 4], marker="osD^"[i % 4], width=1.8)
-        for i, metric in enumerate(dict.fromkeys(curve.metric for curve in curves))
-        for split, look in colours.items()
+        (metric, split): replace(colours[j if len(splits) > 1 else i], dash=_DASHES[i % 4], marker="osD^"[i % 4])
+        for i, metric in enumerate(metrics)
+        for j, split in enumerate(splits)
     }
 
 
 def _legend(looks: dict[tuple[str, str], Look]) -> tuple[tuple[str, Look], ...]:
     splits = {split: replace(look, dash=(), marker="", width=4) for (_, split), look in looks.items()}
+    if len(splits) == 1:
+        return tuple((metric, look) for (metric, _), look in looks.items())
     metrics = {metric: replace(look, colour=light("soft")) for (metric, _), look in looks.items()}
-    return (*(splits.items() if len(splits) > 1 else ()), *metrics.items())
+    return (*splits.items(), *metrics.items())
 
 
 def _draw(
@@ -85,8 +84,8 @@ def _draw(
     axes.axhline(default.keep, color=light("ink"), linewidth=1.0, linestyle=(0, (4, 3)), gid="mark-keep", zorder=1)
     log_axis(axes, sorted({dim for model in models for dim in model.dims}))
     percent_axis(axes, "quality kept, % of the full dim")
-    highest = max(kept for model in models for curve in model.curves for kept in curve.kept)
-    axes.set_ylim(0, max(1.06, min(1.3, highest + 0.03)))
+    kept = [kept for curve in models[default.model].curves for kept in curve.kept]   # worse models may leave the axes
+    axes.set_ylim(max(0.0, min(0.75, 0.1 * int(10 * min(kept) - 0.5))), max(1.06, min(1.3, max(kept) + 0.03)))
     for label, look in _legend(looks):
         axes.plot([], [], **_style(look), label=short(label))
     legend(figure, [axes])
