@@ -161,7 +161,7 @@ def test_a_report_draws_them(tmp_path, capsys):
     text = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
     assert 'id="pairs"' in text
     assert 'id="similarity"' in text
-    assert len(list((tmp_path / "page" / "figures").glob("pairs-*.svg"))) == 2   # one a direction
+    assert len(list((tmp_path / "page" / "figures").glob("pairs-*.svg"))) == 4   # one per metric and direction
     section = re.search(r'<section id="pairs".*?</section>', text, re.DOTALL)[0]
     titles = [f"toy: {metric}, {way},\u00a0%" for way in ("queries → candidates", "candidates → queries")
               for metric in ("nDCG@10", "hit@1")]  # fmt: skip
