@@ -70,9 +70,10 @@ def test_every_verb_has_help_and_a_word_for_each_option(capsys):
 
 def test_bad_usage_exits_2():
     assert apart("fly").returncode == 2
-    assert apart("train").returncode == 2
-    assert apart("train", "demo", "--optim.lrr", "3").returncode == 2
-    assert apart("--version").stdout.startswith("matryo ")
+    for words in (["train"], ["train", "demo", "--optim.lrr", "3"]):
+        with pytest.raises(SystemExit) as stop:
+            main(words)
+        assert stop.value.code == 2
 
 
 def test_evaluate_prints_a_table_and_stores_rows(tmp_path):
@@ -184,3 +185,20 @@ def test_bad_folders_are_named_with_their_cure(refused, tmp_path):
     damaged = vectors(tmp_path / "damaged") / "test" / "vectors.npy"
     damaged.write_bytes(damaged.read_bytes()[:-40])
     assert "vectors.npy" in refused("evaluate", tmp_path / "damaged")
+
+
+@pytest.mark.parametrize(
+    ("words", "raised", "told"),
+    [
+        (["encode", "run"], KeyboardInterrupt(), "matryo: interrupted; run the same command again to resume\n"),
+        (["recipes"], KeyboardInterrupt(), "matryo: interrupted\n"),
+        (["encode", "run"], KeyboardInterrupt("saved at step 3"), "matryo: interrupted; saved at step 3\n"),
+    ],
+)
+def test_an_interruption_is_one_line(matryo, monkeypatch, words, raised, told):
+    def stop(_args):
+        raise raised
+
+    monkeypatch.setattr(f"matryo.cli.{words[0]}.run", stop)
+    done = matryo(*words)
+    assert (done.returncode, done.stderr) == (130, told)

@@ -16,11 +16,13 @@ import numpy as np
 
 from matryo.cli.parts.items import add_items_argument, open_items
 from matryo.cli.train import check_data_is_used
+from matryo.data import Dataset, open_dataset
 from matryo.data.open import SOURCES
+from matryo.embeddings import EmbeddingSet
 from matryo.embeddings.place import RELEVANCE
+from matryo.errors import InputError
 
 if TYPE_CHECKING:
-    from matryo.data import Dataset
     from matryo.inference import TrainedModel
 
 __all__ = ["add_arguments", "run"]
@@ -63,8 +65,6 @@ def run(args: argparse.Namespace) -> None:
         _check_items(args)
     model = load(args.run_folder, device=args.device, width=args.width, precision=args.precision)
     if args.items:
-        from matryo.data import Dataset
-
         dataset = Dataset(Path(args.items[0]).resolve().name, model.classes, {"new": open_items(args.items)})
         _encode(args, model, dataset, "new", args.out)
         return
@@ -82,8 +82,6 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _check_items(args: argparse.Namespace) -> None:
-    from matryo.errors import InputError
-
     if args.out is None:
         raise InputError("new data needs a folder to write to", got="no --out", cure="add --out DIR")
     for option in ("data", "source", "split"):
@@ -111,8 +109,6 @@ def _encode(args: argparse.Namespace, model: TrainedModel, dataset: Dataset, spl
 
 def _open(model: TrainedModel, source: str, root: Path | None, splits: list[str]) -> Dataset:
     """Return the dataset, labelled with the model's classes if they have any in common."""
-    from matryo.data import open_dataset
-
     dataset = open_dataset(source, root, classes=model.classes or None)
     labelled = [split for name in splits if not hasattr(split := dataset.split(name), "pairs")]   # checks the names
     if model.classes and labelled and not any((split.labels >= 0).any() for split in labelled):
@@ -126,8 +122,6 @@ def _evaluation_options(out: Path, database: str) -> str | None:
 
     It can if there are pairs, or a query split that shares classes with the split ``database``.
     """
-    from matryo.embeddings import EmbeddingSet
-
     if any(out.glob(f"*/{RELEVANCE}")):
         return ""
     folders = [path.parent for path in out.glob("*/manifest.json")]

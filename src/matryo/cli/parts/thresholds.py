@@ -80,35 +80,24 @@ def _strategy(args: argparse.Namespace) -> dict[str, Any]:
     given = {name: value for name, value in given.items() if value is not None}
     implied = [name for name, key in (("budget", "expected_dim"), ("risk", "max_loss")) if key in given]
     if len({*implied, given.get("strategy", "")} - {""}) > 1:
-        raise InputError(
-            "--expected-dim requires the strategy budget, and --max-loss the strategy risk",
-            got=typed(args, list(given)),
-            cure="drop one",
-        )
+        rule = "--expected-dim requires the strategy budget, and --max-loss the strategy risk"
+        raise InputError(rule, got=typed(args, list(given)), cure="drop one")
     chosen = {"strategy": "greedy", **given, **({"strategy": implied[0]} if implied else {})}
     if args.confidence is not None and chosen["strategy"] != "risk":
-        raise InputError(
-            "--confidence requires the strategy risk, the only one that certifies a loss",
-            got=f"{typed(args, ['confidence'])} with {chosen['strategy']}",
-            cure="add --max-loss X, or drop it",
-        )
+        rule = "--confidence requires the strategy risk, the only one that certifies a loss"
+        got = f"{typed(args, ['confidence'])} with {chosen['strategy']}"
+        raise InputError(rule, got=got, cure="add --max-loss X, or drop it")
     return chosen if args.confidence is None else {**chosen, "confidence": args.confidence}
 
 
 def _hold_out(rows: EmbeddingSet, share: float, seed: int) -> Holdout:
     if rows.labels is None or not is_labelled(rows):
-        raise InputError(
-            "the split must have labels to choose thresholds on",
-            got=rows.path,
-            cure="use saved thresholds (--cascade FILE), or choose them on another split (--fit-on SPLIT)",
-        )
+        cure = "use saved thresholds (--cascade FILE), or choose them on another split (--fit-on SPLIT)"
+        raise InputError("the split must have labels to choose thresholds on", got=rows.path, cure=cure)
     labelled = int((rows.labels >= 0).sum())
     if not 1 <= round(share * labelled) < labelled:
-        raise InputError(
-            "--holdout must leave rows on both sides",
-            got=f"{share:g} of {labelled} rows",
-            cure="choose a --holdout between 0 and 1, or encode more rows",
-        )
+        cure = "choose a --holdout between 0 and 1, or encode more rows"
+        raise InputError("--holdout must leave rows on both sides", got=f"{share:g} of {labelled} rows", cure=cure)
     return Holdout.of(rows, share, seed)
 
 
