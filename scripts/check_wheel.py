@@ -19,6 +19,7 @@ def main() -> None:
     home = Path(matryo.__file__).resolve()
     assert "site-packages" in home.parts, f"not the installed wheel: {home}"
     assert "torch" not in sys.modules
+    assert (home.parent / "report" / "templates" / "report.html.j2").is_file(), "the wheel must carry the templates"
 
     dataset = emoji()
     flat = dataset.split("flat")
