@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from matryo import Cascade, EmbeddingSet, load
+import matryo
+from matryo import Cascade, EmbeddingSet
 from matryo.cli import main
 
 pytest.importorskip("torch")
@@ -52,7 +53,7 @@ def answers(text: str) -> list[dict[str, Any]]:
 
 def expected(root: Path, paths: list[Path]) -> tuple[list[str], Any]:
     """Class and confidence at the full dim, from torch."""
-    model = load(root / "run", device="cpu")
+    model = matryo.load(root / "run", device="cpu")
     import torch
 
     assert model.head is not None
@@ -92,7 +93,7 @@ def test_encode_images_without_labels(images: Path, tmp_path: Path, capsys: Capt
     assert "--split is for datasets, and ITEM … replaces the dataset" in capsys.readouterr().err
     assert main([*words, "--out", str(out)]) == 0
     stored = EmbeddingSet.open(out)
-    model = load(images / "run", device="cpu")
+    model = matryo.load(images / "run", device="cpu")
     wanted = model.encode(sorted((images / "photos").iterdir()), normalize=False)
     np.testing.assert_allclose(stored.vectors, wanted, atol=1e-5)
     assert list(stored.ids) == ["0.png", "1.png", "2.png"]
