@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from matryo.heads import NestedLinear
     from matryo.inference.model import TrainedModel
 
-__all__ = ["encode_pairs", "encode_split", "head_arrays"]
-
 _LOOKED_AT = 1024   # images that are hashed; reading all of them may take as long as encoding
 
 

@@ -27,12 +27,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from matryo.arrays import Array
     from matryo.heads import NestedLinear
     from matryo.inference.model import TrainedModel
 
-    Array = np.ndarray[Any, np.dtype[Any]]
-
-__all__ = ["GradCam", "gradcam", "overlay"]
 
 _FINE = 4   # positions per side; a smaller map does not show parts of an image
 _BATCH = 16   # images per batch; each needs as much memory as in training

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     Vectors = np.ndarray[Any, np.dtype[np.float32]]
 
-__all__ = ["Prediction", "TrainedModel", "load"]
-
 PRECISIONS = ("fp32", "bf16")
 _SIDES = ("queries", "candidates")
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["Agreement", "Group", "choose_device", "process_group"]
-
 
 @dataclass(frozen=True)
 class Group:

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from matryo.training.recipe.fields import Recipe
     from matryo.training.step import Step
 
-__all__ = ["LONG", "estimated_step", "too_slow"]
-
 LONG = 30 * 60   # seconds of training on a CPU that are worth a warning
 _ITEMS = 8   # timed; more predict no better
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     Figures = dict[str, dict[str, dict[int, float]]]   # figure → test split → dim → value
 
-__all__ = ["HeldOut"]
-
 
 class HeldOut:
     """The test splits of a recipe, without images that cannot be read."""

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["interruptible", "stopping_text"]
-
 
 def stopping_text(seconds: float) -> str:
     """The answer to the first Ctrl-C, where a step takes ``seconds`` (0 if no step has been measured yet)."""

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from matryo.training.objectives.base import NestedModel
     from matryo.training.recipe.fields import Recipe
 
-__all__ = ["train"]
-
 _LOST = 10   # consecutive steps without a finite gradient after which the run stops
 
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     Figures = dict[str, dict[int, float]]
 
-__all__ = ["head_accuracy", "hit_rates", "label_hit_rates", "masked_words", "measure", "rehearse"]
-
 _BATCH = 256
 _DEPTHS = (1, 10)
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from matryo.training.objectives.base import NestedModel
     from matryo.training.recipe.fields import Recipe
 
-__all__ = ["build_model", "freeze_before", "save_shapes", "start_from"]
-
 _SAME_ENCODER = "use the encoder settings of the run it came from, or the folder of a BERT: --encoder.name bert:FOLDER"
 _HEADS = ("fc.", "head.", "heads.", "classifier.", "cls.", "pooler.")
 

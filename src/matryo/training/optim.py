@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from matryo.training.recipe.fields import Recipe
 
-__all__ = ["MuonAdamW", "learning_rate", "make_optimizer", "moving_average"]
-
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 _MATRICES = ("weight", "proj", "projection")   # how parameter names of matrices end, here and in other libraries
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from matryo.training.objectives.base import NestedModel
     from matryo.training.recipe.fields import Recipe
 
-__all__ = ["Step", "autocast", "make_step"]
-
 _WARM_UP = 3   # steps before recording, in which cuDNN picks kernels and buffers are allocated
 _FUSED = ("sgd", "adamw")   # optimisers that check on the device whether a gradient is finite
 

@@ -185,9 +185,9 @@ def test_images_and_texts_are_told_apart(runs, tmp_path):
         np.testing.assert_array_equal(model.encode(same), wanted)
     np.testing.assert_array_equal(model.encode([str(tmp_path / "one.png")], side="queries"), wanted)
     assert not np.allclose(model.encode([str(tmp_path / "one.png")]), wanted)   # a text, unless the side says images
-    with pytest.raises(InputError, match=r"a side is queries or candidates.*'left'"):
+    with pytest.raises(InputError, match=r"side must be queries or candidates.*'left'"):
         model.encode(["cat"], side="left")
-    with pytest.raises(InputError, match=r"a side is.*trained on no pairs"):
+    with pytest.raises(InputError, match=r"side must be.*trained on no pairs"):
         load(runs["texts"], device="cpu").encode(["cat"], side="queries")
     with pytest.raises(InputError, match=r"this model reads texts.*got ndarray"):
         load(runs["texts"], device="cpu").encode(image[None])
@@ -289,8 +289,8 @@ def test_what_does_not_fit_together_is_named(folder, tmp_path):
         (made.pairs, {"encoder__name": "transformers:nobody/nothing", "objective__kind": "pairs"}, "own tokenizer"),
         (made.labelled, {"finetune__unfreeze": "encoder.layer.1"}, "unfreeze needs pretrained weights"),
         (made.pairs, {"objective__kind": "pairs", "objective__teacher": f"bert:{folder}"},
-         r"a teacher must be listened to .*distil 0"),
-        (made.labelled, {"objective__teacher": f"bert:{folder}", "objective__distil": 1}, "must be listened to"),
+         r"no loss uses it .*distil 0"),
+        (made.labelled, {"objective__teacher": f"bert:{folder}", "objective__distil": 1}, "no loss uses it"),
         (made.labelled, {"objective__kind": "distil", "objective__teacher": "runs/nowhere"},
          r"folder of a complete run, or an encoder \(got runs/nowhere, which does not exist"),
         (made.pairs, {"objective__kind": "pairs", "objective__temperature": 0.001}, "temperature must be 0.01 or more"),
@@ -312,16 +312,16 @@ def test_an_encoder_that_cannot_read_the_data_is_named_at_the_start(tmp_path):
         (made.pairs, {**pairs, "encoder__name": "timm:resnet18"}, r"encoder.name must read texts \(got timm:resnet18"),
         (made.pictures, {}, r"encoder.name must read images \(got bert-tiny, which .* --encoder.name resnet18"),
         (made.captions, {**both, "encoder__name": "convnet"},
-         r"images with texts need .*\(got encoder.name convnet and no text.encoder\): use --text.encoder bert-small$"),
+         r"images and texts need .*\(got encoder.name convnet and no text.encoder\): use --text.encoder bert-small$"),
         (made.captions, both, r"an encoder of each .*use --text.encoder bert-tiny --encoder.name resnet18"),
         (made.captions, {**both, "text__encoder": "bert-tiny"}, r"encoder.name must read images \(got bert-tiny"),
         (made.captions, {**both, "encoder__name": "convnet", "text__encoder": "vit-s4"},
          r"text.encoder must read texts \(got vit-s4, which reads images\)"),
         (made.pairs, {**pairs, "text__encoder": "bert-mini"},
-         r'for images with texts \(got bert-mini, and texts alone\): .*--text.encoder "" --encoder.name bert-mini'),
-        (made.pictures, {"encoder__name": "convnet", "text__encoder": "bert-mini"}, r'images alone\).*encoder ""$'),
+         r'pairs of images and texts \(got bert-mini, and a split of texts only\): .*--text.encoder "" --encoder.name bert-mini'),
+        (made.pictures, {"encoder__name": "convnet", "text__encoder": "bert-mini"}, r'split of images only\).*encoder ""$'),
         (made.pairs, {"objective__kind": "distil", "objective__teacher": "timm:resnet18"},
-         r"a teacher must read what the student reads \(got timm:resnet18, which reads images, and texts\): name"),
+         r"must read the same inputs as the student \(got timm:resnet18, which reads images, and texts\): choose"),
     ]  # fmt: skip
     for number, (data, changes, message) in enumerate(cases):
         out = tmp_path / f"run{number}"
@@ -333,7 +333,7 @@ def test_an_encoder_that_cannot_read_the_data_is_named_at_the_start(tmp_path):
 def test_a_run_that_reads_something_else_is_no_teacher(tmp_path):
     train(recipe(encoder__name="convnet"), made.pictures(), tmp_path / "images", progress=False)
     changes = {"objective__kind": "distil", "objective__teacher": str(tmp_path / "images")}
-    with pytest.raises(RecipeError, match=r"\(got .*images, which reads images, and texts\): name another"):
+    with pytest.raises(RecipeError, match=r"\(got .*images, which reads images, and texts\): choose another"):
         train(recipe(**changes), made.pairs(), tmp_path / "texts", progress=False)
     assert not (tmp_path / "texts" / "tokenizer.json").exists()
 

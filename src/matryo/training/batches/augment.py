@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from matryo.training.recipe.fields import Augment
 
-__all__ = ["DRAWS", "Normalise", "augment", "crop_box", "draws"]
-
 # The columns of `draws`, one per random choice.
 X, Y, FLIP, ZOOM, STRETCH, TURN, BRIGHT, CONTRAST, GREY, INVERT, OUTLINE, MIX = range(12)
 DRAWS = MIX + 9   # the last nine are a matrix that mixes the channels

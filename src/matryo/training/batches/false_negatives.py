@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from matryo.data.dataset import PairSplit
     from matryo.training.batches.order import Rows
 
-__all__ = ["Positives", "keys_of"]
-
 _TRIES = 16   # draws of another negative; more are needed only if nearly all candidates are positives of the query
 
 

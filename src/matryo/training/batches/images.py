@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from matryo.training.batches.order import Rows
     from matryo.training.recipe.fields import Recipe
 
-__all__ = ["ResidentImages", "StreamedImages", "centred_images", "fits_on_device", "open_images", "size_at"]
-
 _RESIDENT_LIMIT = 4 * 2**30
 
 

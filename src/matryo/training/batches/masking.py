@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from matryo.training.distributed import Group
     from matryo.training.recipe.fields import Recipe
 
-__all__ = ["HELD_OUT", "IGNORED", "MaskedBatches", "MaskedText", "Masks", "check_windows", "to_windows"]
-
 HELD_OUT = 2**32 - 1   # the epoch number of the masks for measuring, so that every model predicts the same words
 IGNORED = -100
 _AS_MASK, _AS_RANDOM = 0.8, 0.1   # BERT's shares: [MASK], a random word; the rest is unchanged

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from matryo.training.distributed import Group
     from matryo.training.recipe.fields import Recipe
 
-__all__ = ["Batches", "Inputs", "open_batches", "open_inputs", "ordered_batches", "ordered_inputs"]
-
 _PARTNERS = 16   # items of the same label that an item is paired with, one per epoch
 
 

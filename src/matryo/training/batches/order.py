@@ -14,13 +14,11 @@ import numpy as np
 from matryo.errors import DataError
 
 if TYPE_CHECKING:
+    from matryo.arrays import Doubles
     from matryo.training.distributed import Group
 
     Rows = np.ndarray[Any, np.dtype[np.int64]]
     Bits = np.ndarray[Any, np.dtype[np.uint64]]
-    Doubles = np.ndarray[Any, np.dtype[np.float64]]
-
-__all__ = ["GOLDEN", "MIX", "Slices", "chances", "epoch_order", "mix", "pick"]
 
 GOLDEN, MIX = 0x9E3779B97F4A7C15, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)   # the constants of splitmix64
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from matryo.training.distributed import Group
     from matryo.training.recipe.fields import Recipe
 
-__all__ = ["PairBatches", "PairOrder"]
-
 _AHEAD = 4   # batches of pairs that are searched to fill one batch; pairs that are nearly all equal cannot be separated
 
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from matryo.training.distributed import Group
     from matryo.training.recipe.fields import Recipe
 
-__all__ = ["ResidentTexts", "StreamedTexts", "open_texts", "open_tokenizer", "texts_of", "to_tokens"]
-
 _RESIDENT_LIMIT = 4_000_000   # texts; larger splits are tokenized during training
 _MULTIPLE = 8   # as Tokenizer.encode rounds lengths up
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from matryo.nesting import Nesting
 
-__all__ = ["NestedModel", "hits_by_dim"]
-
 
 class NestedModel(nn.Module):
     """Maps inputs to embeddings, and to the loss at every dim of a nesting. Each objective is a subclass."""

@@ -10,8 +10,6 @@ from matryo.errors import InputError
 from matryo.heads import NestedLinear
 from matryo.training.objectives.base import NestedModel
 
-__all__ = ["Classifier", "at_width"]
-
 
 class Classifier(NestedModel):
     """Maps images or texts to embeddings, and to the loss of the head at every dim.

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from matryo.nesting import Nesting
     from matryo.training.batches.masking import MaskedText
 
-__all__ = ["MaskedModel", "Transform"]
-
 
 class Transform(nn.Module):
     """BERT's prediction head without the word embedding: a dense layer, GELU and a norm, at full d.

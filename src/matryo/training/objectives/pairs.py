@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from matryo.training.objectives.teacher import Teacher
     from matryo.training.recipe.fields import Objective
 
-__all__ = ["DistilledModel", "PairModel", "embed_side"]
-
 
 class _Taught(NestedModel):
     """A model that may have a teacher. The teacher is not a submodule: it is not trained or stored."""

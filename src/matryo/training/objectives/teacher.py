@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from matryo.training.recipe.fields import Recipe
 
-__all__ = ["Teacher", "open_teacher"]
-
 
 class Teacher:
     """Called with the inputs of a batch, returns their vectors, without gradients."""

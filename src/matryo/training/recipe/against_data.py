@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from matryo.training.recipe.fields import Recipe
 
-__all__ = ["check_encoder", "check_length", "check_normalisation", "check_objective", "noun"]
-
 _ROUNDING = 0.002   # largest difference of means and deviations (of 0…1 images) that are equal but for rounding
 
 

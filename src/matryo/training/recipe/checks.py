@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     Rule = tuple[bool, str, object, str]
 
-__all__ = ["check"]
-
 
 def check(recipe: Recipe) -> None:
     """Raise if the recipe breaks a rule."""

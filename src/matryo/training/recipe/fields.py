@@ -13,8 +13,6 @@ from matryo.errors import NestingError
 from matryo.nesting import Nesting
 from matryo.training.recipe.checks import check
 
-__all__ = ["Augment", "Data", "Encoder", "Finetune", "Head", "Loop", "Objective", "Optim", "Recipe", "Text"]
-
 Floats = tuple[float, ...]
 Ints = tuple[int, ...]
 Names = tuple[str, ...]

@@ -17,8 +17,6 @@ from typing import Any, Literal, get_args, get_origin
 from matryo.errors import RecipeError
 from matryo.training.recipe.fields import Recipe
 
-__all__ = ["RECIPE", "Field", "bundled_recipes", "load_recipe", "override", "recipe_fields", "recipe_from_dict"]
-
 RECIPE = "recipe.toml"   # the recipe of a run, in its folder
 
 

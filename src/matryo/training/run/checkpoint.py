@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim.swa_utils import AveragedModel
 
-__all__ = ["load_checkpoint", "load_weights", "read_facts", "save_checkpoint", "save_weights"]
-
 
 def save_checkpoint(
     path: Path,

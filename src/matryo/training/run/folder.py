@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from matryo.training.objectives.base import NestedModel
     from matryo.training.recipe.fields import Recipe
 
-__all__ = ["Run", "check_same", "describe", "is_complete", "writing"]
-
 _TEXTS, _IMAGES = 100_000, 256   # items that are hashed to recognise a dataset
 _LENGTH = ("loop.epochs", "loop.steps")   # what `extend` may change
 # Recipe fields that do not change the weights, so that a run may be resumed with other values.

@@ -13,8 +13,6 @@ from matryo.files import replacing, storage
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Log"]
-
 
 class Log:
     """Writes metrics to the progress bar, metrics.jsonl and TensorBoard; only the first process writes.

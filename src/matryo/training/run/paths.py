@@ -28,8 +28,6 @@ from matryo.training.recipe.load import RECIPE, load_recipe, recipe_from_dict
 if TYPE_CHECKING:
     from matryo.training.recipe.fields import Recipe
 
-__all__ = ["CHECKPOINT", "EMBEDDINGS", "RUN", "SHAPES", "TOKENIZER", "WEIGHTS", "RunFolder"]
-
 CHECKPOINT, WEIGHTS, RUN = "checkpoint.safetensors", "model.safetensors", "run.json"
 TOKENIZER, SHAPES, EMBEDDINGS = "tokenizer.json", "encoder", "embeddings"
 

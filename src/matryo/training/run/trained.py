@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from matryo.training.objectives.base import NestedModel
     from matryo.training.recipe.fields import Recipe
 
-__all__ = ["Trained", "open_trained"]
-
 
 @dataclass(frozen=True)
 class Trained:
