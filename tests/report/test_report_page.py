@@ -16,6 +16,8 @@ from report_rows import DIMS, evaluate_row, every_kind, of, pictures, png, row, 
 from matryo.errors import InputError
 from matryo.evaluation.protocols.disagreement import Disagreement
 from matryo.report import build_report
+from matryo.report.figures.evaluate import compare
+from matryo.report.material import Material
 from matryo.report.page import page
 from matryo.results import Row, read_rows
 
@@ -288,3 +290,16 @@ def test_the_gallery_shows_pictures_where_they_are_known(whole):
     assert text.count("<img ") == len(pictures()) == 2
     assert '<span class="right">✓ cat</span> 0.80' in text
     assert '<span class="wrong">✗ tiger</span> 0.60' in text
+
+
+def test_models_differ_only_beyond_the_error():
+    def said(*others):
+        mine = evaluate_row({8: 0.60, 16: 0.80}, model="a", name="a", trained=(8, 16))
+        rows = [evaluate_row(top1, model=name, name=name, trained=(16,)) for name, top1 in others]
+        return compare(Material.of([mine, *rows]).lines)
+
+    # 400 queries: the 95 % interval of the difference at 60 % is 1.96 · sqrt(2 · 0.6 · 0.4 / 400) = 6.8 points.
+    assert said(("b", {8: 0.55, 16: 0.79})).startswith("By 1-NN accuracy, a is neither better nor worse than the best")
+    assert said(("b", {8: 0.50, 16: 0.79})) == "By 1-NN accuracy, a is better than every other model at 8 dims"
+    assert said(("b", {8: 0.5, 16: 0.9}), ("c", {8: 0.59, 16: 0.8})) == "By 1-NN accuracy, a is worse than b at 16 dims"
+    assert said() == "a reaches 60.0\u00a0% at 8 dims and 80.0\u00a0% at 16"

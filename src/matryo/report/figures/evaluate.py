@@ -73,7 +73,8 @@ def compare(lines: Sequence[Line]) -> str:
     parts = [f"is better than every other model at {_span(ahead, [*better])} dims{where}"] if ahead else []
     if rivals:
         names = list(dict.fromkeys(rivals.values()))
-        parts.append(f"is worse than {listed(names)} at {_span([*rivals], [*better])} dims")
+        somewhere = " on some split" if splits > 1 else ""
+        parts.append(f"is worse than {listed(names)} at {_span([*rivals], [*better])} dims{somewhere}")
     if not parts:
         parts = [f"is neither better nor worse than the best other model at any of {plural(len(better), 'dim')}"]
     return f"By 1-NN accuracy, {main.name} " + " and ".join(parts)
