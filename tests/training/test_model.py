@@ -210,6 +210,6 @@ def test_layers_after_the_named_one_stay_in_training_mode():
 @pytest.mark.parametrize("name", ["layer5", "layer4.2", "relu", "layer1.0.downsample"])
 def test_an_unknown_layer_is_named_with_some_that_exist(name):
     encoder = build_encoder("resnet18")
-    with pytest.raises(RecipeError, match=rf"finetune.unfreeze must be a module.*got '{name}'.*use none, or.*layer4.1.bn2"):
+    with pytest.raises(RecipeError, match=rf"unfreeze must be a module.*got '{name}'.*use none, or.*layer4.1.bn2"):
         freeze_before(encoder, name)
     assert len(trained(encoder)) == len(list(encoder.parameters())), "a mistake freezes nothing"

@@ -17,7 +17,7 @@ from matryo.encoders import ConvNet, TransformersEncoder, build_encoder
 from matryo.errors import InputError, RecipeError
 from matryo.training import train
 from matryo.training.model import build_model
-from matryo.training.recipe.against_data import check_normalisation, check_length
+from matryo.training.recipe.against_data import check_length, check_normalisation
 from matryo.training.recipe.fields import Recipe
 from matryo.training.recipe.load import override
 
@@ -151,10 +151,11 @@ def test_weights_know_images_of_one_mean_and_deviation(mean, std, fits):
         RecipeError,
         match=rf"those that it was trained with \(got {mean} and {std}\): use --data.mean 0.5,0.5,0.5 --data.std 0.25",
     )
+    chosen = recipe(data__mean=mean, data__std=std)
     with contextlib.nullcontext() if fits else expected:
-        check_normalisation(recipe(data__mean=mean, data__std=std), images().split("train"), torch.nn.Sequential(inner), "it")
+        check_normalisation(chosen, images().split("train"), torch.nn.Sequential(inner), "it")
     for split, encoder in ((images().split("train"), torch.nn.Linear(2, 2)), (made.pairs().split("train"), inner)):
-        check_normalisation(recipe(data__mean=mean, data__std=std), split, encoder, "it")   # nothing is known, or no image
+        check_normalisation(chosen, split, encoder, "it")   # nothing is known, or no image
 
 
 @pytest.mark.parametrize("field", ["encoder__name", "objective__teacher"])

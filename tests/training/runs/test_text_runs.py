@@ -318,8 +318,8 @@ def test_an_encoder_that_cannot_read_the_data_is_named_at_the_start(tmp_path):
         (made.captions, {**both, "encoder__name": "convnet", "text__encoder": "vit-s4"},
          r"text.encoder must read texts \(got vit-s4, which reads images\)"),
         (made.pairs, {**pairs, "text__encoder": "bert-mini"},
-         r'pairs of images and texts \(got bert-mini, and a split of texts only\): .*--text.encoder "" --encoder.name bert-mini'),
-        (made.pictures, {"encoder__name": "convnet", "text__encoder": "bert-mini"}, r'split of images only\).*encoder ""$'),
+         r'and texts \(got bert-mini, and a split of texts only\): .*--text.encoder "" --encoder.name bert-mini'),
+        (made.pictures, {"encoder__name": "convnet", "text__encoder": "bert-mini"}, r'images only\).*encoder ""$'),
         (made.pairs, {"objective__kind": "distil", "objective__teacher": "timm:resnet18"},
          r"must read the same inputs as the student \(got timm:resnet18, which reads images, and texts\): choose"),
     ]  # fmt: skip
