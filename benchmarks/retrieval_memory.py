@@ -211,7 +211,7 @@ def main() -> None:
     queries = np.asarray(asked.vectors[chosen], np.float32)
     true = search(database.vectors, queries[args.asked :], (database.dim,), K, progress=True)[database.dim]
     with Index.open(args.index) as index:
-        tiles = index.store.wanted()["partition"]["dim"]
+        tiles = index.wanted()["partition"]["dim"]
     folder, bytes_ = args.index.resolve(), size(args.index)
     context = multiprocessing.get_context("spawn")
     title = f"{database.manifest.title}, {database.count:,} × {database.dim}"

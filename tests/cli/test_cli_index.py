@@ -55,7 +55,7 @@ def held(folder: str = "idx") -> dict[Any, tuple[list[float], dict[str, Any]]]:
     """Every row of an index, by id."""
     with Index.open(folder) as index:
         index.verify()
-        ids = index.store.snapshot().ids().tolist()
+        ids = index.snapshot().ids().tolist()
         vectors, payloads = index.get(ids)
         rows = zip(vectors.tolist(), payloads, strict=True)
         return dict(zip(ids, rows, strict=True))

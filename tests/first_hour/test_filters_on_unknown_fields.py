@@ -55,7 +55,7 @@ def test_an_empty_index_has_no_fields_to_know(tmp_path: Path) -> None:
 
 
 def test_fields_of_another_process_are_known_at_once(index: Index) -> None:
-    folder = str(index.store.path)
+    folder = str(index.path)
     index.close()
     code = f"from matryo import Index; Index.open({folder!r}, writable=True).upsert([[1, 1]], [1], [{{'size': 3}}])"
     with Index.open(folder) as reader:
@@ -79,6 +79,6 @@ def test_a_field_is_looked_up_once_per_commit(index: Index, monkeypatch: pytest.
 
 
 def test_the_command_line_names_it_too(index: Index, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = str(index.store.path)
+    folder = str(index.path)
     assert main(["search", folder, "--like", "0", "--where", json.dumps({"yeer": 2020})]) == 1
     assert "no payload has (got 'yeer'): did you mean year" in capsys.readouterr().err

@@ -89,7 +89,7 @@ def test_ids_are_looked_up(index: Index) -> None:
 
 
 def test_an_index_describes_itself(index: Index, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = index.store.path
+    folder = index.path
     assert repr(index) == f"Index({str(folder)!r}): 200 × 8, cosine, float32\n  dims 2, 4, 8; guides: none"
     index.compact()
     facts = index.describe()
@@ -133,7 +133,7 @@ def test_planning_on_too_few_vectors_or_with_percents(tmp_path: Path) -> None:
 
 
 def test_files_of_the_user_are_kept(index: Index, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder, mine = str(index.store.path), tmp_path / "mine.parquet"
+    folder, mine = str(index.path), tmp_path / "mine.parquet"
     mine.write_bytes(b"PAR1")
     plan = ["plan", folder, "--recall", "0.9", "-k", "5", "--cost", "bytes", "--quiet", "--out"]
     assert main([*plan, str(mine)]) == 1

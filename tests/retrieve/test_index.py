@@ -11,7 +11,7 @@ from matryo.retrieve import Blocks, Index, Plan
 from matryo.retrieve.guides.partition import Partition, PartitionSearch
 from matryo.retrieve.guides.sketch.certified import Certified
 from matryo.retrieve.guides.sketch.sketch import Sketch
-from matryo.retrieve.store import Limits, Store
+from matryo.retrieve.store import Limits
 
 NESTING = Nesting([4, 8, 16])
 
@@ -32,14 +32,13 @@ def exact(vectors, ids, query, k, metric):
 @pytest.fixture
 def small(tmp_path):
     """An index of several segments and some recent vectors."""
-    store = Store.create(tmp_path / "index", NESTING, int8_up_to=8, limits=Limits(pending_bytes=2048))
-    index = Index(store)
+    index = Index.create(tmp_path / "index", NESTING, int8_up_to=8, limits=Limits(pending_bytes=2048))
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(150, 16)).astype(np.float32)
     for start in range(0, 150, 15):
         payload = [{"row": row, "even": row % 2 == 0} for row in range(start, start + 15)]
         index.add(vectors[start : start + 15], payload=payload)
-    assert len(store.snapshot().segments) > 2
+    assert len(index.snapshot().segments) > 2
     return index, vectors, rng.normal(size=(7, 16))
 
 
@@ -98,7 +97,7 @@ def test_an_empty_index_has_nothing_to_give(tmp_path):
 
 def test_readers_see_what_was_written(small):
     index, vectors, queries = small
-    with Index.open(index.store.path) as reader:
+    with Index.open(index.path) as reader:
         before = reader.search(queries, k=3)
         np.testing.assert_array_equal(before.ids, index.search(queries, k=3).ids)
         index.add([queries[0]], ids=[500])
@@ -164,7 +163,7 @@ def test_a_mapped_index_answers_as_one_in_memory(tmp_path):
     assert all(one is other for one, other in zip(blocks.picked, blocks.full, strict=True))   # nothing is mapped
     partition, plan = Partition.of(blocks, dim=16), Plan.of([(16, 60, "int8"), (16, 5)])
     with Index.open(tmp_path / "index") as index:
-        (segment,) = index.store.snapshot().segments
+        (segment,) = index.snapshot().segments
         for search, (rows, scores) in (
             (index.search(queries, 5, exact=True), Certified(blocks, Sketch.of(blocks)).search(queries, 5)),
             (index.search(queries, 5, plan), PartitionSearch(blocks, partition, plan, 5)(queries)),

@@ -84,7 +84,7 @@ def failing(source: Source, **how: Any) -> tuple[int, str]:
 @pytest.mark.parametrize("skip", [0, 3, 7, 22, 23, 40])
 def test_every_format_gives_the_same_rows(tmp_path: Path, kind: str, rows: int | None, skip: int) -> None:
     source = open_source(write(tmp_path, kind))
-    assert (source.dim, source.has_ids) == (DIM, kind != "npy")
+    assert source.dim == DIM
     assert source.count == (COUNT if kind in ("npy", "parquet") else None)
     sizes = [len(batch.vectors) for batch in source.batches(rows, skip)]
     assert sum(sizes) == max(0, COUNT - skip)
@@ -111,7 +111,7 @@ def test_an_embeddings_folder_tells_its_nesting_ids_and_classes(tmp_path: Path) 
         nesting=Nesting([2, 6]), superclasses=["animal"], superclass_of=[0, -1],
     )  # fmt: skip
     source = open_source(tmp_path / "train")
-    assert (source.dim, source.count, source.nesting, source.has_ids) == (DIM, COUNT, Nesting([2, 6]), True)
+    assert (source.dim, source.count, source.nesting) == (DIM, COUNT, Nesting([2, 6]))
     vectors, ids, payload = gathered(source, rows=10, skip=1)
     np.testing.assert_array_equal(vectors, VECTORS[1:])
     assert ids == IDS[1:]
@@ -124,7 +124,7 @@ def test_embeddings_without_names_are_numbered_by_whoever_takes_them(tmp_path: P
     EmbeddingSet.write(tmp_path / "bare", VECTORS)
     source = open_source(tmp_path / "bare")
     [batch] = source.batches()
-    assert (batch.ids, batch.payload, source.nesting, source.has_ids) == (None, None, None, False)
+    assert (batch.ids, batch.payload, source.nesting) == (None, None, None)
 
 
 def test_an_index_is_a_source(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_an_index_is_a_source(tmp_path: Path) -> None:
         index.add(VECTORS, IDS, PAYLOAD)
         index.delete(IDS[3:5])
     source = open_source(tmp_path / "idx", payload_columns=["year"])
-    assert (source.dim, source.count, source.nesting, source.has_ids) == (DIM, COUNT - 2, Nesting([2, 6]), True)
+    assert (source.dim, source.count, source.nesting) == (DIM, COUNT - 2, Nesting([2, 6]))
     vectors, ids, payload = gathered(source, rows=4, skip=1)
     np.testing.assert_array_equal(vectors, np.delete(VECTORS, [0, 3, 4], axis=0))
     assert ids == [id for id in IDS if id not in ("doc-0", "doc-3", "doc-4")]

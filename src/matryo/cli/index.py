@@ -17,11 +17,16 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tqdm import tqdm
+
+from matryo.cli.reading import add_source_arguments, open_sources, parse_ids
+from matryo.cli.subjects import parse_dims
+from matryo.errors import InputError, MatryoError, NestingError
+from matryo.nesting import Nesting
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from matryo.errors import InputError
-    from matryo.nesting import Nesting
     from matryo.retrieve import Index
     from matryo.retrieve.description import Description
     from matryo.retrieve.sources import Source
@@ -34,8 +39,6 @@ _SETTINGS = ("dims", "metric", "dtype", "int8_up_to")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """FOLDER, SOURCE …, the settings of a new index, and the actions on an existing one."""
-    from matryo.cli.reading import add_source_arguments
-
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="the index: a new or existing folder")
     parser.add_argument("sources", nargs="*", default=[], metavar="SOURCE", help="vectors to add; - is standard input")
     new = parser.add_argument_group("a new index")
@@ -67,8 +70,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Open or create the index, change it, and describe it."""
-    from matryo.cli.reading import open_sources, parse_ids
-    from matryo.errors import InputError
     from matryo.retrieve import Index
 
     _check_options(args)
@@ -127,8 +128,6 @@ def _guides(args: argparse.Namespace) -> dict[str, Any] | None:
 
 def _check_options(args: argparse.Namespace) -> None:
     """Refuse options that would have no effect."""
-    from matryo.errors import InputError
-
     names = (*_SETTINGS, "ids", "upsert", "skip", "batch", "format", "id_column", "vector_column", "payload")
     given = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name) not in (None, False, 0)]
     if given and not args.sources:
@@ -155,10 +154,6 @@ def _create(args: argparse.Namespace, sources: Sequence[Source]) -> Index:
 
 
 def _nesting(text: str | None, sources: Sequence[Source]) -> Nesting:
-    from matryo.cli.subjects import parse_dims
-    from matryo.errors import NestingError
-    from matryo.nesting import Nesting
-
     dim = sources[0].dim
     dims = parse_dims(text)
     if dims is None:
@@ -176,9 +171,7 @@ def _nesting(text: str | None, sources: Sequence[Source]) -> Nesting:
 
 def _check_settings(args: argparse.Namespace, index: Index, sources: Sequence[Source]) -> None:
     """Raise if an option or a source contradicts the settings of the existing index."""
-    from matryo.errors import InputError
-
-    about = index.store.about
+    about = index.about
     settings: dict[str, Any] = {"metric": about.metric, "dtype": about.dtype, "int8_up_to": about.int8_up_to}
     settings["dims"] = ",".join(map(str, about.nesting.dims))
     for name in _SETTINGS:
@@ -211,7 +204,6 @@ class _Part(NamedTuple):
 
 def _parts(args: argparse.Namespace, sources: Sequence[Source]) -> Iterator[_Part]:
     """The batches of all sources after the skipped rows, with the ids of --ids."""
-    from matryo.errors import InputError
     from matryo.retrieve.sources import read_ids
 
     ids = None if args.ids is None else read_ids(args.ids)
@@ -234,18 +226,12 @@ def _parts(args: argparse.Namespace, sources: Sequence[Source]) -> Iterator[_Par
 
 
 def _wrong_count(path: Path, count: int, source: Source, rows: str) -> InputError:
-    from matryo.errors import InputError
-
     rule = f"{path} must have one id per row of {source.name}"
     return InputError(rule, got=f"{count:,} ids for {rows} rows", cure="check both files")
 
 
 def _add(args: argparse.Namespace, index: Index, sources: Sequence[Source], parts: Iterator[_Part]) -> int:
     """Add all rows and return their number; after an error or an interrupt, show how to resume."""
-    from tqdm import tqdm
-
-    from matryo.errors import InputError, MatryoError
-
     counts = [source.count for source in sources]
     total = None if None in counts else sum(count or 0 for count in counts) - args.skip
     before, done, source, row = len(index), 0, sources[0], args.skip
@@ -271,8 +257,6 @@ def _add(args: argparse.Namespace, index: Index, sources: Sequence[Source], part
 
 def _store(args: argparse.Namespace, index: Index, part: _Part) -> None:
     """Add or replace the rows of a part; an error of the index is prefixed with the source and its rows."""
-    from matryo.errors import InputError
-
     try:
         (index.upsert if args.upsert else index.add)(*part.batch)
     except InputError as error:

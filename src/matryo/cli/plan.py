@@ -11,22 +11,23 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from matryo.cli.reading import add_source_arguments, open_queries
+from matryo.errors import InputError
+from matryo.files import check_may_write, write_json
 
 if TYPE_CHECKING:
-    import numpy as np
-
+    from matryo.arrays import Array
     from matryo.retrieve import Index
-
-    Array = np.ndarray[Any, np.dtype[Any]]
 
 __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """FOLDER, the target of the plan, and the output."""
-    from matryo.cli.reading import add_source_arguments
-
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="an index")
     parser.add_argument("--queries", metavar="SOURCE", help="a sample of real queries; - is standard input")
     parser.add_argument("--recall", type=float, default=0.99, metavar="X",
@@ -46,8 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Choose a plan, print the frontier, and write --out and --figure."""
-    from matryo.errors import InputError
-    from matryo.files import check_may_write, write_json
     from matryo.retrieve import Index
     from matryo.retrieve.plan.picture import is_picture, save
 
@@ -61,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
             recall=args.recall, k=args.k, queries=_queries(args, index), cost=args.cost,
             budget=args.budget, confidence=args.confidence, progress=not args.quiet,
         )  # fmt: skip
-        has_guides = bool(index.store.wanted())
+        has_guides = bool(index.wanted())
     notes = [] if has_guides or args.json else [f"guides allow faster plans: matryo index {args.folder} --build"]
     if args.figure is not None:
         save(choice, args.figure)
@@ -78,11 +77,6 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _queries(args: argparse.Namespace, index: Index) -> Array | None:
-    import numpy as np
-
-    from matryo.cli.reading import open_queries
-    from matryo.errors import InputError
-
     if args.queries is not None:
         return np.concatenate([batch.vectors for batch in open_queries(args, index).batches()])
     for name in ("format", "id_column", "vector_column"):
@@ -94,7 +88,6 @@ def _queries(args: argparse.Namespace, index: Index) -> Array | None:
 
 def _is_plan(path: Path) -> bool:
     """Whether ``path`` is a plan that an earlier run wrote."""
-    from matryo.errors import InputError
     from matryo.retrieve.plan.choice import as_plan
 
     try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from matryo.errors import InputError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -28,7 +30,6 @@ def open_sources(
     args: argparse.Namespace, paths: Sequence[str], payload: Sequence[str] | None = ()
 ) -> list[Source]:
     """Open the sources, which must all have the same dim."""
-    from matryo.errors import InputError
     from matryo.retrieve.sources import open_source
 
     sources = [
@@ -48,8 +49,6 @@ def open_sources(
 
 def open_queries(args: argparse.Namespace, index: Index) -> Source:
     """Open the queries, which must have the dim of the index."""
-    from matryo.errors import InputError
-
     [source] = open_sources(args, [args.queries])
     if source.dim != index.nesting.dim:
         raise InputError(
@@ -62,9 +61,7 @@ def open_queries(args: argparse.Namespace, index: Index) -> Source:
 
 def parse_ids(index: Index, words: Sequence[str]) -> list[int] | list[str]:
     """Command-line words as ids of the type that the index has."""
-    from matryo.errors import InputError
-
-    if index.store.snapshot().text_ids:
+    if index.snapshot().text_ids:
         return list(words)
     ids = []
     for word in words:

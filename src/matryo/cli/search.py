@@ -11,9 +11,17 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from matryo.cli.reading import add_source_arguments, open_queries, parse_ids
+from matryo.cli.subjects import parse_dims
+from matryo.errors import InputError
+from matryo.files import check_may_write, replacing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,8 +35,6 @@ _KEEP = 200   # the shortlist length of the paper
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """FOLDER, QUERIES, the plan, the filter and the output."""
-    from matryo.cli.reading import add_source_arguments
-
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="an index")
     parser.add_argument("queries", nargs="?", metavar="QUERIES", help="query vectors; - is standard input")
     parser.add_argument("--like", nargs="+", metavar="ID", help="use these rows as queries; a row does not find itself")
@@ -80,9 +86,6 @@ def run(args: argparse.Namespace) -> None:
 
 def _check_options(args: argparse.Namespace) -> None:
     """Refuse missing queries, contradictory options and an output that may not be replaced."""
-    from matryo.errors import InputError
-    from matryo.files import check_may_write
-
     if (args.queries is None) == (args.like is None):
         got = "neither" if args.queries is None else "both"
         raise InputError("pass either QUERIES or --like", got=got, cure="for example --like ID")
@@ -107,8 +110,6 @@ def _check_options(args: argparse.Namespace) -> None:
 
 def _plan(args: argparse.Namespace) -> Plan | None:
     """The plan of the options; None for exact search."""
-    from matryo.cli.subjects import parse_dims
-    from matryo.errors import InputError
     from matryo.retrieve import Plan, Stage
     from matryo.retrieve.plan.choice import as_plan
 
@@ -135,7 +136,6 @@ def _plan(args: argparse.Namespace) -> Plan | None:
 
 
 def _funnel(args: argparse.Namespace, dims: Sequence[int], keeps: Sequence[int], k: int) -> tuple[Stage, ...]:
-    from matryo.errors import InputError
     from matryo.retrieve import Plan
 
     if len(dims) != 2 or len(keeps) != 1:
@@ -148,8 +148,6 @@ def _funnel(args: argparse.Namespace, dims: Sequence[int], keeps: Sequence[int],
 
 
 def _keeps(text: str | None) -> list[int]:
-    from matryo.errors import InputError
-
     try:
         return [int(part) for part in (text or str(_KEEP)).split(",")]
     except ValueError:
@@ -157,8 +155,6 @@ def _keeps(text: str | None) -> list[int]:
 
 
 def _where(text: str | None) -> dict[str, Any] | None:
-    from matryo.errors import InputError
-
     try:
         where: dict[str, Any] | None = None if text is None else json.loads(text)
     except ValueError as error:
@@ -172,8 +168,6 @@ def _where(text: str | None) -> dict[str, Any] | None:
 
 def _search(args: argparse.Namespace, index: Index, plan: Plan | None, where: Any) -> Iterator[_Answer]:
     """The hits of queries from a source, in batches."""
-    from matryo.cli.reading import open_queries
-
     first = 0
     for batch in open_queries(args, index).batches():
         numbers = list(range(first, first + len(batch.vectors)))
@@ -184,9 +178,6 @@ def _search(args: argparse.Namespace, index: Index, plan: Plan | None, where: An
 
 def _like(args: argparse.Namespace, index: Index, plan: Plan | None, where: Any) -> Iterator[_Answer]:
     """The hits of rows of the index, without the rows themselves."""
-    import numpy as np
-
-    from matryo.cli.reading import parse_ids
     from matryo.retrieve import Hits
 
     ids = parse_ids(index, args.like)
@@ -201,8 +192,6 @@ def _like(args: argparse.Namespace, index: Index, plan: Plan | None, where: Any)
 
 def _with_payloads(index: Index, answers: Iterator[_Answer]) -> Iterator[tuple[int | str, list[dict[str, Any]]]]:
     """Each query with its hits: id, score and payload."""
-    import numpy as np
-
     for answer in answers:
         for query, ids, scores in zip(answer.queries, answer.hits.ids, answer.hits.scores, strict=True):
             real = np.isfinite(scores)
@@ -233,10 +222,6 @@ def _table(query: int | str, hits: Sequence[dict[str, Any]], metric: str) -> str
 
 def _write(out: Path, index: Index, answers: Iterator[_Answer]) -> int:
     """Write all hits to one file atomically, and return the number of queries."""
-    import numpy as np
-
-    from matryo.files import replacing
-
     count = 0
     with replacing(out) as file:
         if out.suffix == ".jsonl":
@@ -253,8 +238,6 @@ def _write(out: Path, index: Index, answers: Iterator[_Answer]) -> int:
 
 def _holds_hits(path: Path) -> bool:
     """Whether ``path`` is a file of hits that an earlier search wrote."""
-    import zipfile
-
     if path.suffix == ".npz":
         names = zipfile.ZipFile(path).namelist() if zipfile.is_zipfile(path) else []
         return set(names) == {"queries.npy", "ids.npy", "scores.npy"}

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from matryo.retrieve.store import Store
     from matryo.retrieve.vectors.metric import Metric
 
-__all__ = ["Description", "describe", "outline_guides"]
-
 
 @dataclass(frozen=True)
 class Description:

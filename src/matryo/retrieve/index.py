@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from matryo.arrays import as_array
-from matryo.errors import EmbeddingsError, InputError
-from matryo.nesting import as_nesting
+from matryo.errors import EmbeddingsError, InputError, MissingExtra
 from matryo.retrieve.description import Description, describe, outline_guides
 from matryo.retrieve.engines.execute import Hits
 from matryo.retrieve.guides import GUIDES
@@ -34,20 +33,16 @@ from matryo.retrieve.store import Store
 from matryo.retrieve.store.opening import index_exists
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from typing import Self
+    from collections.abc import Mapping, Sequence
 
     from matryo.nesting import Nesting
     from matryo.retrieve.guides import Guide
     from matryo.retrieve.plan.choice import Choice, Cost
-    from matryo.retrieve.store import Snapshot
+    from matryo.retrieve.store import Limits, Snapshot
+    from matryo.retrieve.store.opening import Opened
     from matryo.retrieve.vectors.blocks import Blocks
     from matryo.retrieve.vectors.metric import Metric
-
-    Array = np.ndarray[Any, np.dtype[Any]]
-    Floats = np.ndarray[Any, np.dtype[np.float32]]
-
-__all__ = ["Entry", "Index"]
+    from matryo.retrieve.vectors.types import Array, Floats
 
 
 class Entry(NamedTuple):
@@ -57,35 +52,12 @@ class Entry(NamedTuple):
     payload: dict[str, Any]
 
 
-class Index:
+class Index(Store):
     """A searchable store of vectors; make one with :meth:`create` or :meth:`open`."""
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self._guided = Guided(store.about.metric)
-
-    @classmethod
-    def create(
-        cls,
-        folder: str | Path,
-        nesting: Nesting | Iterable[int],
-        *,
-        metric: Metric = "cosine",
-        dtype: str = "float32",
-        int8_up_to: int = 0,
-    ) -> Index:
-        """Create an empty index in a new folder, open for writing.
-
-        ``nesting`` is a nesting or a list of dims: the dims that a plan can read, the last one that of the vectors.
-        Blocks up to ``int8_up_to`` also get 8-bit copies, for first stages that read a quarter of the bytes.
-        """
-        store = Store.create(folder, as_nesting(nesting), dtype=dtype, int8_up_to=int8_up_to, metric=metric)
-        return cls(store)
-
-    @classmethod
-    def open(cls, folder: str | Path, *, writable: bool = False) -> Index:
-        """Open an index for reading (any number of processes), or with ``writable`` as its only writer."""
-        return cls(Store.open(folder, writable=writable))
+    def __init__(self, opened: Opened, limits: Limits) -> None:
+        super().__init__(opened, limits)
+        self._guided = Guided(self.metric)
 
     @staticmethod
     def exists(folder: str | Path) -> bool:
@@ -94,74 +66,39 @@ class Index:
 
     def describe(self) -> Description:
         """The size, settings, guides and payload fields of the index."""
-        return describe(self.store)
+        return describe(self)
 
     @property
     def nesting(self) -> Nesting:
         """The dims that a plan can read."""
-        return self.store.about.nesting
+        return self.about.nesting
 
     @property
     def metric(self) -> Metric:
         """The metric: "cosine", "ip" or "l2". A larger score is always nearer."""
-        return self.store.about.metric
-
-    @property
-    def count(self) -> int:
-        """The number of vectors."""
-        return len(self.store)
+        return self.about.metric
 
     @property
     def dtype(self) -> str:
         """The dtype of the stored vectors."""
-        return self.store.about.dtype
+        return self.about.dtype
 
     @property
     def ids(self) -> Array:
         """All ids, in the order of insertion."""
-        return self.store.snapshot().ids()
-
-    def __len__(self) -> int:
-        return self.count
+        return self.snapshot().ids()
 
     def __repr__(self) -> str:
-        name = f"Index({str(self.store.path)!r})"
-        if self.store.closed:
+        name = f"Index({str(self.path)!r})"
+        if self.closed:
             return f"{name}: closed"
-        guides = outline_guides({kind: options.get("dim") for kind, options in self.store.wanted().items()})
+        guides = outline_guides({kind: options.get("dim") for kind, options in self.wanted().items()})
         return (f"{name}: {len(self):,} × {self.nesting.dim}, {self.metric}, {self.dtype}\n"
                 f"  dims {', '.join(map(str, self.nesting.dims))}; guides: {guides or 'none'}")  # fmt: skip
 
-    def __contains__(self, id: object) -> bool:
-        return id in self.store
-
     def __getitem__(self, id: int | str) -> Entry:
-        (vector,), (payload,) = self.store.get([id])
+        (vector,), (payload,) = self.get([id])
         return Entry(vector, payload)
-
-    def add(self, vectors: Any, ids: Any = None, payload: Any = None) -> list[int] | list[str]:
-        """Add vectors durably and return their ids.
-
-        ``vectors`` is an array, lists, a table of numbers or a column of lists. Ids are 0, 1, 2, … by default.
-        ``payload`` is a list of dicts, one per vector, or a table; numpy scalars and dates are converted.
-        """
-        return self.store.add(vectors, ids, payload)
-
-    def add_batches(self, batches: Iterable[Any]) -> int:
-        """Add batches one by one, each durably, and return the number of vectors."""
-        return self.store.add_batches(batches)
-
-    def upsert(self, vectors: Any, ids: Any, payload: Any = None) -> None:
-        """Add vectors; vectors with existing ids are replaced."""
-        self.store.upsert(vectors, ids, payload)
-
-    def delete(self, ids: Any) -> None:
-        """Remove vectors by id; all ids must exist."""
-        self.store.delete(ids)
-
-    def get(self, ids: Any) -> tuple[Floats, list[dict[str, Any]]]:
-        """Vectors [n, d] and payloads by id; all ids must exist."""
-        return self.store.get(ids)
 
     def search(
         self,
@@ -187,15 +124,15 @@ class Index:
         stages = None if plan is None else as_plan(plan)
         vectors = _as_vectors(queries)
         if where is not None:
-            self.store.check_fields(where)
+            self.check_fields(where)
         while True:
-            now = self.store.snapshot()
-            snapshot = now if where is None else self.store.where(where)
+            now = self.snapshot()
+            snapshot = now if where is None else self.where(where)
             try:
                 return self._shared(snapshot, vectors, k, stages, min(threads, max(1, len(vectors))))
             except (EmbeddingsError, OSError):
                 # Another process may have replaced a guide. If the index is unchanged, the error is real.
-                if self.store.snapshot() is now:
+                if self.snapshot() is now:
                     raise
 
     def build(self, **guides: int | bool | None) -> None:
@@ -210,19 +147,20 @@ class Index:
             if kind not in GUIDES:
                 raise InputError(f"guides are {', '.join(GUIDES)}", got=kind, cure="index.build(sketch=True)")
         given = {kind: value for kind, value in guides.items() if value is not None}
-        wanted = {} if given else self.store.wanted()
+        wanted = {} if given else self.wanted()
         if not wanted:
             given = given or {kind: True for kind, guide in GUIDES.items() if guide.default}
             wanted = {kind: GUIDES[kind].options(self.nesting, value) for kind, value in given.items() if value}
         for kind, guide in GUIDES.items():
             if kind in wanted:
-                self.store.build(kind, wanted[kind], partial(_write_guide, guide, self.metric, wanted[kind]))
+                self.build_guide(kind, wanted[kind], partial(_write_guide, guide, self.metric, wanted[kind]))
 
     def to(self, device: str | None) -> Index:
         """Run later searches on a torch ``device`` such as "cuda"; None returns to the CPU."""
         engine = None
         if device is not None:
-            from matryo.retrieve.engines.torch.engine import torch_engine
+            with MissingExtra.unless_installed("torch", "train"):
+                from matryo.retrieve.engines.torch.engine import torch_engine
 
             engine = torch_engine(device)
         self._guided = Guided(self.metric, engine)
@@ -257,8 +195,8 @@ class Index:
         """The first stages that this index supports, for the planner."""
         from matryo.retrieve.plan.planner import openings
 
-        wanted, nesting = self.store.wanted(), self.nesting
-        stages = [*openings(nesting, int8=[dim for dim in nesting.dims if dim <= self.store.about.int8_up_to])]
+        wanted, nesting = self.wanted(), self.nesting
+        stages = [*openings(nesting, int8=[dim for dim in nesting.dims if dim <= self.about.int8_up_to])]
         for kind, guide in GUIDES.items():
             if kind in wanted:
                 stages += guide.openings(wanted[kind])
@@ -272,8 +210,8 @@ class Index:
 
     def compact(self) -> None:
         """Rewrite the index into as few files as possible, free deleted space, and complete the guides."""
-        self.store.compact()
-        if self.store.wanted():
+        super().compact()
+        if self.wanted():
             self.build()
 
     def _shared(self, snapshot: Snapshot, queries: Array, k: int, plan: Plan | None, threads: int) -> Hits:
@@ -307,26 +245,12 @@ class Index:
         for kind, guide in GUIDES.items():
             value = None if plan is None or guide.plan_field is None else getattr(plan, guide.plan_field)
             built = any(kind in segment.guides for segment in snapshot.segments)
-            if plan is not None and value is not None and not built and kind not in self.store.wanted():
+            if plan is not None and value is not None and not built and kind not in self.wanted():
                 raise InputError(
                     f"a plan with {guide.plan_field} needs an index with a {kind}",
                     got=f"{guide.plan_field}={value}",
                     cure=f"index.build({kind}={plan.stages[0].dim})",
                 )
-
-    def verify(self) -> None:
-        """Read every byte; raise an error that names the file if a checksum differs."""
-        self.store.verify()
-
-    def close(self) -> None:
-        """Close the files."""
-        self.store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _write_guide(guide: type[Guide], metric: Metric, options: Mapping[str, Any], blocks: Blocks, folder: Path) -> None:

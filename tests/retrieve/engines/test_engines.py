@@ -17,9 +17,11 @@ from matryo.nesting import Nesting
 from matryo.retrieve import NUMPY, Blocks, Engine, Plan, Stage, execute
 from matryo.retrieve.engines.compiled import engine as compiled
 from matryo.retrieve.engines.numpy import scan
+from matryo.retrieve.vectors.metric import METRICS
+
+pytest.importorskip("torch")
 from matryo.retrieve.engines.torch import engine as gpu
 from matryo.retrieve.engines.torch import steps as device_steps
-from matryo.retrieve.vectors.metric import METRICS
 
 HAS_GPU = importlib.util.find_spec("torch") is not None and importlib.import_module("torch").cuda.is_available()
 if not HAS_GPU:

@@ -10,6 +10,7 @@ import pytest
 from matryo.errors import IndexFolderError, InputError, NestingError
 from matryo.nesting import Nesting
 from matryo.retrieve import Index, Plan
+from matryo.retrieve.store import Store
 from matryo.retrieve.vectors.metric import METRICS
 
 if TYPE_CHECKING:
@@ -37,9 +38,9 @@ def guided(request, tmp_path: Path) -> tuple[Index, np.ndarray, np.ndarray]:
     vectors, queries = some(3000), some(20, seed=1)
     index = Index.create(tmp_path / "index", NESTING, metric=request.param)
     index.add(vectors)
-    index.store.compact()   # out of SQLite, into a segment
+    Store.compact(index)   # out of SQLite, into a segment
     index.build()
-    assert sorted(index.store.snapshot().segments[0].guides) == ["partition", "sketch"]
+    assert sorted(index.snapshot().segments[0].guides) == ["partition", "sketch"]
     return index, vectors, queries
 
 
@@ -77,7 +78,7 @@ def test_what_is_added_later_is_found_too(guided) -> None:
         found = [5000 + i in row for i, row in enumerate(hits.ids.tolist())]
         assert np.mean(found) == 1 or index.metric == "ip"
     index.compact()
-    assert all(sorted(segment.guides) == ["partition", "sketch"] for segment in index.store.snapshot().segments)
+    assert all(sorted(segment.guides) == ["partition", "sketch"] for segment in index.snapshot().segments)
     both = np.concatenate([vectors, queries])
     ids = np.concatenate([np.arange(3000), np.arange(5000, 5020)])
     np.testing.assert_array_equal(index.search(asked, k=7).ids, ids[true(both, asked, index.metric)[:, :7]])
@@ -87,7 +88,7 @@ def test_a_reader_sees_guides_when_they_are_there(tmp_path: Path) -> None:
     vectors = some(2000)
     with Index.create(tmp_path / "index", NESTING) as writer:
         writer.add(vectors)
-        writer.store.compact()
+        Store.compact(writer)
         with Index.open(tmp_path / "index") as reader:
             before = reader.search(vectors[:5], k=5)
             with pytest.raises(InputError, match=r"a plan with probe needs an index with a partition .*build"):
@@ -95,18 +96,18 @@ def test_a_reader_sees_guides_when_they_are_there(tmp_path: Path) -> None:
             writer.build(sketch=True, partition=32)
             after = reader.search(vectors[:5], k=5)
             np.testing.assert_array_equal(before.ids, after.ids)
-            held = reader.store.snapshot()
+            held = reader.snapshot()
             writer.build(partition=64)   # another in its place: the folder that the reader knew is gone
             found = reader.search(vectors[:5], k=1, plan=Plan(PROBED.stages, probe=1.0))
             assert found.ids[:, 0].tolist() == [*range(5)]
-            assert held is not reader.store.snapshot()
+            assert held is not reader.snapshot()
 
 
 def test_a_filter_restricts_guided_searches(tmp_path: Path) -> None:
     vectors = some(2000)
     with Index.create(tmp_path / "index", NESTING) as index:
         index.add(vectors, payload=[{"even": i % 2 == 0} for i in range(2000)])
-        index.store.compact()
+        Store.compact(index)
         index.build()
         order = true(vectors, vectors[:9], "cosine")
         want = [[i for i in row if i % 2 == 0][:5] for row in order.tolist()]
@@ -117,7 +118,7 @@ def test_a_filter_restricts_guided_searches(tmp_path: Path) -> None:
 def test_a_flipped_byte_of_a_guide_is_named(guided) -> None:
     index, _, _ = guided
     index.verify()
-    for path in sorted((index.store.path / "guides").rglob("*.*")):
+    for path in sorted((index.path / "guides").rglob("*.*")):
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 1
         good = path.read_bytes()
@@ -138,9 +139,9 @@ def test_what_cannot_be_built_is_refused(tmp_path: Path) -> None:
     with Index.create(tmp_path / "index", NESTING) as index:
         with pytest.raises(NestingError, match="33"):
             index.build(partition=33)
-        assert index.store.wanted() == {}
+        assert index.wanted() == {}
         index.build()   # of nothing
-        assert sorted(index.store.wanted()) == ["partition", "sketch"]
+        assert sorted(index.wanted()) == ["partition", "sketch"]
         assert index.search(some(2), k=3, plan=Plan(PROBED.stages, probe=0.5)).ids.tolist() == [[-1] * 3] * 2
 
 
@@ -149,7 +150,7 @@ def test_a_walk_leads_to_the_plan_s_later_stages(tmp_path: Path) -> None:
     vectors, queries = some(3000), some(20, seed=1)
     with Index.create(tmp_path / "index", NESTING) as index:
         index.add(vectors)
-        index.store.compact()
+        Store.compact(index)
         index.build(graph=32)
         plan = Plan.adaptive(32, 64, keep=100, ef=200)
         found, order = index.search(queries, k=5, plan=plan), true(vectors, queries, "cosine")[:, :5]

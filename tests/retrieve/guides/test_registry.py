@@ -68,7 +68,7 @@ def test_a_new_guide_is_built_stored_opened_and_followed(tmp_path: Path, monkeyp
         index.add(vectors)
         index.compact()
         index.build(halves=1)
-        assert index.store.wanted() == {"halves": {"column": 0}}
+        assert index.wanted() == {"halves": {"column": 0}}
         assert Plan((Stage(4, 1),), probe=0.5) in index.openings
         index.verify()
     with Index.open(tmp_path / "index") as index:
@@ -98,7 +98,7 @@ def test_prepared_searches_do_not_keep_replaced_segments_alive(tmp_path: Path) -
         index.build()
         for plan in (None, Plan.of([(16, 20, "int8")])):
             index.search(rng.standard_normal((2, 16)), k=3, plan=plan)
-        blocks = weakref.ref(index.store.snapshot().segments[0].blocks)
+        blocks = weakref.ref(index.snapshot().segments[0].blocks)
         index.delete([0])
         index.compact()
         index.search(rng.standard_normal((2, 16)), k=3)

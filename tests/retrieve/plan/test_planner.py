@@ -16,7 +16,7 @@ from matryo.retrieve.engines.execute import Hits, execute
 from matryo.retrieve.plan.candidates import Candidates, widened
 from matryo.retrieve.plan.choice import Choice
 from matryo.retrieve.plan.plan import Plan, Stage
-from matryo.retrieve.plan.planner import BlocksSearcher, Workload, choose, fewest_queries, openings
+from matryo.retrieve.plan.planner import Workload, choose, fewest_queries, openings
 from matryo.retrieve.vectors.blocks import Blocks
 from matryo.retrieve.vectors.metric import METRICS, Metric
 
@@ -29,6 +29,44 @@ NESTING = Nesting([4, 8, 16, 32])
 
 def made(seed: int, count: int) -> np.ndarray:
     return (np.random.default_rng(seed).normal(size=(count, 32)) * np.linspace(2, 0.2, 32)).astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class BlocksSearcher:
+    """A searcher over bare blocks; ids are row numbers."""
+
+    blocks: Blocks
+    metric: Metric = "cosine"
+
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        return self.blocks.count
+
+    @property
+    def nesting(self) -> Nesting:
+        """The nesting of the blocks."""
+        return self.blocks.nesting
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the blocks."""
+        return self.blocks.dtype
+
+    @property
+    def openings(self) -> Sequence[Plan]:
+        """Every dim in full precision, and the dims with int8 copies."""
+        return openings(self.nesting, int8=[self.nesting.dims[number] for number in self.blocks.int8])
+
+    def search(self, queries: np.ndarray, k: int, plan: Plan | None = None) -> Hits:
+        """The best ``k`` rows per query."""
+        full = Plan.single(self.nesting.dim, k=k)
+        return Hits(*execute(self.blocks, queries, plan or full, k, self.metric))
+
+    def sample(self, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """Row numbers and vectors of ``count`` random rows."""
+        rows = np.sort(np.random.default_rng(seed).choice(self.count, count, replace=False))
+        return rows, self.blocks.rows(rows, self.nesting.dim)
 
 
 VECTORS, QUERIES = made(0, COUNT), made(1, 3000)
@@ -178,7 +216,9 @@ class Guided(BlocksSearcher):
 
     @property
     def openings(self) -> Sequence[Plan]:
-        return openings(self.nesting, probes=[0.5, 1.0], efs=[3, 200])
+        stages = [stage for plan in openings(self.nesting) for stage in plan.stages]
+        guides: list[dict[str, Any]] = [{}, {"probe": 0.5}, {"probe": 1.0}, {"ef": 3}, {"ef": 200}]
+        return [Plan((stage,), **guide) for guide in guides for stage in stages]
 
     def search(self, queries: Any, k: int, plan: Plan | None = None) -> Hits:
         if plan is None or plan.probe == 1 or plan.probe is plan.ef is None:

@@ -55,7 +55,7 @@ def test_what_was_deleted_stays_so(store: Store) -> None:
 def test_guides_go_with_their_segments(store: Store) -> None:
     for i in range(7):
         store.add(rows(3 * i, 3))
-    store.build("note", {}, lambda _, place: place.mkdir() or (place / "note.json").write_text("{}"))
+    store.build_guide("note", {}, lambda _, place: place.mkdir() or (place / "note.json").write_text("{}"))
     assert len(list(store.path.glob("guides/*"))) == 7
     assert [sorted(segment.guides) for segment in store.snapshot().segments] == [["note"]] * 7
     store.add(rows(21, 3))

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from matryo.retrieve.vectors.types import Array, Floats, Indices
 
-__all__ = ["NUMPY", "Engine", "Hits", "execute", "within"]
-
 _BUDGET = 128 << 20   # bytes for one batch of queries and their shortlists
 
 

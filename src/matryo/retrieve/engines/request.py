@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from matryo.retrieve.vectors.metric import Metric
     from matryo.retrieve.vectors.types import Array, Bools
 
-__all__ = ["Request"]
-
 
 @dataclass(frozen=True, eq=False)
 class Request:

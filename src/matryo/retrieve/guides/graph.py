@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from matryo.retrieve.vectors.blocks import Blocks
     from matryo.retrieve.vectors.types import Array, Bools, Floats, Indices
 
-__all__ = ["Graph"]
-
 FORMAT = 1
 """The version of the folder layout. It grows when an older matryo can no longer read the layout."""
 

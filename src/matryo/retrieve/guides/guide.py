@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     Search = Callable[[Request, int], tuple[Indices, Floats]]
 
-__all__ = ["Guide", "unguided"]
-
 
 class Guide(ABC):
     """A guide of the vectors of one segment."""

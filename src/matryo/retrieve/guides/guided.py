@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from matryo.retrieve.vectors.metric import Metric
     from matryo.retrieve.vectors.types import Floats, Indices
 
-__all__ = ["Guided"]
-
 
 class Guided:
     """Searches segments. Opened guides and prepared searches are kept as long as the blocks of their segment."""

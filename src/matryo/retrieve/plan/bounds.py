@@ -7,14 +7,12 @@ recalls near 1 are far from normal.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
-    Doubles = np.ndarray[Any, np.dtype[np.float64]]
-
-__all__ = ["best_stake", "fewest_tests", "lower_bound", "predicted_bound"]
+    from matryo.retrieve.vectors.types import Doubles
 
 _STAKES = np.linspace(0.05, 0.95, 19)   # below 1: with a stake of 1, one query of recall 0 loses the whole capital
 

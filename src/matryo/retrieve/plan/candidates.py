@@ -24,12 +24,8 @@ if TYPE_CHECKING:
     from matryo.retrieve.plan.choice import Cost
     from matryo.retrieve.plan.plan import Precision
     from matryo.retrieve.plan.planner import Workload
+    from matryo.retrieve.vectors.types import Bools, Doubles, Indices
 
-    Bools = np.ndarray[Any, np.dtype[np.bool_]]
-    Doubles = np.ndarray[Any, np.dtype[np.float64]]
-    Indices = np.ndarray[Any, np.dtype[np.int64]]
-
-__all__ = ["FAR", "Candidates", "Look", "Trial"]
 
 FAR = int(np.iinfo(np.int64).max)
 """The rank of a row that is not in the list."""

@@ -24,8 +24,6 @@ from matryo.retrieve.plan.plan import Plan
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["UNITS", "Choice", "Cost", "Point", "as_plan", "outline", "short_number"]
-
 Cost = Literal["latency", "bytes", "mflops"]
 """The unit of cost per query: milliseconds on one thread, bytes of vectors read, or millions of multiply-adds."""
 

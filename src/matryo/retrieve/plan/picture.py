@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from matryo.retrieve.plan.choice import Choice
 
-__all__ = ["draw", "is_picture", "save"]
-
 _MARK = "matryo plan"   # in the metadata of the file, so that a later run may replace it
 
 _INK, _SOFT, _RULE, _BLUE, _ORANGE = "#1c1d20", "#5d6067", "#d8dade", "#0072b2", "#d55e00"   # the colours of the report

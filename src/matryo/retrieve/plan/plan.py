@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from matryo.nesting import Nesting
 
-__all__ = ["Plan", "Precision", "Stage", "size_text"]
-
 Precision = Literal["full", "int8"]
 """The data that a stage reads: the stored vectors, or their 8-bit copies."""
 

@@ -6,9 +6,11 @@ Pareto-optimal ones are ordered from the safest to the cheapest. The test querie
 test the plans in turn until one fails (fixed-sequence testing). The probability of a wrong guarantee is that of one
 failed test, however many plans were compared.
 
->>> random = np.random.default_rng(0)
->>> blocks = Blocks.of(random.normal(size=(1200, 64)) * np.linspace(2, 0.1, 64), Nesting([8, 16, 32, 64]))
->>> choice = choose(BlocksSearcher(blocks), recall=0.95, cost="bytes")
+>>> import tempfile
+>>> from matryo.retrieve.index import Index
+>>> index = Index.create(f"{tempfile.mkdtemp()}/mine", nesting=[8, 16, 32, 64])
+>>> ids = index.add(np.random.default_rng(0).normal(size=(1200, 64)) * np.linspace(2, 0.1, 64))
+>>> choice = choose(index, recall=0.95, cost="bytes")
 >>> choice.met, choice.point.bytes < choice.frontier[0].bytes / 2
 (True, True)
 """
@@ -26,21 +28,15 @@ from tqdm import tqdm
 from matryo.errors import InputError
 from matryo.metrics import average_precision
 from matryo.nesting import Nesting
-from matryo.retrieve.engines.execute import Engine, Hits, execute
+from matryo.retrieve.engines.execute import Hits
 from matryo.retrieve.plan.bounds import best_stake, fewest_tests, lower_bound
 from matryo.retrieve.plan.candidates import FAR, Candidates, Trial
 from matryo.retrieve.plan.choice import Choice, Cost, Point
 from matryo.retrieve.plan.plan import Plan, Stage
-from matryo.retrieve.vectors.blocks import Blocks
-from matryo.retrieve.vectors.metric import Metric
 from matryo.retrieve.vectors.queries import as_queries
 
 if TYPE_CHECKING:
-    Array = np.ndarray[Any, np.dtype[Any]]
-    Doubles = np.ndarray[Any, np.dtype[np.float64]]
-    Indices = np.ndarray[Any, np.dtype[np.int64]]
-
-__all__ = ["BlocksSearcher", "Searcher", "Workload", "choose", "fewest_queries", "openings"]
+    from matryo.retrieve.vectors.types import Array, Doubles, Indices
 
 _TUNING, _MOST = 0.25, 500   # the share of tuning queries, and the most of them
 _STANDINS = 1000   # rows used as queries if there are none; more if the target needs more
@@ -48,7 +44,7 @@ _ALL = slice(None)
 
 
 class Searcher(Protocol):
-    """An object that runs plans: an index, or bare blocks."""
+    """An object that runs plans, such as an index."""
 
     @property
     def count(self) -> int:
@@ -72,56 +68,14 @@ class Searcher(Protocol):
         """Ids and vectors of ``count`` random rows."""
 
 
-@dataclass(frozen=True, eq=False)
-class BlocksSearcher:
-    """A searcher over bare blocks; ids are row numbers."""
+def openings(nesting: Nesting, int8: Sequence[int] = ()) -> tuple[Plan, ...]:
+    """The first stages without a guide: each dim in full precision, and the dims of ``int8`` also in int8.
 
-    blocks: Blocks
-    metric: Metric = "cosine"
-    engine: Engine | None = None
-
-    @property
-    def count(self) -> int:
-        """The number of rows."""
-        return self.blocks.count
-
-    @property
-    def nesting(self) -> Nesting:
-        """The nesting of the blocks."""
-        return self.blocks.nesting
-
-    @property
-    def dtype(self) -> str:
-        """The dtype of the blocks."""
-        return self.blocks.dtype
-
-    @property
-    def openings(self) -> Sequence[Plan]:
-        """Every dim in full precision, and the dims with int8 copies."""
-        return openings(self.nesting, int8=[self.nesting.dims[number] for number in self.blocks.int8])
-
-    def search(self, queries: Array, k: int, plan: Plan | None = None) -> Hits:
-        """The best ``k`` rows per query."""
-        full = Plan.single(self.nesting.dim, k=k)
-        return Hits(*execute(self.blocks, queries, plan or full, k, self.metric, engine=self.engine))
-
-    def sample(self, count: int, seed: int) -> tuple[Array, Array]:
-        """Row numbers and vectors of ``count`` random rows."""
-        rows = np.sort(np.random.default_rng(seed).choice(self.count, count, replace=False))
-        return rows, self.blocks.rows(rows, self.nesting.dim)
-
-
-def openings(
-    nesting: Nesting, int8: Sequence[int] = (), probes: Sequence[float] = (), efs: Sequence[int] = ()
-) -> tuple[Plan, ...]:
-    """Every first stage: each dim in full precision, the dims of ``int8`` also in int8, with and without each guide.
-
-    >>> len(openings(Nesting([8, 16, 32]), int8=[8, 16], probes=[0.01, 0.1]))
-    15
+    >>> [plan.stages[0].dim for plan in openings(Nesting([8, 16, 32]), int8=[8])]
+    [8, 16, 32, 8]
     """
     stages = [Stage(dim, 1) for dim in nesting.dims] + [Stage(dim, 1, "int8") for dim in int8]
-    guides = [{}, *({"probe": probe} for probe in probes), *({"ef": ef} for ef in efs)]
-    return tuple(Plan((stage,), **guide) for guide in guides for stage in stages)   # type: ignore[arg-type]
+    return tuple(Plan((stage,)) for stage in stages)
 
 
 def choose(

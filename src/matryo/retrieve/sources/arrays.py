@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from functools import cache
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -16,10 +17,6 @@ from matryo.retrieve.store import Batch, Store
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
-
-    from matryo.embeddings.manifest import Manifest
-
-__all__ = ["MAGIC", "open_embeddings", "open_index", "open_npy", "open_npy_stream"]
 
 MAGIC = b"\x93NUMPY"
 """The first bytes of a .npy file."""
@@ -39,7 +36,7 @@ def open_npy(path: Path) -> Source:
         for start in range(skip, len(array), rows):
             yield Batch(np.array(array[start : start + rows]))
 
-    return Source(str(path), array.shape[1], len(array), has_ids=False, read=read)
+    return Source(str(path), array.shape[1], len(array), read)
 
 
 def open_npy_stream(name: str, magic: bytes, stream: BinaryIO) -> Source:
@@ -67,7 +64,7 @@ def open_npy_stream(name: str, magic: bytes, stream: BinaryIO) -> Source:
                 rule = f"{name}, row {start + whole}: the header announces {shape[0]} rows"
                 raise InputError(rule, got=start + whole, cure="check its writer")
 
-    return Source(name, shape[1], shape[0], has_ids=False, read=read)
+    return Source(name, shape[1], shape[0], read)
 
 
 def open_embeddings(path: Path, columns: Columns) -> Source:
@@ -82,17 +79,26 @@ def open_embeddings(path: Path, columns: Columns) -> Source:
         )
     opened = EmbeddingSet.open(path)
     own_ids = "ids.npy" in opened.manifest.files   # otherwise the index numbers the rows
-    described = _Described(opened.manifest, columns)
+    about = opened.manifest
+
+    @cache
+    def described(label: int) -> dict[str, Any]:
+        fields: dict[str, Any] = {"label": label} if label >= 0 else {}
+        if label >= 0 and about.classes:
+            fields["class"] = about.classes[label]
+        if label >= 0 and about.superclass_of and about.superclass_of[label] >= 0:
+            fields["superclass"] = about.superclasses[about.superclass_of[label]]
+        return columns.payload_of(fields)
 
     def read(rows: int, skip: int) -> Iterator[Batch]:
         for start in range(skip, len(opened), rows):
             part = slice(start, start + rows)
             ids = opened.ids[part].tolist() if own_ids else None
-            payload = None if opened.labels is None else [described[label] for label in opened.labels[part].tolist()]
+            payload = None if opened.labels is None else [described(label) for label in opened.labels[part].tolist()]
             yield Batch(np.array(opened.vectors[part]), ids, payload)
 
     nesting = opened.nesting if len(opened.nesting) > 1 else None   # a single dim is no nesting
-    return Source(str(path), opened.dim, len(opened), own_ids, read, nesting)
+    return Source(str(path), opened.dim, len(opened), read, nesting)
 
 
 def open_index(path: Path, columns: Columns) -> Source:
@@ -109,27 +115,7 @@ def open_index(path: Path, columns: Columns) -> Source:
             yield Batch(vectors, ids, [columns.payload_of(fields) for fields in payload])
 
     nesting = store.about.nesting
-    return Source(str(path), nesting.dim, len(all_ids), True, read, nesting if len(nesting) > 1 else None)
-
-
-class _Described(dict[int, dict[str, Any]]):
-    """The payload of each label, computed once per label."""
-
-    def __init__(self, about: Manifest, columns: Columns) -> None:
-        super().__init__()
-        self._about, self._columns = about, columns
-
-    def __missing__(self, label: int) -> dict[str, Any]:
-        about = self._about
-        fields: dict[str, Any] = {}
-        if label >= 0:
-            fields["label"] = label
-            if about.classes:
-                fields["class"] = about.classes[label]
-            if about.superclass_of and about.superclass_of[label] >= 0:
-                fields["superclass"] = about.superclasses[about.superclass_of[label]]
-        self[label] = self._columns.payload_of(fields)
-        return self[label]
+    return Source(str(path), nesting.dim, len(all_ids), read, nesting if len(nesting) > 1 else None)
 
 
 def _check_matrix(name: str, shape: Sequence[int], dtype: Any) -> None:

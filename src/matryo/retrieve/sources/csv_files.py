@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.errors import InputError
-from matryo.retrieve.sources.rows import ID, VECTORS, Row, RowReader, open_rows
+from matryo.retrieve.sources.rows import ID, VECTORS, Row, as_vector, open_rows, refused
 from matryo.retrieve.sources.source import is_integer, unreadable
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from matryo.retrieve.sources.source import Columns, Source
 
     Cells = list[str]
-
-__all__ = ["open_csv"]
 
 _FIELD_BYTES = 64 << 20   # Python's own limit, 128 kB, is less than a JSON list of 8192 numbers
 
@@ -43,8 +41,8 @@ def open_csv(path: Path, columns: Columns) -> Source:
     data = start[not bare :]
     if not data:
         raise InputError(f"{path} must hold a vector", got="only a header", cure="check the program that wrote it")
-    reader = _chosen(path, names, data[0][1], columns)
-    return open_rows(reader, iter(data[:1]), lambda: islice(_records(path), int(not bare), None))
+    layout = _layout(path, names, data[0][1], columns)
+    return open_rows(str(path), data[0], lambda: islice(_records(path), int(not bare), None), layout.parse)
 
 
 def _records(path: Path) -> Iterator[tuple[int, Cells]]:
@@ -62,8 +60,8 @@ def _records(path: Path) -> Iterator[tuple[int, Cells]]:
         raise unreadable(f"{path}, line {line}:", "csv", error) from error
 
 
-def _chosen(path: Path, names: Cells, first: Cells, columns: Columns) -> _CsvRows:
-    """A reader of the vector, id and payload columns, which the header and the first row determine."""
+def _layout(path: Path, names: Cells, first: Cells, columns: Columns) -> _Layout:
+    """The vector, id and payload columns, which the header and the first row determine."""
     for name in (columns.id, columns.vector, *(columns.payload or ())):
         if name is not None and name not in names:
             raise InputError(f"{path} has no column {name}", got=", ".join(names)[:200], cure="use one of these names")
@@ -78,17 +76,18 @@ def _chosen(path: Path, names: Cells, first: Cells, columns: Columns) -> _CsvRow
         raise InputError(f"{path} must have columns of numbers", got=", ".join(names)[:200], cure=cure)
     payload = columns.payload if columns.payload is not None else [n for n in names if n != id and n not in vector]
     where = {name: column for column, name in enumerate(names)}
-    return _CsvRows(
-        str(path), columns, len(names), tuple(where[name] for name in vector), lists is not None,
-        None if id is None else where[id], {name: where[name] for name in payload},
-        id is not None and is_integer(first[where[id]]),
-    )  # fmt: skip
+    id_at = None if id is None else where[id]
+    integer_ids = id_at is not None and is_integer(first[id_at])
+    return _Layout(len(names), [where[name] for name in vector], lists is not None, id_at,
+                   {name: where[name] for name in payload}, integer_ids)  # fmt: skip
 
 
 @dataclass(frozen=True)
-class _CsvRows(RowReader):
+class _Layout:
+    """The columns of a file."""
+
     width: int
-    vector: tuple[int, ...]
+    vector: list[int]
     """The columns of the vector."""
     is_list: bool
     """Whether the vector is one column of JSON lists."""
@@ -97,35 +96,35 @@ class _CsvRows(RowReader):
     """The column of each payload field."""
     integer_ids: bool
 
-    def parse(self, record: Cells, line: int) -> Row:
+    def parse(self, record: Cells, place: str) -> Row:
         if len(record) != self.width:
             rule = f"a row must have {self.width} columns, like the first one"
-            raise self.refused(line, rule, len(record), "fix or drop that line")
-        vector = self._as_list(record[self.vector[0]], line) if self.is_list else self._as_numbers(record, line)
+            raise refused(place, rule, len(record), "fix or drop that line")
+        vector = self._as_list(record[self.vector[0]], place) if self.is_list else self._as_numbers(record, place)
         payload = {name: _value(record[column]) for name, column in self.payload.items()}
-        return Row(self.as_vector(vector, line), self._as_id(record, line), payload)
+        return Row(as_vector(vector, place), self._as_id(record, place), payload)
 
-    def _as_list(self, cell: str, line: int) -> Any:
+    def _as_list(self, cell: str, place: str) -> Any:
         try:
             return json.loads(cell)
         except (ValueError, RecursionError) as error:
             rule = "a vector must be a JSON list of numbers"
-            raise self.refused(line, rule, f"{cell:.40}", "write it as [0.1, 0.2]") from error
+            raise refused(place, rule, f"{cell:.40}", "write it as [0.1, 0.2]") from error
 
-    def _as_numbers(self, record: Cells, line: int) -> Any:
+    def _as_numbers(self, record: Cells, place: str) -> Any:
         try:
             return np.array([record[column] for column in self.vector], np.float64).tolist()
         except ValueError:
             column = next(column for column in self.vector if _number(record[column]) is None)
             rule = f"column {column + 1} must be a number, as in the first row"
-            raise self.refused(line, rule, f"{record[column]!r:.40}", "fix or drop that line") from None
+            raise refused(place, rule, f"{record[column]!r:.40}", "fix or drop that line") from None
 
-    def _as_id(self, record: Cells, line: int) -> int | str | None:
+    def _as_id(self, record: Cells, place: str) -> int | str | None:
         if self.id is None:
             return None
         cell = record[self.id]
         if not cell:
-            raise self.refused(line, "every row must have an id", "an empty cell", "fill it in")
+            raise refused(place, "every row must have an id", "an empty cell", "fill it in")
         return int(cell) if self.integer_ids and is_integer(cell) else cell
 
 

@@ -14,10 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from matryo.nesting import Nesting
+    from matryo.retrieve.vectors.types import Array
 
-    Array = np.ndarray[Any, np.dtype[Any]]
-
-__all__ = ["Columns", "Source", "first_bad", "is_integer", "unreadable"]
 
 _BATCH_BYTES = 64 << 20
 
@@ -47,7 +45,6 @@ class Source:
     dim: int
     count: int | None
     """The number of vectors; None if it is unknown before the end."""
-    has_ids: bool
     read: Callable[[int, int], Iterator[Batch]]
     """``read(rows, skip)`` yields batches of ``rows`` rows after the first ``skip``."""
     nesting: Nesting | None = None
@@ -58,7 +55,10 @@ class Source:
 
         The rows before a bad row are yielded first; then the error names the bad row.
         """
-        _check_counts(rows, skip)
+        if rows is not None and rows < 1:
+            raise InputError("a batch must have at least one row", got=rows, cure="omit it for batches of 64 MB")
+        if skip < 0:
+            raise InputError("skip must be 0 or more", got=skip, cure="0 reads all rows")
         done = skip
         for batch in self.read(rows or max(1, _BATCH_BYTES // (4 * self.dim)), skip):
             finite = np.isfinite(batch.vectors).all(axis=1)
@@ -94,10 +94,3 @@ def is_integer(text: str) -> bool:
     """
     digits = text.removeprefix("-")
     return digits.isascii() and digits.isdigit() and str(int(text)) == text
-
-
-def _check_counts(rows: int | None, skip: int) -> None:
-    if rows is not None and rows < 1:
-        raise InputError("a batch must have at least one row", got=rows, cure="omit it for batches of 64 MB")
-    if skip < 0:
-        raise InputError("skip must be 0 or more", got=skip, cure="0 reads all rows")

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    Array = np.ndarray[Any, np.dtype[Any]]
-
-__all__ = ["open_table"]
+    Parts = Callable[[list[str], int], Iterator[Any]]
+    """``parts(names, rows)`` yields record batches of these columns, of about ``rows`` rows."""
 
 
 def open_table(path: Path, kind: str, columns: Columns) -> Source:
@@ -27,9 +26,9 @@ def open_table(path: Path, kind: str, columns: Columns) -> Source:
     with MissingExtra.unless_installed("pyarrow", "arrow"):
         arrow: Any = import_module("pyarrow")
     try:
-        opened = _open_parquet(path) if kind == "parquet" else _open_arrow(arrow, path)
-        table = _chosen(arrow, path, opened.schema, columns)
-        first = next(_parts(arrow, opened.parts([table.vector], 1), 1, 0), None)
+        schema, count, parts = _open_parquet(path) if kind == "parquet" else _open_arrow(arrow, path)
+        table = _chosen(arrow, path, schema, columns)
+        first = next(_parts(arrow, parts([table.vector], 1), 1, 0), None)
     except (OSError, arrow.ArrowException) as error:
         raise unreadable(path, kind, error) from error
     if first is None:
@@ -39,7 +38,7 @@ def open_table(path: Path, kind: str, columns: Columns) -> Source:
     def read(rows: int, skip: int) -> Iterator[Batch]:
         done = skip
         try:
-            for part in _parts(arrow, opened.parts(table.names, rows), rows, skip):
+            for part in _parts(arrow, parts(table.names, rows), rows, skip):
                 batch, failed = table.usable(part, dim, done)
                 if batch is not None:
                     yield batch
@@ -49,7 +48,7 @@ def open_table(path: Path, kind: str, columns: Columns) -> Source:
         except (OSError, arrow.ArrowException) as error:
             raise unreadable(f"{path}, after row {done}:", kind, error) from error
 
-    return Source(str(path), dim, opened.count, table.id is not None, read)
+    return Source(str(path), dim, count, read)
 
 
 class _BadRow(InputError):
@@ -60,25 +59,12 @@ class _BadRow(InputError):
         self.at = at
 
 
-@dataclass(frozen=True)
-class _Opened:
-    schema: Any
-    count: int | None
-    parts: Callable[[list[str], int], Iterator[Any]]
-    """``parts(names, rows)`` yields record batches of these columns, of about ``rows`` rows."""
+def _open_parquet(path: Path) -> tuple[Any, int, Parts]:
+    file = import_module("pyarrow.parquet").ParquetFile(path, memory_map=True)
+    return file.schema_arrow, file.metadata.num_rows, lambda names, rows: file.iter_batches(rows, columns=names)
 
 
-def _open_parquet(path: Path) -> _Opened:
-    parquet = import_module("pyarrow.parquet")
-    file = parquet.ParquetFile(path, memory_map=True)
-
-    def parts(names: list[str], rows: int) -> Iterator[Any]:
-        yield from file.iter_batches(batch_size=rows, columns=names)
-
-    return _Opened(file.schema_arrow, file.metadata.num_rows, parts)
-
-
-def _open_arrow(arrow: Any, path: Path) -> _Opened:
+def _open_arrow(arrow: Any, path: Path) -> tuple[Any, None, Parts]:
     def reader() -> Any:
         source = arrow.memory_map(str(path), "r")
         try:
@@ -94,13 +80,13 @@ def _open_arrow(arrow: Any, path: Path) -> _Opened:
         )
         yield from (batch.select(names) for batch in every)
 
-    return _Opened(reader().schema, None, parts)
+    return reader().schema, None, parts
 
 
 def _parts(arrow: Any, batches: Iterator[Any], rows: int, skip: int) -> Iterator[Any]:
     """Record batches of ``rows`` rows after the first ``skip``; rows read before an error are yielded first."""
     held: list[Any] = []
-    count, failed = 0, None
+    count = 0
     try:
         for batch in batches:
             start = min(skip, batch.num_rows)
@@ -111,11 +97,10 @@ def _parts(arrow: Any, batches: Iterator[Any], rows: int, skip: int) -> Iterator
                 if count == rows:
                     yield from _joined(arrow, held)
                     held, count = [], 0
-    except (OSError, arrow.ArrowException) as error:
-        failed = error
+    except (OSError, arrow.ArrowException):
+        yield from _joined(arrow, held)
+        raise
     yield from _joined(arrow, held)
-    if failed is not None:
-        raise failed
 
 
 def _joined(arrow: Any, held: list[Any]) -> list[Any]:
@@ -151,7 +136,7 @@ class _Table:
     def _batch(self, part: Any, dim: int, first: int) -> Batch:
         column = part.column(self.vector)
         _width(self.path, column, first, dim)
-        vectors = _flat(column).to_numpy(zero_copy_only=False).reshape(part.num_rows, dim)
+        vectors = _storage(column).flatten().to_numpy(zero_copy_only=False).reshape(part.num_rows, dim)
         return Batch(vectors, self._ids(part, first), self._payload(part, first))
 
     def _ids(self, part: Any, first: int) -> list[Any] | None:
@@ -254,7 +239,3 @@ def _width(path: Path, column: Any, first: int, dim: int | None) -> int:
 
 def _storage(column: Any) -> Any:
     return getattr(column, "storage", column)
-
-
-def _flat(column: Any) -> Any:
-    return _storage(column).flatten()

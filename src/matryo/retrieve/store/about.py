@@ -9,8 +9,6 @@ from matryo.errors import InputError
 from matryo.nesting import Nesting
 from matryo.retrieve.vectors.metric import Metric, check_metric
 
-__all__ = ["DTYPES", "FORMAT", "About"]
-
 FORMAT = 1
 """The version of the folder layout; it increases when older versions of matryo cannot read the new layout."""
 DTYPES = ("float32", "float16")

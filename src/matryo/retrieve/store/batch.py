@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     Ids = list[int] | list[str]
 
-__all__ = ["Batch", "as_existing_ids", "as_new_ids"]
-
 
 class Batch(NamedTuple):
     """Rows to add together: the arguments of ``add``."""

@@ -9,8 +9,6 @@ from matryo.errors import IndexFolderError
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["damaged"]
-
 
 def damaged(path: Path, found: object) -> IndexFolderError:
     """The error for a file whose content differs from what was written."""

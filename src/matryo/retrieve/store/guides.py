@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-__all__ = ["guide_folder", "sweep_guides", "verify_guide", "write_guide"]
-
 _GUIDES = "guides"
 
 

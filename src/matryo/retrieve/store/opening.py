@@ -16,8 +16,6 @@ from matryo.retrieve.store.sql.database import DATABASE, Database
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Opened", "index_exists", "open_reader", "open_writer"]
-
 
 @dataclass(frozen=True)
 class Opened:

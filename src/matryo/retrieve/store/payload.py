@@ -20,8 +20,6 @@ import numpy as np
 
 from matryo.errors import InputError
 
-__all__ = ["as_payload", "is_unicode", "plain_scalar"]
-
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _DEEPEST = 100   # SQLite's JSON functions read no deeper than 1000
 

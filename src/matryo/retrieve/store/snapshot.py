@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,13 +19,8 @@ if TYPE_CHECKING:
 
     from matryo.retrieve.store.about import About
     from matryo.retrieve.store.sql.database import Database
+    from matryo.retrieve.vectors.types import Array, Bools, Floats, Indices
 
-    Array = np.ndarray[Any, np.dtype[Any]]
-    Bools = np.ndarray[Any, np.dtype[np.bool_]]
-    Floats = np.ndarray[Any, np.dtype[np.float32]]
-    Rows = np.ndarray[Any, np.dtype[np.int64]]
-
-__all__ = ["Loader", "Snapshot"]
 
 _STEP_BYTES = 64 << 20
 
@@ -52,7 +47,7 @@ class Snapshot:
         parts = [segment.ids.take(segment.positions) for segment in self.segments]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
-    def vectors(self, rows: Rows) -> Floats:
+    def vectors(self, rows: Indices) -> Floats:
         """The vectors of existing row numbers, as float32 [rows, d]."""
         out = np.empty((len(rows), self.about.nesting.dim), np.float32)
         for segment in self.segments:
@@ -61,7 +56,7 @@ class Snapshot:
             out[here] = segment.blocks.rows(at[here], self.about.nesting.dim)
         return out
 
-    def among(self, rows: Rows) -> Snapshot:
+    def among(self, rows: Indices) -> Snapshot:
         """This snapshot restricted to ``rows``."""
         kept = []
         for segment in self.segments:
@@ -107,13 +102,13 @@ class Loader:
         return Segment(blocks, piece.rows, Ids.of(piece.ids))
 
 
-def _without(segment: Segment, dead: Rows) -> Segment:
+def _without(segment: Segment, dead: Indices) -> Segment:
     if not len(dead) or dead[-1] < segment.rows[0] or dead[0] > segment.rows[-1]:
         return segment
     return replace(segment, alive=~_lies_in(segment.rows, dead))
 
 
-def _lies_in(rows: Rows, chosen: Rows) -> Bools:
+def _lies_in(rows: Indices, chosen: Indices) -> Bools:
     """Which of ``rows`` are in ``chosen``; both are sorted."""
     mask = np.zeros(len(rows), np.bool_)
     low, high = np.searchsorted(chosen, (rows[0], rows[-1] + 1))

@@ -34,6 +34,7 @@ import numpy as np
 
 from matryo.embeddings.rows import as_vectors
 from matryo.errors import InputError, MatryoError, StorageError
+from matryo.nesting import as_nesting
 from matryo.retrieve.store.about import About
 from matryo.retrieve.store.batch import Batch, as_existing_ids, as_new_ids
 from matryo.retrieve.store.guides import sweep_guides, write_guide
@@ -57,12 +58,10 @@ if TYPE_CHECKING:
     from matryo.retrieve.store.segments.segment import Segment
     from matryo.retrieve.vectors.blocks import Blocks
     from matryo.retrieve.vectors.metric import Metric
+    from matryo.retrieve.vectors.types import Floats
 
-    Floats = np.ndarray[Any, np.dtype[np.float32]]
     Ids = list[int] | list[str]
     Result = TypeVar("Result")
-
-__all__ = ["Store"]
 
 _LARGE = 2.0**40   # blocks refuse norms above 2⁶², which smaller components cannot reach
 
@@ -85,16 +84,20 @@ class Store:
 
     @classmethod
     def create(
-        cls, folder: str | Path, nesting: Nesting, *, dtype: str = "float32", int8_up_to: int = 0,
+        cls, folder: str | Path, nesting: Nesting | Iterable[int], *, dtype: str = "float32", int8_up_to: int = 0,
         metric: Metric = "cosine", limits: Limits | None = None,
-    ) -> Store:  # fmt: skip
-        """Create an empty store in a new or empty ``folder``, open for writing."""
-        about = About(nesting, dtype, int8_up_to, metric)
+    ) -> Self:  # fmt: skip
+        """Create it empty in a new or empty ``folder``, open for writing.
+
+        ``nesting`` is a nesting or a list of dims: the dims that a plan can read, the last one that of the vectors.
+        Blocks up to ``int8_up_to`` also get 8-bit copies, for first stages that read a quarter of the bytes.
+        """
+        about = About(as_nesting(nesting), dtype, int8_up_to, metric)
         return cls(open_writer(Path(folder), about), limits or Limits())
 
     @classmethod
-    def open(cls, folder: str | Path, *, writable: bool = False, limits: Limits | None = None) -> Store:
-        """Open a store for reading, or as its only writer."""
+    def open(cls, folder: str | Path, *, writable: bool = False, limits: Limits | None = None) -> Self:
+        """Open it for reading (any number of processes), or with ``writable`` as its only writer."""
         return cls((open_writer if writable else open_reader)(Path(folder)), limits or Limits())
 
     @property
@@ -113,9 +116,10 @@ class Store:
         return f"Store({str(self.path)!r}, {about.nesting.dim} {about.dtype}, {about.metric})"
 
     def add(self, vectors: Any, ids: Any = None, payload: Any = None) -> Ids:
-        """Add rows durably and return their ids, by default the integers after the largest id so far.
+        """Add vectors durably and return their ids, by default the integers after the largest id so far.
 
-        ``payload`` is a list of dicts, one per vector, or a table; see :mod:`matryo.retrieve.store.payload`.
+        ``vectors`` is an array, lists, a table of numbers or a column of lists. ``payload`` is a list of dicts, one per
+        vector, or a table; numpy scalars and dates are converted, see :mod:`matryo.retrieve.store.payload`.
         """
         with self._changing() as state:
             new = self._checked(vectors, ids, state)
@@ -242,7 +246,7 @@ class Store:
         """The guides that each segment should have: their arguments by kind."""
         return self._read(lambda _: records.read_wanted(self._database))
 
-    def build(self, kind: str, fields: Mapping[str, Any], write: Callable[[Blocks, Path], None]) -> None:
+    def build_guide(self, kind: str, fields: Mapping[str, Any], write: Callable[[Blocks, Path], None]) -> None:
         """Build a guide of this ``kind`` with these ``fields`` for each segment that has none.
 
         Later calls build it for new segments too. Each guide is one commit: a kill loses only the current one.

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from matryo.retrieve.store.about import About
     from matryo.retrieve.store.sql.database import Database
 
-__all__ = ["verify"]
-
 
 def verify(root: Path, database: Database, about: About) -> None:
     """Read every byte of the current commit; raise an error that names the damaged file."""

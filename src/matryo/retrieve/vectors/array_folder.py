@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from matryo.retrieve.vectors.types import Array
 
-__all__ = ["open_arrays", "picked", "verify_arrays", "write_arrays"]
-
 
 def write_arrays(
     folder: str | Path, header: str, format: int, about: Mapping[str, Any], arrays: Mapping[str, Array]

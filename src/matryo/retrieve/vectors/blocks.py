@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from matryo.retrieve.plan.plan import Precision
     from matryo.retrieve.vectors.types import Array, Codes, Floats, Rows
 
-__all__ = ["HEADER", "Blocks", "Int8Block", "checked_norms", "tiles"]
-
 HEADER = "blocks.json"
 FORMAT = 1
 """The version of the folder layout. It grows when an older matryo can no longer read the layout."""

@@ -19,8 +19,6 @@ from matryo.errors import InputError
 if TYPE_CHECKING:
     from matryo.retrieve.vectors.types import Floats, Indices, Keys
 
-__all__ = ["METRICS", "NOTHING", "Metric", "check_metric", "key_rows", "key_scores", "keys", "score"]
-
 Metric = Literal["cosine", "ip", "l2"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
 NOTHING = np.iinfo(np.int64).min

@@ -11,8 +11,6 @@ from matryo.errors import EmbeddingsError, InputError
 if TYPE_CHECKING:
     from matryo.retrieve.vectors.types import Array, Bools
 
-__all__ = ["as_mask", "as_queries", "check_not_zero"]
-
 
 def as_queries(queries: Any, dim: int) -> Array:
     """Return ``queries`` as an array [n, dim] of real numbers."""

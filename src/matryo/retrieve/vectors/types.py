@@ -4,14 +4,12 @@ from typing import Any
 
 import numpy as np
 
+from matryo.arrays import Array, Bools, Doubles, Floats, Integers
+
 __all__ = ["Array", "Bools", "Codes", "Doubles", "Floats", "Indices", "Keys", "Rows"]
 
-Array = np.ndarray[Any, np.dtype[Any]]
-Bools = np.ndarray[Any, np.dtype[np.bool_]]
 Codes = np.ndarray[Any, np.dtype[np.int8]]
-Doubles = np.ndarray[Any, np.dtype[np.float64]]
-Floats = np.ndarray[Any, np.dtype[np.float32]]
-Indices = np.ndarray[Any, np.dtype[np.int64]]
+Indices = Integers
 Keys = Indices
 """A score and its row in one integer; see :func:`matryo.retrieve.vectors.metric.keys`."""
 Rows = slice | Indices

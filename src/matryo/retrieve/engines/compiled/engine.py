@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from matryo.retrieve.vectors.blocks import Blocks
     from matryo.retrieve.vectors.types import Array, Indices
 
-__all__ = ["best_engine"]
-
 
 @cache
 def best_engine() -> Engine:

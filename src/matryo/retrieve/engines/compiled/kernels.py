@@ -20,10 +20,6 @@ from llvmlite import binding, ir
 from numba import config, njit, types
 from numba.extending import intrinsic, models, register_model
 
-__all__ = ["FLOATS", "HOST", "INTS", "LANES", "SUMS", "add_distances_at", "add_dot", "add_exactly_at", "add_long_dot",
-           "add_products", "add_products_at", "best", "bits", "compiled", "cut", "key_of", "load", "lowest_bit",
-           "same_bits", "scan_sketch", "sift_more", "sift_sketch", "spread", "total", "wide", "widen", "zeros"]
-
 LANES = 16   # rows per tile: the 32-bit sums in one AVX-512 register
 # False if numba is configured to compile for another processor.
 HOST = config.CPU_NAME is None and config.CPU_FEATURES is None

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from matryo.retrieve.plan.plan import Stage
     from matryo.retrieve.vectors.types import Bools, Floats, Indices, Keys, Rows
 
-__all__ = ["FEW", "MORE", "choose", "first_stage", "unscored"]
-
 _TILE = (512, 1024)   # queries × rows scored at a time: much work per product, yet small enough for the cache
 _READ = 1 << 22   # the most numbers in a tile of rows, where few queries make it long
 FEW = 8   # below this many queries, a plain sum of products is as fast as BLAS

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from matryo.retrieve.plan.plan import Precision, Stage
     from matryo.retrieve.vectors.types import Floats, Indices
 
-__all__ = ["Shortlist", "query_norms", "ranked", "rerank"]
-
 _GATHER = 16 << 20   # bytes of rows gathered at a time
 
 

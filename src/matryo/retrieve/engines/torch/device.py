@@ -10,19 +10,16 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import torch
 
     from matryo.retrieve.plan.plan import Precision
     from matryo.retrieve.vectors.blocks import Blocks
     from matryo.retrieve.vectors.metric import Metric
 
     Codes = np.ndarray[Any, np.dtype[np.int32]]
-
-__all__ = ["FLOOR", "Copies", "Rough", "factors", "to_unit"]
 
 FLOOR = float(np.finfo(np.float32).tiny)
 _NEAR = 4   # a prefix of at most 1 / this of the columns gets a contiguous copy of its own
@@ -53,8 +50,6 @@ def factors(metric: Metric, norms: torch.Tensor) -> torch.Tensor:
 
 def to_unit(norms: torch.Tensor) -> torch.Tensor:
     """Return the powers of two that scale ``norms`` to ½ … 1 without rounding; 1 for a norm of 0."""
-    import torch
-
     # The quotient of the mantissa and the number is exactly a power of two.
     return torch.where(norms > 0, torch.frexp(norms).mantissa / norms, 1.0)
 
@@ -63,8 +58,6 @@ class Copies:
     """Copies of blocks on a device, each in one piece; ``half`` selects products in float16."""
 
     def __init__(self, device: torch.device, *, half: bool) -> None:
-        import torch
-
         self.device = device
         self.half = half
         self.wide = torch.float32 if device.type == "mps" else torch.float64   # MPS has no float64
@@ -104,8 +97,6 @@ class Copies:
 
     def numbers(self, some: tuple[int, ...]) -> torch.Tensor:
         """Return integers as a tensor on the device, cached."""
-        import torch
-
         if some not in self._numbers:
             self._numbers[some] = torch.tensor(some, dtype=torch.int32, device=self.device)
         return self._numbers[some]
@@ -133,8 +124,6 @@ class Copies:
         self, blocks: Blocks, dim: int, precision: Precision
     ) -> tuple[torch.Tensor, torch.Tensor | None, float]:
         """Return the matrix of a product, the divisors of its rows if any, and its :attr:`Rough.loss`."""
-        import torch
-
         whole, held = self.whole(blocks, dim, precision), self._held[blocks]
         kept = not self.half or whole.dtype == torch.float16
         if kept and _NEAR * dim > whole.shape[1]:
@@ -147,8 +136,6 @@ class Copies:
 
     def _halved(self, whole: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
         """Return the rows in float16, each first scaled to a norm of about 1, with the scales and the loss."""
-        import torch
-
         matrix = torch.empty(whole.shape, dtype=torch.float16, device=self.device)
         units, loss = torch.empty(len(whole), device=self.device), 0.0
         step = max(1, _TILE // whole.shape[1])
@@ -164,8 +151,6 @@ class Copies:
         return matrix, units, loss
 
     def _loaded(self, blocks: Blocks, dim: int, precision: Precision) -> torch.Tensor:
-        import torch
-
         # With float16 a GPU reads half the bytes; CPUs are only fast with float32.
         half = precision == "full" and blocks.dtype == "float16" and self.half
         made = torch.empty(blocks.count, dim, dtype=torch.float16 if half else torch.float32, device=self.device)
@@ -177,8 +162,6 @@ class Copies:
         return made
 
     def _moved(self, array: Any) -> torch.Tensor:
-        import torch
-
         return torch.from_numpy(np.array(array)).to(self.device)   # a copy: torch requires writable arrays
 
 
@@ -188,8 +171,6 @@ class _Record:
     def __init__(
         self, device: torch.device, asked: torch.Tensor, size: int, search: Callable[[torch.Tensor], torch.Tensor]
     ) -> None:
-        import torch
-
         self._asked = torch.ones(size, asked.shape[1], dtype=asked.dtype, device=device)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(device):
@@ -200,8 +181,6 @@ class _Record:
 
     def __call__(self, asked: torch.Tensor) -> Codes:
         """Return the result of the search for other queries, at most as many as recorded."""
-        import torch
-
         with torch.cuda.device(self._asked.device):
             self._asked[: len(asked)].copy_(asked)
             self._graph.replay()

@@ -23,8 +23,9 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
-from matryo.errors import InputError, MissingExtra
+from matryo.errors import InputError
 from matryo.nesting import Nesting
 from matryo.retrieve.engines.execute import Engine
 from matryo.retrieve.engines.numpy.shortlist import Shortlist
@@ -37,14 +38,10 @@ from matryo.retrieve.vectors.metric import NOTHING, key_rows, key_scores
 from matryo.retrieve.vectors.queries import check_not_zero
 
 if TYPE_CHECKING:
-    import torch
-
     from matryo.retrieve.engines.request import Request
     from matryo.retrieve.vectors.blocks import Blocks
     from matryo.retrieve.vectors.metric import Metric
     from matryo.retrieve.vectors.types import Array, Floats
-
-__all__ = ["torch_engine"]
 
 _SCORES = 1 << 28   # scores computed at a time: 1 GB
 _FEW = 32   # a search of at most this many queries is recorded as a CUDA graph
@@ -57,8 +54,6 @@ _LONG = 2.0**61   # numpy checks a query with a larger norm again, exactly
 @cache
 def torch_engine(device: str = "cuda") -> Engine:
     """Return an engine for :func:`matryo.retrieve.execute` that keeps the vectors it searches on ``device``."""
-    with MissingExtra.unless_installed("torch", "train"):
-        import torch
     try:
         place = torch.empty(0, device=device).device
     except (RuntimeError, AssertionError) as error:
@@ -102,8 +97,6 @@ class _Search:
 
     def run(self, request: Request, plan: Plan) -> Shortlist:
         """Run every stage of a plan, as :class:`matryo.retrieve.Engine` describes."""
-        import torch
-
         blocks, queries, metric, count = request.blocks, request.queries, request.metric, request.count
         self.copies.whole(blocks, plan.dim, plan.stages[-1].precision)   # all columns at once, not stage by stage
         given = _movable(queries)
@@ -127,8 +120,6 @@ class _Search:
 
     def rerank(self, request: Request, shortlist: Shortlist, stage: Stage, done: int = 0) -> Shortlist:
         """Re-rank a shortlist, as :func:`matryo.retrieve.engines.numpy.shortlist.rerank` does."""
-        import torch
-
         task = _Task(request.blocks, Plan((stage,)), request.metric, stage.keep)
         asked = self._asked(task, _movable(request.queries).to(self.device), rough=False)
         rows, sums = (torch.from_numpy(np.array(one)).to(self.device) for one in (shortlist.rows, shortlist.sums))
@@ -141,8 +132,6 @@ class _Search:
         The columns are the worst key kept and the bound of the other rows for :func:`_doubtful`, and the query's norm
         for :func:`_check`.
         """
-        import torch
-
         parts = []
         most = max(1, _SCORES // max(task.blocks.count, 8 * task.wanted))
         for some in given.tensor_split(-(-len(given) // most) or 1):
@@ -163,8 +152,6 @@ class _Search:
 
     def _choice(self, task: _Task, asked: Asked) -> tuple[torch.Tensor, torch.Tensor]:
         """Return candidates of the first stage (−1: none), and a bound on the score of every other row."""
-        import torch
-
         first, wanted, count = task.plan.stages[0], task.wanted, task.blocks.count
         if asked.rough is None:
             rows = torch.arange(count, device=self.device)
@@ -221,8 +208,6 @@ class _Search:
 
 def _movable(queries: Array) -> torch.Tensor:
     """Return the queries as a tensor to upload: float16 stays float16, other dtypes become float32."""
-    import torch
-
     with np.errstate(over="ignore"):   # _check reports overflows, with the row
         array = queries if queries.dtype == np.float16 else queries.astype(np.float32, copy=False)
     return torch.from_numpy(np.require(array, requirements=["C", "W"]))   # torch requires writable arrays
@@ -239,8 +224,6 @@ def _check(queries: Array, norms: Floats, metric: Metric) -> None:
 
 def _packed(keys: torch.Tensor, sums: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
     """Return the bits of all arguments as one int32 tensor for a single download: [n, keys, sums, more]."""
-    import torch
-
     return torch.cat([one.view(torch.int32) for one in (keys, sums.float(), *more)], 1)
 
 

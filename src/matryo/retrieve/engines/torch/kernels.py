@@ -16,8 +16,6 @@ import triton.language as tl
 from matryo.retrieve.engines.torch.device import FLOOR, Rough
 from matryo.retrieve.engines.torch.steps import ROUNDING, Asked
 
-__all__ = ["asked", "best_of_groups", "keys_at", "members", "products"]
-
 _STEPS = 64, 512   # columns per step, for few and for many columns
 _NUMBERS = 2048   # numbers per step of a program
 _SPAN = 1024   # rows per program that finds the best of groups

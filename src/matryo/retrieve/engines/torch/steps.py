@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
+
 from matryo.retrieve.engines.torch.device import FLOOR, factors, to_unit
 from matryo.retrieve.vectors.metric import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import torch
-
     from matryo.retrieve.engines.torch.device import Rough
     from matryo.retrieve.vectors.metric import Metric
-
-__all__ = ["ROUNDING", "Asked", "asked", "key_rows", "key_scores", "keys_at", "likely"]
 
 _GATHER = 1 << 28   # numbers gathered at a time
 _DEEP = 4   # from this many rows per group, selecting groups first is faster
@@ -50,8 +48,6 @@ def asked(given: torch.Tensor, dims: Sequence[int], metric: Metric, rough: Rough
     By the Cauchy–Schwarz inequality, the error of a product is at most both norms times the relative rounding errors of
     both sides and of the sum.
     """
-    import torch
-
     exact = given.to(wide)
     squares = exact.square().cumsum(1)
     norms = torch.stack([squares[:, dim - 1] for dim in dims], 1).sqrt()
@@ -116,8 +112,6 @@ def keys_at(
 
     Products are summed in ``wide``, and added to the sums ``before``. Row −1 is an empty place.
     """
-    import torch
-
     there = rows.clamp(min=0)
     sums = torch.empty(rows.shape, dtype=wide, device=rows.device)
     step = max(1, _GATHER // max(1, rows.shape[1] * columns.shape[1]))
@@ -132,15 +126,11 @@ def keys_at(
 
 def key_rows(keys: torch.Tensor) -> torch.Tensor:
     """Return the rows of keys, as :func:`matryo.retrieve.vectors.metric.key_rows`."""
-    import torch
-
     return torch.where(keys == NOTHING, -1, _ROWS - (keys & _ROWS))
 
 
 def key_scores(keys: torch.Tensor) -> torch.Tensor:
     """Return the scores of keys, as :func:`matryo.retrieve.vectors.metric.key_scores`."""
-    import torch
-
     ordered = (keys >> 32).int()
     scores = (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).view(torch.float32)
     return scores.masked_fill(keys == NOTHING, -math.inf)
@@ -148,8 +138,6 @@ def key_scores(keys: torch.Tensor) -> torch.Tensor:
 
 def _keys(scores: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     # As matryo.retrieve.vectors.metric.keys.
-    import torch
-
     bits = (scores + 0).view(torch.int32)
     made = ((bits ^ ((bits >> 31) & 0x7FFFFFFF)).long() << 32) | (_ROWS - rows)
     return made.masked_fill(rows < 0, NOTHING)
@@ -163,8 +151,6 @@ def _score(metric: Metric, sums: torch.Tensor, norms: torch.Tensor, lengths: tor
 
 
 def _product(vectors: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
-    import torch
-
     if matrix.is_cuda and matrix.dtype == torch.float16:
         return torch.mm(vectors, matrix.T, out_dtype=torch.float32)
     return vectors.float() @ matrix.float().T
@@ -175,8 +161,6 @@ def _scores(vectors: torch.Tensor, by: torch.Tensor, rough: Rough) -> torch.Tens
 
 
 def _best_of_groups(scores: torch.Tensor, group: int) -> torch.Tensor:
-    import torch
-
     padded = torch.nn.functional.pad(scores, (0, -scores.shape[1] % group), value=-math.inf)
     best: torch.Tensor = padded.unflatten(1, (-1, group)).amax(2)
     return best
@@ -184,8 +168,6 @@ def _best_of_groups(scores: torch.Tensor, group: int) -> torch.Tensor:
 
 def _members(scores: torch.Tensor, groups: torch.Tensor, group: int) -> torch.Tensor:
     """Return the scores of all rows of each query's own ``groups``, −∞ beyond the last row."""
-    import torch
-
     rows = (groups[:, :, None] * group + torch.arange(group, device=groups.device)).flatten(1)
     last = scores.shape[1] - 1
     return scores.gather(1, rows.clamp(max=last)).masked_fill(rows > last, -math.inf)

@@ -22,8 +22,6 @@ from matryo.retrieve.guides.partition.stages import add_codes_to, blocks_of, fet
 from matryo.retrieve.guides.partition.tables import COSINE, FINE, L2, TINY, lowest_kept, peak_of, score_of
 from matryo.retrieve.guides.partition.vectors import fetch
 
-__all__ = ["last_stage", "middle_stage"]
-
 _TIMES = 3   # from this many candidates per row kept, scoring all codes costs less than it saves
 _AHEAD = 8   # candidates whose norms are prefetched
 _LARGEST = 1e38   # about the largest float32

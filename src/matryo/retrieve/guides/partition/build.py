@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from matryo.retrieve.vectors.metric import Metric
     from matryo.retrieve.vectors.types import Array, Codes, Floats, Indices
 
-__all__ = ["LANES", "NOBODY", "Build"]
-
 LANES = 16   # rows per tile
 NOBODY = 0xFFFFFFFF   # the row number of an empty place
 _LINE = 64   # bytes per cache line

@@ -19,7 +19,7 @@ from matryo.retrieve.guides.partition.stages import begin, full_stage, int8_stag
 from matryo.retrieve.guides.partition.steps import BOUNDED, FULL
 from matryo.retrieve.guides.partition.tables import (
     COSINE,
-    FIELDS,
+    FIELDS,  # noqa: F401, read by the search
     IP,
     L2,
     look_with,
@@ -31,8 +31,6 @@ from matryo.retrieve.guides.partition.tables import (
     score_of,
 )
 from matryo.retrieve.guides.partition.vectors import fetch, graded, reaching
-
-__all__ = ["FIELDS", "search"]
 
 _AHEAD = 4   # tiles to prefetch
 

@@ -14,8 +14,6 @@ from matryo.retrieve.vectors.blocks import tiles
 if TYPE_CHECKING:
     from matryo.retrieve.vectors.types import Floats, Indices
 
-__all__ = ["SAMPLE", "find_means", "nearest_mean"]
-
 SAMPLE = 64   # training vectors per mean; more do not improve searches
 _ROUNDS = 8
 _APART = 1e-3   # relative distance between the two halves of a mean that is split

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from matryo.retrieve.vectors.blocks import Blocks
     from matryo.retrieve.vectors.types import Array, Codes, Floats, Indices
 
-__all__ = ["HEADER", "Partition", "tile_dim"]
-
 HEADER = "partition.json"
 FORMAT = 1
 """The version of the folder layout. It grows when an older matryo can no longer read the layout."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from matryo.retrieve.plan.plan import Plan
     from matryo.retrieve.vectors.types import Floats, Indices
 
-__all__ = ["PartitionSearch"]
-
 _MOST = 3   # a query may visit this many times the share that is visited on average
 
 

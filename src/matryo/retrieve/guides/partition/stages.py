@@ -22,8 +22,6 @@ from matryo.retrieve.guides.partition.vectors import (
     total_product,
 )
 
-__all__ = ["add_codes_to", "begin", "blocks_of", "fetch_row", "full_stage", "int8_stage", "sift"]
-
 _CODES_AHEAD, _ROWS_AHEAD = 12, 16   # candidates to prefetch
 
 

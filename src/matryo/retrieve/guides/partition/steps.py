@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,11 +12,8 @@ from matryo.retrieve.plan.plan import Plan, Stage
 if TYPE_CHECKING:
     from matryo.retrieve.guides.partition.partition import Partition
     from matryo.retrieve.vectors.blocks import Blocks
-    from matryo.retrieve.vectors.types import Floats
+    from matryo.retrieve.vectors.types import Floats, Indices
 
-    Steps = np.ndarray[Any, np.dtype[np.int64]]
-
-__all__ = ["BOUNDED", "FULL", "INT8", "check_plan", "steps_of"]
 
 INT8, FULL, BOUNDED = range(3)
 """How a stage scores: int8 codes; full precision; full precision only for rows that the bounds of codes leave open."""
@@ -42,7 +39,7 @@ def check_plan(plan: Plan, partition: Partition) -> None:
         )
 
 
-def steps_of(plan: Plan, blocks: Blocks, partition: Partition) -> tuple[Steps, Floats]:
+def steps_of(plan: Plan, blocks: Blocks, partition: Partition) -> tuple[Indices, Floats]:
     """Return a row per stage (how, dim, keep, columns summed before, level of the dim), and the margins.
 
     The gap of the partitions to visit follows the margins.

@@ -13,9 +13,6 @@ from numba import carray
 from matryo.retrieve.engines.compiled.kernels import LANES, compiled, cut, key_of, same_bits
 from matryo.retrieve.guides.partition.vectors import pointer
 
-__all__ = ["COSINE", "FIELDS", "FINE", "IP", "L2", "LINE", "TINY", "Look", "Tables", "look_with", "lowest_kept",
-           "measure", "opened", "ordered", "peak_of", "place_of", "score_of"]
-
 FIELDS = (
     "metric", "width", "dim", "long", "fours", "list_count", "tile_count", "mean_tiles", "wanted", "most", "k",
     "stride", "levels", "block_count", "half", "count",

@@ -16,9 +16,6 @@ from numba.extending import intrinsic, models, register_model
 
 from matryo.retrieve.engines.compiled.kernels import FLOATS, INTS, LANES, SUMS, bits, load, spread, widen
 
-__all__ = ["add_product", "add_square", "fetch", "graded", "no_products", "pointer", "reaching", "total_product"]
-
-
 
 class _Products(types.Type):
     """``LANES`` floats, in registers."""

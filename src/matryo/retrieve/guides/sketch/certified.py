@@ -5,7 +5,7 @@ best of their scores is the bar. A row whose bound is below the bar cannot be am
 columns hold. The remaining rows are read in full and ranked by scores summed in float64.
 
 Bounds err upwards: they include the rounding errors of the codes, the query and float32 sums. So the result equals that
-of a scan of every row in float64, :func:`scan_exactly`, with ties won by the smaller row.
+of a scan of every row in float64, with ties won by the smaller row.
 """
 
 from __future__ import annotations
@@ -18,15 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.errors import InputError, MissingExtra
-from matryo.retrieve.guides.sketch.sketch import FEW, Sketch, scaled, unit
-from matryo.retrieve.vectors.blocks import Blocks, checked_norms, tiles
-from matryo.retrieve.vectors.metric import METRICS, Metric, check_metric
+from matryo.retrieve.guides.sketch.sketch import FEW, Sketch, scaled
+from matryo.retrieve.vectors.blocks import Blocks, checked_norms
+from matryo.retrieve.vectors.metric import METRICS, Metric
 from matryo.retrieve.vectors.queries import as_mask, as_queries, check_not_zero
 
 if TYPE_CHECKING:
     from matryo.retrieve.vectors.types import Array, Bools, Doubles, Floats, Indices
-
-__all__ = ["Certified", "as_doubles", "scan_exactly"]
 
 _SPARE = 16   # rows read in full beyond the k that look best, for a higher bar
 _LARGEST = 2.0**124   # the largest squared norm of a query, as of a row
@@ -59,7 +57,7 @@ class Certified:
         mask = self._all if mask is None else np.ascontiguousarray(mask)
         about = *self._tables, sketch.offsets, mask, given, vectors, k, _SPARE, FEW, self._buffers()
         _kernels().certify(*about, rows, scores, left)
-        return rows, _outward(scores, sketch.metric, sketch.exponent + exponents), left
+        return rows, outward(scores, sketch.metric, sketch.exponent + exponents), left
 
     @cached_property
     def _all(self) -> Bools:
@@ -90,32 +88,6 @@ class Certified:
         return held
 
 
-def scan_exactly(
-    blocks: Blocks, queries: Any, k: int, metric: Metric = "cosine", allowed: Bools | None = None
-) -> tuple[Indices, Floats]:
-    """Return the result of certified search by reading every row: plain numpy in float64."""
-    check_metric(metric)
-    given = as_doubles(queries, blocks, k, metric)
-    allowed = as_mask(allowed, blocks.count)
-    rows, scores = np.full((len(given), k), -1, np.int64), np.full((len(given), k), -np.inf)
-    candidates = np.arange(blocks.count) if allowed is None else np.flatnonzero(allowed)
-    exponent = unit(blocks, metric)
-    vectors, exponents = scaled(given, metric, exponent)
-    worth = np.empty((len(given), len(candidates)))
-    for tile in tiles(len(candidates), blocks.nesting.dim):
-        part = blocks.rows(candidates[tile], blocks.nesting.dim).astype(np.float64)
-        squares = np.square(part).sum(1)
-        for i, (query, vector) in enumerate(zip(given, vectors, strict=True)):
-            # Not BLAS: its sums depend on the position of a row, and equal rows must tie.
-            sums = squares if metric == "l2" else (part * vector).sum(1)
-            apart = np.square(part - query).sum(1) if metric == "l2" else squares
-            worth[i, tile] = _scores(metric, exponent, sums, apart)
-    for i in range(len(given)):
-        best = np.lexsort((candidates, -worth[i]))[:k]
-        rows[i, : len(best)], scores[i, : len(best)] = candidates[best], worth[i, best]
-    return rows, _outward(scores, metric, exponent + exponents)
-
-
 def as_doubles(queries: Any, blocks: Blocks, k: int, metric: Metric) -> Doubles:
     """Return queries [n, d] as float64; raise if k is below 1 or a query has no score."""
     if k < 1:
@@ -131,17 +103,8 @@ def as_doubles(queries: Any, blocks: Blocks, k: int, metric: Metric) -> Doubles:
     return given
 
 
-def _scores(metric: Metric, unit: int, sums: Doubles, squares: Doubles) -> Doubles:
-    # In the unit of a sketch. For L2, squares are squared distances: computed from norms, small ones would be lost.
-    if metric == "l2":
-        return np.asarray(-np.ldexp(squares, -2 * unit))
-    if metric == "ip":
-        return np.asarray(np.ldexp(sums, -unit))
-    return np.asarray(sums / np.maximum(np.sqrt(squares), np.finfo(np.float64).tiny))
-
-
-def _outward(scores: Doubles, metric: Metric, exponents: Indices) -> Floats:
-    # In the unit of the vectors; the cosine has no unit.
+def outward(scores: Doubles, metric: Metric, exponents: Indices) -> Floats:
+    """Return ``scores`` in the unit of the vectors; the cosine has no unit."""
     return np.asarray(scores if metric == "cosine" else np.ldexp(scores, exponents[:, None]), np.float32)
 
 

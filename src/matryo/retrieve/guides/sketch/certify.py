@@ -25,8 +25,6 @@ from matryo.retrieve.engines.compiled.kernels import (
 )
 from matryo.retrieve.guides.partition.vectors import pointer
 
-__all__ = ["COSINE", "IP", "L2", "certify", "look_at"]
-
 COSINE, IP, L2 = range(3)
 _FINE = 127 * 128 + 63   # the largest code of a query: 128 · high + low
 _TINY = np.finfo(np.float64).tiny

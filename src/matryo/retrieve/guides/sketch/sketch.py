@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
     Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-__all__ = ["FEW", "HEADER", "Level", "Sketch", "scaled", "unit"]
-
 HEADER = "sketch.json"
 FORMAT = 1
 """The version of the folder layout. It grows when an older matryo can no longer read the layout."""

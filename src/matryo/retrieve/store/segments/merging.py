@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["to_merge"]
-
 _TOGETHER = 8   # the fewest segments that are merged into one
 _LARGEST = 4   # none of them may hold more than a quarter of all their rows
 

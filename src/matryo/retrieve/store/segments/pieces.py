@@ -9,17 +9,14 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    Array = np.ndarray[Any, np.dtype[Any]]
-    Rows = np.ndarray[Any, np.dtype[np.int64]]
-
-__all__ = ["Piece", "regroup"]
+    from matryo.retrieve.vectors.types import Array, Indices
 
 
 class Piece(NamedTuple):
     """Vectors [n, d], row numbers, and ids (all integers or all strings)."""
 
     vectors: Array
-    rows: Rows
+    rows: Indices
     ids: list[Any]
 
     def cut(self, at: int) -> tuple[Piece, Piece]:

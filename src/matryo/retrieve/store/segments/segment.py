@@ -27,12 +27,8 @@ if TYPE_CHECKING:
 
     from matryo.retrieve.store.about import About
     from matryo.retrieve.store.segments.pieces import Piece
+    from matryo.retrieve.vectors.types import Array, Bools, Indices
 
-    Array = np.ndarray[Any, np.dtype[Any]]
-    Bools = np.ndarray[Any, np.dtype[np.bool_]]
-    Rows = np.ndarray[Any, np.dtype[np.int64]]
-
-__all__ = ["Ids", "Limits", "Segment", "open_segment", "sweep", "verify_segment", "write_segment"]
 
 _SEGMENTS = "segments"
 _BLOCKS, _ROWS, _IDS, _TEXT = "blocks", "rows.npy", "ids.npy", "ids.txt"
@@ -51,7 +47,7 @@ class Limits:
 class Ids:
     """The id of each row, read on demand: string ids stay in their file."""
 
-    numbers: Rows
+    numbers: Indices
     """The integer ids, or the end offset of each string id."""
     text: Array | None = None
     """The string ids as UTF-8, concatenated; None for integer ids."""
@@ -83,7 +79,7 @@ class Segment:
     """Immutable rows: their vectors in blocks, their row numbers and ids, and which of them are alive."""
 
     blocks: Blocks
-    rows: Rows
+    rows: Indices
     """Row numbers, in the order of insertion: unique and increasing."""
     ids: Ids
     alive: Bools | None = None
@@ -92,7 +88,7 @@ class Segment:
     """The folder of each guide, by kind."""
 
     @property
-    def positions(self) -> Rows:
+    def positions(self) -> Indices:
         """The positions of the live rows."""
         return np.arange(len(self)) if self.alive is None else np.flatnonzero(self.alive)
 
@@ -167,7 +163,7 @@ def sweep(root: Path, records: Sequence[Record]) -> None:
             shutil.rmtree(entry, ignore_errors=True)
 
 
-def _mapped(path: Path, count: int) -> Rows:
+def _mapped(path: Path, count: int) -> Indices:
     try:
         array = np.lib.format.open_memmap(path, mode="r")
     except Exception as error:   # numpy raises errors of many types for a damaged header

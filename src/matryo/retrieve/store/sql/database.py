@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["DATABASE", "Database"]
-
 DATABASE = "index.sqlite"
 _PATIENCE = 30.0   # seconds to wait for SQLite's locks, which are normally held for milliseconds
 _WAL_BYTES = 64 << 20   # after a checkpoint, a longer log is truncated to this

@@ -26,11 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from matryo.retrieve.store.sql.database import Database
+    from matryo.retrieve.vectors.types import Indices
 
-    Rows = np.ndarray[Any, np.dtype[np.int64]]
     Id = int | str
-
-__all__ = ["GuideRecord", "Item", "Record", "State"]
 
 _SCHEMA = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID",
@@ -215,7 +213,7 @@ def clear_pending(database: Database) -> None:
     database.execute("DELETE FROM pending")
 
 
-def read_dead(database: Database) -> Rows:
+def read_dead(database: Database) -> Indices:
     """The deleted rows of segments (tombstones), in order."""
     return np.array([row for (row,) in database.execute("SELECT row FROM dead ORDER BY row")], np.int64)
 

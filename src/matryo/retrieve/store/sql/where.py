@@ -21,8 +21,6 @@ from typing import Any, NamedTuple
 from matryo.errors import InputError
 from matryo.retrieve.store.payload import is_unicode, plain_scalar
 
-__all__ = ["Filter", "as_path", "as_sql"]
-
 _COMPARE = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 _EQUAL = {"$eq": "", "$ne": "NOT ", "$in": "", "$nin": "NOT "}
 _JOINED = {"$and": ("AND", "1"), "$or": ("OR", "0")}
