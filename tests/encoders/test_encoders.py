@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from matryo.encoders import ConvNet, build_encoder, encoder_names, from_timm
-from matryo.encoders.layers import BlurConv2d, make_norm
+from matryo.encoders.layers import BlurConv2d, Layers
 from matryo.errors import InputError, MissingExtra
 
 resnet18, resnet34, resnet50 = (partial(build_encoder, name) for name in ("resnet18", "resnet34", "resnet50"))
@@ -184,7 +184,7 @@ def test_with_group_norm_an_image_does_not_see_its_batch(name):
 
 def test_group_norm_takes_any_number_of_channels():
     for channels in (8, 24, 32, 48, 64, 100):
-        norm = make_norm("group", channels).double()
+        norm = Layers(norm="group").make_norm(channels).double()
         x = torch.randn(2, channels, 5, 5, dtype=torch.float64) * 3 + 1
         groups = norm.num_groups
         assert groups <= 32

@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from matryo.encoders.layers import make_norm
-
-__all__ = ["ConvNet"]
+from matryo.encoders.layers import Layers
 
 
 class ConvNet(nn.Module):
@@ -21,14 +19,11 @@ class ConvNet(nn.Module):
     def __init__(self, dim: int = 256, *, width: int = 32, stages: int = 3, norm: str = "batch") -> None:
         super().__init__()
         self.dim = dim
-        self.stem = nn.Sequential(nn.Conv2d(3, width, 3, 2, 1, bias=False), make_norm(norm, width), nn.ReLU())
+        layers = Layers(norm=norm)
+        self.stem = nn.Sequential(layers.make_conv(3, width, 3, 2), layers.make_norm(width), nn.ReLU())
         widths = [width * 2**stage for stage in range(stages)]
-        self.blocks = nn.Sequential(
-            *(
-                Block(before, after, stride=1 if stage == 0 else 2, norm=norm)
-                for stage, (before, after) in enumerate(zip([width, *widths[:-1]], widths, strict=True))
-            )
-        )
+        pairs = zip([width, *widths[:-1]], widths, strict=True)
+        self.blocks = nn.Sequential(*(Block(*pair, 2 if stage else 1, layers) for stage, pair in enumerate(pairs)))
         self.pool = nn.AdaptiveAvgPool2d(4)
         self.projection = nn.Linear(16 * widths[-1], dim, bias=False)
         self.spread = nn.BatchNorm1d(dim, affine=False) if norm == "batch" else nn.Identity()
@@ -38,29 +33,28 @@ class ConvNet(nn.Module):
         x = self.blocks(self.stem(x))
         if x.shape[-2:] != (4, 4):   # no pooling needed for 32 px
             x = self.pool(x)
-        z: Tensor = self.spread(self.projection(x.flatten(1)).float())
-        return z
+        return self.spread(self.projection(x.flatten(1)).float())
 
 
 class Block(nn.Module):
     """Two 3×3 convolutions with a shortcut; initialised so that only the shortcut contributes."""
 
-    def __init__(self, before: int, after: int, *, stride: int, norm: str) -> None:
+    def __init__(self, before: int, after: int, stride: int, layers: Layers) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(before, after, 3, stride, 1, bias=False),
-            make_norm(norm, after),
+            layers.make_conv(before, after, 3, stride),
+            layers.make_norm(after),
             nn.ReLU(),
-            nn.Conv2d(after, after, 3, 1, 1, bias=False),
-            make_norm(norm, after),
+            layers.make_conv(after, after, 3, 1),
+            layers.make_norm(after),
         )
         nn.init.zeros_(self.body[-1].weight)   # type: ignore[arg-type]
         self.shortcut: nn.Module = nn.Identity()
         if stride > 1 or before != after:
             self.shortcut = nn.Sequential(
                 nn.AvgPool2d(stride) if stride > 1 else nn.Identity(),
-                nn.Conv2d(before, after, 1, bias=False),
-                make_norm(norm, after),
+                layers.make_conv(before, after, 1, 1),
+                layers.make_norm(after),
             )
 
     def forward(self, x: Tensor) -> Tensor:

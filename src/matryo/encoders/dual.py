@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from matryo.encoders.projected import Projected
 from matryo.errors import InputError
 
-__all__ = ["Dual", "DualEncoder", "temperature_of"]
-
 
 class DualEncoder(nn.Module):
     """The base class: maps pairs of inputs to pairs of vectors, and has a temperature.
@@ -65,11 +63,8 @@ class Dual(DualEncoder):
         if not 0 < temperature < math.inf:
             raise InputError("temperature must be a positive number", got=temperature, cure="use 0.07")
         if not dim and queries.dim != candidates.dim:
-            raise InputError(
-                "two encoders of different dims need a common dim",
-                got=f"{queries.dim} and {candidates.dim}",
-                cure="set the dim of the embedding",
-            )
+            got, cure = f"{queries.dim} and {candidates.dim}", "set the dim of the embedding"
+            raise InputError("two encoders of different dims need a common dim", got=got, cure=cure)
         self.dim = dim or int(queries.dim)   # type: ignore[arg-type]
         self.queries = Projected(queries, dim, bias=False) if dim else queries
         same = queries is candidates
@@ -78,13 +73,11 @@ class Dual(DualEncoder):
 
     def embed_queries(self, inputs: Any) -> Tensor:
         """Embed the first inputs of pairs, [batch, dim]."""
-        z: Tensor = self.queries(inputs)
-        return z
+        return self.queries(inputs)
 
     def embed_candidates(self, inputs: Any) -> Tensor:
         """Embed the second inputs of pairs, [batch, dim]."""
-        z: Tensor = self.candidates(inputs)
-        return z
+        return self.candidates(inputs)
 
     @property
     def temperature(self) -> Tensor:
@@ -94,8 +87,7 @@ class Dual(DualEncoder):
 
 def temperature_of(logit_scale: Tensor) -> Tensor:
     """exp(−logit_scale), but at least 0.01: smaller temperatures make training unstable."""
-    floored: Tensor = Floor.apply((-logit_scale).exp())   # type: ignore[no-untyped-call]
-    return floored
+    return Floor.apply((-logit_scale).exp())   # type: ignore[no-untyped-call]
 
 
 class Floor(torch.autograd.Function):

@@ -11,18 +11,7 @@ from torch.nn import functional as F
 
 from matryo.errors import InputError
 
-__all__ = ["NORMS", "PUBLISHED", "BlurConv2d", "Layers", "make_norm"]
-
 NORMS = ("batch", "group")
-
-
-def make_norm(kind: str, channels: int) -> nn.Module:
-    """A batch norm, or a group norm, whose results do not depend on the other images of the batch."""
-    if kind == "batch":
-        return nn.BatchNorm2d(channels)
-    if kind == "group":
-        return nn.GroupNorm(math.gcd(32, channels), channels)
-    raise InputError("unknown norm", got=repr(kind), cure=f"choose one of {', '.join(NORMS)}")
 
 
 @dataclass(frozen=True)
@@ -39,8 +28,12 @@ class Layers:
         return nn.Conv2d(before, after, kernel, stride, kernel // 2, bias=False)
 
     def make_norm(self, channels: int) -> nn.Module:
-        """The norm for ``channels`` channels."""
-        return make_norm(self.norm, channels)
+        """A batch norm, or a group norm, whose results do not depend on the other images of the batch."""
+        if self.norm == "batch":
+            return nn.BatchNorm2d(channels)
+        if self.norm == "group":
+            return nn.GroupNorm(math.gcd(32, channels), channels)
+        raise InputError("unknown norm", got=repr(self.norm), cure=f"choose one of {', '.join(NORMS)}")
 
 
 PUBLISHED = Layers()

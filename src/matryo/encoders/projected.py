@@ -6,8 +6,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-__all__ = ["Projected"]
-
 
 class Projected(nn.Module):
     """An encoder followed by a linear map to ``dim`` dimensions."""
@@ -20,5 +18,4 @@ class Projected(nn.Module):
 
     def forward(self, x: Any) -> Tensor:
         """[batch, …] → [batch, dim]."""
-        projected: Tensor = self.projection(self.encoder(x))
-        return projected
+        return self.projection(self.encoder(x))

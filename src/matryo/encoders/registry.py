@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -21,12 +23,6 @@ from matryo.encoders.resnet import SHAPES, ResNet
 from matryo.encoders.slimmable import SlimmableResNet
 from matryo.encoders.vit import VITS, vit
 from matryo.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-__all__ = ["build_encoder", "encoder_names", "save_shape"]
 
 _LIBRARIES = ("timm:MODEL", "transformers:NAME", "sentence-transformers:NAME", "open_clip:NAME", "bert:FOLDER")
 _CLIP_TOKENS = 49408   # vocabulary of open_clip's default tokenizer
@@ -144,46 +140,35 @@ def _check_vocabulary(encoder: nn.Module, vocabulary: int) -> None:
     """Raise if the tokenizer does not fit the model: an unknown id would crash on the device during training."""
     known = _known_tokens(encoder)
     if known is not None and vocabulary > known:
-        raise InputError(
-            f"the tokenizer must not have more tokens than the model's {known:,}",
-            got=f"{vocabulary:,}",
-            cure="use the tokenizer of the model",
-        )
+        rule = f"the tokenizer must not have more tokens than the model's {known:,}"
+        raise InputError(rule, got=f"{vocabulary:,}", cure="use the tokenizer of the model")
     # CLIP pools a text at its highest token id, which is the end token only in CLIP's own vocabulary.
     reads_as_clip = isinstance(encoder, OpenClip) and "hf_tokenizer_name" not in _text_settings(encoder)
     if reads_as_clip and vocabulary not in (0, known, _CLIP_TOKENS):
-        raise InputError(
-            "an open_clip model needs its own tokenizer",
-            got=f"a tokenizer with {vocabulary:,} tokens instead of {known:,}",
-            cure="pass its tokenizer.json: --text.tokenizer PATH",
-        )
+        got = f"a tokenizer with {vocabulary:,} tokens instead of {known:,}"
+        cure = "pass its tokenizer.json: --text.tokenizer PATH"
+        raise InputError("an open_clip model needs its own tokenizer", got=got, cure=cure)
 
 
 def _known_tokens(encoder: nn.Module) -> int | None:
     """The vocabulary size of the encoder; None if unknown."""
     if isinstance(encoder, OpenClip) and "hf_model_name" not in _text_settings(encoder):
         return int(_text_settings(encoder).get("vocab_size", _CLIP_TOKENS))
-    for module in encoder.modules():   # a Bert, or the transformers model in an adapter
-        known = getattr(getattr(module, "config", None), "vocab_size", None)
-        if known is not None:
-            return int(known)
-    return None
+    # The config of a Bert, or of the transformers model in an adapter.
+    sizes = (getattr(getattr(module, "config", None), "vocab_size", None) for module in encoder.modules())
+    return next((int(size) for size in sizes if size is not None), None)
 
 
 def _text_settings(encoder: OpenClip) -> dict[str, Any]:
-    settings: dict[str, Any] = encoder.settings["model_cfg"]["text_cfg"]
-    return settings
+    return encoder.settings["model_cfg"]["text_cfg"]
 
 
 def _check_options(name: str, pretrained: bool, widths: Sequence[float], dim: int) -> None:
     if pretrained and not name.startswith("timm:"):
         raise InputError("pretrained needs a timm model", got=repr(name), cure=f"use timm:{name}")
     if widths and (name not in SHAPES or dim):
-        raise InputError(
-            "only a ResNet with dim 0 can be slimmable",
-            got=f"{name!r}, dim {dim}",
-            cure=f"use {' or '.join(SHAPES)} and dim 0",
-        )
+        cure = f"use {' or '.join(SHAPES)} and dim 0"
+        raise InputError("only a ResNet with dim 0 can be slimmable", got=f"{name!r}, dim {dim}", cure=cure)
 
 
 def _unknown(name: str) -> InputError:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
 from matryo.encoders.layers import PUBLISHED, Layers
 from matryo.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-__all__ = ["SHAPES", "STEMS", "ResNet"]
 
 STEMS = ("imagenet", "small")
 
@@ -70,8 +65,7 @@ class ResNet(nn.Module):
         """Continue from the output of the first convolution to [batch, dim]."""
         x = self.maxpool(self.relu(self.bn1(x)))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        z: Tensor = self.avgpool(x).flatten(1)
-        return z
+        return self.avgpool(x).flatten(1)
 
 
 class Basic(nn.Module):
@@ -90,9 +84,8 @@ class Basic(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Add the convolutions to the shortcut."""
-        y: Tensor = self.relu(self.bn1(self.conv1(x)))
-        y = self.relu(self.bn2(self.conv2(y)) + self.downsample(x))
-        return y
+        y = self.relu(self.bn1(self.conv1(x)))
+        return self.relu(self.bn2(self.conv2(y)) + self.downsample(x))
 
 
 class Bottleneck(nn.Module):
@@ -113,10 +106,9 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Add the convolutions to the shortcut."""
-        y: Tensor = self.relu(self.bn1(self.conv1(x)))
+        y = self.relu(self.bn1(self.conv1(x)))
         y = self.relu(self.bn2(self.conv2(y)))
-        y = self.relu(self.bn3(self.conv3(y)) + self.downsample(x))
-        return y
+        return self.relu(self.bn3(self.conv3(y)) + self.downsample(x))
 
 
 SHAPES: dict[str, tuple[type[Basic] | type[Bottleneck], tuple[int, ...]]] = {

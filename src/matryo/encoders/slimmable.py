@@ -6,27 +6,21 @@ widths share all weights except those of the norms. Layers infer the width from 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from matryo.encoders.layers import PUBLISHED, BlurConv2d, Layers
-from matryo.encoders.resnet import ResNet
+from matryo.encoders.resnet import Basic, Bottleneck, ResNet
 from matryo.errors import InputError
 from matryo.heads import NestedLinear
 from matryo.losses.cross_entropy import cross_entropy_by_dim
 from matryo.nesting import Nesting
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from matryo.encoders.resnet import Basic, Bottleneck
-
-__all__ = ["SlimmableLinear", "SlimmableResNet", "widths_dims"]
 
 
 def widths_dims(count: int, widths: Sequence[float]) -> tuple[int, ...]:
@@ -38,11 +32,8 @@ def widths_dims(count: int, widths: Sequence[float]) -> tuple[int, ...]:
     dims = tuple(round(width * count) for width in widths)
     whole = all(abs(width * count - dim) < 1e-6 for width, dim in zip(widths, dims, strict=True))
     if not dims or not whole or list(dims) != sorted(set(dims)) or dims[0] < 1 or dims[-1] != count:
-        raise InputError(
-            f"widths must be increasing fractions of {count} that give integers, the last one 1",
-            got=tuple(widths),
-            cure="use 0.25, 0.5, 0.75, 1",
-        )
+        rule = f"widths must be increasing fractions of {count} that give integers, the last one 1"
+        raise InputError(rule, got=tuple(widths), cure="use 0.25, 0.5, 0.75, 1")
     return dims
 
 
@@ -80,11 +71,8 @@ class SlimmableResNet(ResNet):
     def narrow(self, width: float) -> ResNet:
         """Copy the network at one width to a plain ResNet."""
         if width not in self.channels:
-            raise InputError(
-                "width must be one the network was trained at",
-                got=width,
-                cure=f"use one of {', '.join(f'{trained:g}' for trained in self.channels)}",
-            )
+            cure = f"use one of {', '.join(f'{trained:g}' for trained in self.channels)}"
+            raise InputError("width must be one the network was trained at", got=width, cure=cure)
         net = self.plain(channels=self.channels[width]).to(self.conv1.weight)
         with torch.no_grad():
             for name, part in net.named_modules():
@@ -157,5 +145,4 @@ class _SwitchableNorm(nn.ModuleDict):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the norm for the width of ``x``."""
-        normalised: Tensor = self[str(x.shape[1])](x)
-        return normalised
+        return self[str(x.shape[1])](x)

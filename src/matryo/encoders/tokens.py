@@ -9,8 +9,6 @@ from torch import Tensor
 
 from matryo.errors import InputError
 
-__all__ = ["POOLINGS", "Tokens", "check_pooling", "pool"]
-
 POOLINGS = ("mean", "cls", "last")
 
 

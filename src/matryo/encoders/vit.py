@@ -10,8 +10,6 @@ from torch.nn import functional as F
 
 from matryo.errors import InputError
 
-__all__ = ["VITS", "ViT", "vit"]
-
 # Width, number of layers, number of heads.
 _SIZES = {"ti": (192, 12, 3), "s": (384, 12, 6), "b": (768, 12, 12), "l": (1024, 24, 16)}
 VITS = tuple(f"vit-{size}{patch}" for size in _SIZES for patch in (4, 8, 16, 32))
@@ -120,7 +118,7 @@ class PatchEmbed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[batch, 3, height, width] → [batch, patches, d]."""
-        return self.proj(x).flatten(2).transpose(1, 2)   # type: ignore[no-any-return]
+        return self.proj(x).flatten(2).transpose(1, 2)
 
 
 class Block(nn.Module):
@@ -161,8 +159,7 @@ class Attention(nn.Module):
         """[batch, length, d] → [batch, length, d]."""
         query, key, value = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
         mixed = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(-2)
-        y: Tensor = self.proj_drop(self.proj(mixed))
-        return y
+        return self.proj_drop(self.proj(mixed))
 
 
 class Mlp(nn.Module):
@@ -177,5 +174,4 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[batch, length, d] → [batch, length, d]."""
-        y: Tensor = self.drop2(self.fc2(self.drop1(F.gelu(self.fc1(x)))))
-        return y
+        return self.drop2(self.fc2(self.drop1(F.gelu(self.fc1(x)))))

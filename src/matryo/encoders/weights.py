@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 from safetensors.torch import save
+from torch import Tensor
 
 from matryo.files import replacing
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from torch import Tensor
-
-__all__ = ["write_weights"]
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:

@@ -15,8 +15,6 @@ from matryo.encoders.weights import write_weights
 from matryo.errors import InputError, MissingExtra
 from matryo.files import write_json
 
-__all__ = ["OpenClip", "from_open_clip"]
-
 
 class OpenClip(DualEncoder):
     """An open_clip model with its own projections and temperature.
@@ -36,8 +34,7 @@ class OpenClip(DualEncoder):
 
     def embed_queries(self, inputs: Tensor) -> Tensor:
         """Embed images, [batch, dim]."""
-        z: Tensor = self.model.encode_image(inputs)
-        return z
+        return self.model.encode_image(inputs)
 
     def embed_candidates(self, inputs: Tokens) -> Tensor:
         """Embed texts tokenised with the model's tokenizer (``open_clip.get_tokenizer``), [batch, dim]."""
@@ -47,8 +44,7 @@ class OpenClip(DualEncoder):
             raise InputError(rule, got=inputs.ids.shape[1], cure="truncate it")
         pad = int(self.settings["model_cfg"]["text_cfg"].get("pad_id", 0))
         ids = inputs.ids if inputs.mask is None else inputs.ids.masked_fill(~inputs.mask, pad)
-        z: Tensor = self.model.encode_text(F.pad(ids, (0, missing), value=pad))   # texts must have exactly this length
-        return z
+        return self.model.encode_text(F.pad(ids, (0, missing), value=pad))   # texts must have exactly this length
 
     @property
     def temperature(self) -> Tensor:

@@ -12,8 +12,6 @@ from matryo.encoders.adapters.truncation import Truncation, truncation_of
 from matryo.encoders.tokens import Tokens
 from matryo.errors import InputError, MissingExtra
 
-__all__ = ["SentenceEncoder", "from_sentence_transformers"]
-
 _NO_TRANSFORMER = ("StaticEmbedding", "WordEmbeddings", "BoW")   # with their own tokenisation
 
 

@@ -13,8 +13,6 @@ from matryo.encoders.adapters.transformers import cannot_load
 from matryo.encoders.weights import write_weights
 from matryo.errors import InputError, MissingExtra
 
-__all__ = ["TimmEncoder", "from_timm"]
-
 # For these timm modules, weights without a head look like an old checkpoint and are renamed on loading. An empty head
 # in the saved file prevents that.
 _RENAMED = ("davit", "nextvit", "swin_transformer", "swin_transformer_v2")
@@ -35,23 +33,16 @@ class TimmEncoder(nn.Module):
         self, model: nn.Module, dim: int, settings: dict[str, Any] | None = None, colours: Any = None
     ) -> None:
         super().__init__()
-        self.model = model
-        self.dim = dim
-        self.settings = settings or {}
-        self.colours = colours
+        self.model, self.dim, self.settings, self.colours = model, dim, settings or {}, colours
 
     def forward(self, x: Tensor) -> Tensor:
         """[batch, 3, height, width] → [batch, dim]."""
         patches: Any = getattr(self.model, "patch_embed", None)
         if getattr(patches, "strict_img_size", False) and tuple(patches.img_size) != tuple(x.shape[-2:]):
-            own, other = patches.img_size[0], x.shape[-1]
-            raise InputError(
-                f"this timm model takes images of {own} px only",
-                got=f"{x.shape[-2]} × {other} px",
-                cure=f"use --data.size {own} (also size_end and test_size), or in Python from_timm(…, size={other})",
-            )
-        features: Tensor = self.model(x)
-        return features
+            own, (height, width) = patches.img_size[0], x.shape[-2:]
+            cure = f"use --data.size {own} (also size_end and test_size), or in Python from_timm(…, size={width})"
+            raise InputError(f"this timm model takes images of {own} px only", got=f"{height} × {width} px", cure=cure)
+        return self.model(x)
 
     def save(self, folder: str | Path) -> None:
         """Write the model for ``timm.create_model("local-dir:FOLDER", pretrained=True)``."""
@@ -114,11 +105,8 @@ def _check_name(name: str) -> None:
     if ":" in name or name in names or name.split(".")[0] in names:
         return
     near = timm.list_models(f"*{name.split('_')[0]}*")[:5]
-    raise InputError(
-        "unknown timm model",
-        got=repr(name),
-        cure="use " + " or ".join(near) if near else "choose one of timm.list_models()",
-    )
+    cure = "use " + " or ".join(near) if near else "choose one of timm.list_models()"
+    raise InputError("unknown timm model", got=repr(name), cure=cure)
 
 
 def _published(name: str) -> tuple[int, dict[str, Any]]:

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from matryo.encoders.tokens import Tokens, check_pooling, pool
 from matryo.errors import InputError, MissingExtra
 
-__all__ = ["TransformersEncoder", "cannot_load", "freeze_poolers", "from_transformers"]
-
 
 class TransformersEncoder(nn.Module):
     """A transformers model followed by a pooling of its last layer."""
@@ -25,8 +23,7 @@ class TransformersEncoder(nn.Module):
     @property
     def words(self) -> Tensor:
         """The token embedding matrix, [vocabulary, d], to which masked prediction is tied."""
-        words: Tensor = self.model.get_input_embeddings().weight   # type: ignore[operator]
-        return words
+        return self.model.get_input_embeddings().weight   # type: ignore[operator]
 
     def hidden(self, inputs: Tokens | Tensor) -> Tensor:
         """The output of the last layer for each token or patch, [batch, length, d]."""
@@ -35,8 +32,7 @@ class TransformersEncoder(nn.Module):
             out = self.model(input_ids=inputs.ids, attention_mask=mask)
         else:
             out = self.model(pixel_values=inputs)
-        hidden: Tensor = out.last_hidden_state
-        return hidden
+        return out.last_hidden_state
 
     def forward(self, inputs: Tokens | Tensor) -> Tensor:
         """Tokens, or images [batch, 3, height, width] → [batch, dim]."""

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["KNOWN", "Truncation", "truncation_of"]
-
 
 @dataclass(frozen=True)
 class Truncation:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch import Tensor
 
 from matryo.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from torch import Tensor
-
-__all__ = ["CONFIG", "WEIGHTS", "BertFolder"]
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 _POOLINGS = {
@@ -46,11 +41,9 @@ class BertFolder:
         config = _json(inside / CONFIG)
         if config.get("model_type") != "bert" or config.get("position_embedding_type", "absolute") != "absolute":
             got = ", ".join(str(config[key]) for key in ("model_type", "position_embedding_type") if key in config)
-            raise InputError(
-                "bert:FOLDER must hold a BERT with absolute positions",
-                got=got or f"{inside / CONFIG} without model_type",
-                cure=f"use transformers:{folder}",
-            )
+            got = got or f"{inside / CONFIG} without model_type"
+            cure = f"use transformers:{folder}"
+            raise InputError("bert:FOLDER must hold a BERT with absolute positions", got=got, cure=cure)
         return cls(config, pooling or config.get("pooling", ""), inside / WEIGHTS)
 
     def read(self, wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -64,11 +57,9 @@ class BertFolder:
         missing = [name for name in wanted if name not in weights]
         wrong = [name for name in wanted if name in weights and weights[name].shape != wanted[name].shape]
         if missing or wrong:
-            raise InputError(
-                "model.safetensors must hold every weight that config.json describes",
-                got=f"{len(missing)} missing and {len(wrong)} of another shape, the first is {[*missing, *wrong][0]}",
-                cure="download the folder again",
-            )
+            got = f"{len(missing)} missing and {len(wrong)} of another shape, the first is {[*missing, *wrong][0]}"
+            rule = "model.safetensors must hold every weight that config.json describes"
+            raise InputError(rule, got=got, cure="download the folder again")
         return {name: weights[name].float() for name in wanted}
 
 

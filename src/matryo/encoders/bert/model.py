@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,11 +16,6 @@ from matryo.encoders.tokens import Tokens, check_pooling, pool
 from matryo.encoders.weights import write_weights
 from matryo.errors import InputError
 from matryo.files import write_json
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-__all__ = ["BERTS", "Bert", "BertConfig"]
 
 # Number of layers, width, number of heads: the sizes published by Google.
 BERTS = {
@@ -54,11 +50,9 @@ class BertConfig:
 
     def __post_init__(self) -> None:
         if self.hidden_size % self.num_attention_heads:
-            raise InputError(
-                "hidden_size must be a multiple of num_attention_heads",
-                got=f"{self.hidden_size} and {self.num_attention_heads}",
-                cure="change one of them",
-            )
+            rule = "hidden_size must be a multiple of num_attention_heads"
+            got = f"{self.hidden_size} and {self.num_attention_heads}"
+            raise InputError(rule, got=got, cure="change one of them")
         if self.hidden_act not in _GELU_TANH | set(_ACTS):
             names = ", ".join(sorted(_GELU_TANH | set(_ACTS)))
             raise InputError("unknown hidden_act", got=repr(self.hidden_act), cure=f"choose one of {names}")
@@ -107,9 +101,10 @@ class Bert(nn.Module):
         self.dim = self.config.hidden_size
         self.embeddings = Embeddings(self.config)
         self.encoder = Layers(self.config)
+        std = self.config.initializer_range
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
-                _truncated_normal(module.weight, self.config.initializer_range)
+                nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
             if isinstance(module, nn.Linear):
                 nn.init.zeros_(module.bias)
 
@@ -131,24 +126,18 @@ class Bert(nn.Module):
         return bert
 
     def save(self, folder: str | Path) -> None:
-        """Write config.json and model.safetensors for ``transformers.AutoModel.from_pretrained``."""
+        """Write config.json and model.safetensors for ``transformers.AutoModel.from_pretrained``.
+
+        The pooler, which a transformers BertModel always has, is zero: it was not trained.
+        """
         self.save_shape(folder)
-        write_weights(Path(folder) / WEIGHTS, self.library_weights())
+        pooler = {"pooler.dense.weight": torch.zeros(self.dim, self.dim), "pooler.dense.bias": torch.zeros(self.dim)}
+        write_weights(Path(folder) / WEIGHTS, {**self.state_dict(), **pooler})
 
     def save_shape(self, folder: str | Path) -> None:
         """Write config.json alone, for ``Bert.open(folder, weights=False)``."""
-        write_json(Path(folder) / CONFIG, self.library_config())
-
-    def library_config(self) -> dict[str, Any]:
-        """The contents of config.json."""
         kind = {"architectures": ["BertModel"], "model_type": "bert", "pooling": self.pooling}
-        return {**kind, **asdict(self.config)}
-
-    def library_weights(self) -> dict[str, Tensor]:
-        """The weights of a transformers BertModel. Its pooler, which it always has, is zero: it was not trained."""
-        width = self.config.hidden_size
-        pooler = {"pooler.dense.weight": torch.zeros(width, width), "pooler.dense.bias": torch.zeros(width)}
-        return {**self.state_dict(), **pooler}
+        write_json(Path(folder) / CONFIG, {**kind, **asdict(self.config)})
 
     @property
     def words(self) -> Tensor:
@@ -161,8 +150,7 @@ class Bert(nn.Module):
         if length > limit:
             raise InputError(f"a text must have at most {limit} tokens", got=length, cure="truncate it")
         mask = None if tokens.mask is None else tokens.mask[:, None, None, :]
-        hidden: Tensor = self.encoder(self.embeddings(tokens.ids), mask)
-        return hidden
+        return self.encoder(self.embeddings(tokens.ids), mask)
 
     def forward(self, tokens: Tokens) -> Tensor:
         """Tokens → [batch, dim]."""
@@ -183,8 +171,7 @@ class Embeddings(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """[batch, length] → [batch, length, d]."""
         positions = self.position_embeddings.weight[: ids.shape[1]] + self.token_type_embeddings.weight[0]
-        x: Tensor = self.dropout(self.LayerNorm(self.word_embeddings(ids) + positions))
-        return x
+        return self.dropout(self.LayerNorm(self.word_embeddings(ids) + positions))
 
 
 class Layers(nn.Module):
@@ -213,8 +200,7 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """[batch, length, d] → [batch, length, d]."""
         x = self.attention(x, mask)
-        y: Tensor = self.output(self.intermediate(x), x)
-        return y
+        return self.output(self.intermediate(x), x)
 
 
 class Attention(nn.Module):
@@ -227,8 +213,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """[batch, length, d] → [batch, length, d]."""
-        y: Tensor = self.output(self.self(x, mask), x)
-        return y
+        return self.output(self.self(x, mask), x)
 
 
 class SelfAttention(nn.Module):
@@ -261,8 +246,7 @@ class Intermediate(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[batch, length, d] → [batch, length, intermediate]."""
         x = self.dense(x)
-        act: Tensor = F.gelu(x, approximate="tanh") if self.act in _GELU_TANH else _ACTS[self.act](x)
-        return act
+        return F.gelu(x, approximate="tanh") if self.act in _GELU_TANH else _ACTS[self.act](x)
 
 
 class Output(nn.Module):
@@ -276,9 +260,4 @@ class Output(nn.Module):
 
     def forward(self, x: Tensor, shortcut: Tensor) -> Tensor:
         """[batch, length, before] → [batch, length, d]."""
-        y: Tensor = self.LayerNorm(self.dropout(self.dense(x)) + shortcut)
-        return y
-
-
-def _truncated_normal(weight: Tensor, std: float) -> None:
-    nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+        return self.LayerNorm(self.dropout(self.dense(x)) + shortcut)
