@@ -9,14 +9,11 @@ import json
 import os
 import secrets
 import shutil
-import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from matryo.errors import InputError, StorageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 __all__ = ["alone_with", "check_may_write", "lock", "replacing", "sha256", "storage", "swap_in", "sync_folder",
            "write_json"]  # fmt: skip
@@ -34,14 +31,12 @@ def check_may_write(path: Path, *, force: bool = False, is_ours: Callable[[Path]
     ...
     matryo.errors.InputError: ...files.py exists: choose another name, or --force to overwrite
     """
-    path = Path(path)
     if path.is_dir():
         raise InputError(f"{path} is a folder", cure="choose the name of a file")
-    if force or not path.exists() or (path.is_file() and path.stat().st_size == 0):
+    if force or not path.exists():
         return
-    if path.is_file() and is_ours is not None and is_ours(path):
-        return
-    raise InputError(f"{path} exists", cure="choose another name, or --force to overwrite")
+    if not path.is_file() or (path.stat().st_size > 0 and not (is_ours and is_ours(path))):
+        raise InputError(f"{path} exists", cure="choose another name, or --force to overwrite")
 
 
 @contextlib.contextmanager
@@ -53,16 +48,16 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     path = Path(path)
     with storage(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        new = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        file = new.open("xb")
         try:
-            with os.fdopen(handle, "wb") as file:
+            with file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            Path(name).chmod(0o666 & ~_umask())   # mkstemp creates files that only the user can read
-            Path(name).replace(path)
+            new.replace(path)
         except BaseException:
-            Path(name).unlink(missing_ok=True)
+            new.unlink(missing_ok=True)
             raise
         sync_folder(path.parent)
 
@@ -76,12 +71,10 @@ def storage(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         cures = {
+            **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "choose a folder that you can write to"),
             errno.ENOSPC: "free some space and run the same command again; earlier files are intact",
             errno.EFBIG: "raise the file-size limit and run the same command again; earlier files are intact",
             errno.EDQUOT: "free some quota and run the same command again; earlier files are intact",
-            errno.EACCES: "choose a folder that you can write to",
-            errno.EPERM: "choose a folder that you can write to",
-            errno.EROFS: "choose a folder that you can write to",
             errno.EEXIST: "choose another name",
             errno.ENOENT: "create the parent folder, or choose another path",
             errno.ENOTDIR: "choose another path: a part of this one is a file",
@@ -182,9 +175,3 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -17,29 +17,19 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tqdm import tqdm
 
-from matryo.classify import Answers, Cascade, CascadeCurve, CascadeResult, cascade_curve
-from matryo.classify.rows import read_rows
+from matryo.classify import Answers, Cascade, cascade_curve
 from matryo.classify.text import answer_rows, cascade_table, is_answers, write_answers
-from matryo.classify.walk import ask_until_sure
 from matryo.cli.parts.items import add_items_argument, open_items
-from matryo.cli.parts.thresholds import CONFIDENCE, SHARE, Prepared, fit, is_labelled, load, typed
+from matryo.cli.parts.thresholds import SHARE, Prepared, given, is_labelled, open_split, prepare, typed
 from matryo.embeddings import EmbeddingSet
-from matryo.embeddings.place import embedding_sets
 from matryo.errors import InputError
 from matryo.files import check_may_write
 from matryo.results import Row, append_rows, check_may_append, stamp
-
-if TYPE_CHECKING:
-    from matryo.inference import TrainedModel
-
-__all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strategy", choices=["greedy", "budget", "risk"], help="how to choose thresholds [greedy]")
     parser.add_argument("--expected-dim", type=float, metavar="X", help="budget: the mean dim to spend")
     parser.add_argument("--max-loss", type=float, metavar="X", help="risk: the largest loss of accuracy [0.005]")
-    parser.add_argument("--confidence", type=float, metavar="X", help=f"risk: confidence of that bound [{CONFIDENCE}]")
+    parser.add_argument("--confidence", type=float, metavar="X", help="risk: confidence of that bound [0.95]")
     parser.add_argument("--holdout", type=float, metavar="X", help=f"share of --split to choose on [{SHARE}]")
     parser.add_argument("--seed", type=int, metavar="N", help="seed of that random choice [0]")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the answers to FILE.csv or FILE.jsonl")
@@ -69,68 +59,50 @@ def run(args: argparse.Namespace) -> None:
     """Fit or load the cascade, classify, write the files, print the tables."""
     _check_options(args)
     _check_files(args)
-    if args.items:
-        _classify_items(args)
-        return
-    rows = _open(args.folder, args.split or _only(args.folder))
-    if args.cascade:
-        ready = load(args.cascade, rows)
-    else:
-        ready = fit(args, rows, _open(args.folder, args.fit_on) if _is_other(args, rows) else None)
+    rows = _embed_items(args) if args.items else open_split(args.folder, args.split)
+    ready = prepare(args, rows)
     answers = ready.cascade.answers(ready.answered)
-    result = ready.cascade.measure(ready.measured) if is_labelled(ready.measured) else None
-    curve = _draw(args, ready.cascade, rows) if args.curve else None
-    result_rows = _to_rows(args, rows, [part for part in (result, curve) if part is not None])
-    if args.json == "-":
-        for row in result_rows:
-            print(json.dumps(dataclasses.asdict(row), ensure_ascii=False))
+    if args.items:
+        result_rows: list[Row] = []
+        _print_items(args, ready, answers)
     else:
-        subject = " / ".join(filter(None, (rows.manifest.dataset, rows.path.name)))
-        print(f"{args.folder.name}: {subject}, {len(ready.answered):,} rows; {ready.origin}")
-        print(cascade_table(ready.cascade, answers, result, covered=ready.covered))
-        if curve is not None:
-            print(f"\n{curve}")
+        result_rows = _measure(args, rows, ready, answers)
     _write_all(args, ready, answers, result_rows)
 
 
-# ── new items ─────────────────────────────────────────────────────────────────────────────────────────────────
+def _measure(args: argparse.Namespace, rows: EmbeddingSet, ready: Prepared, answers: Answers) -> list[Row]:
+    """Measure an encoded split, print the tables, and return the result rows."""
+    cascade, curve = ready.cascade, None
+    result = cascade.measure(ready.measured) if is_labelled(ready.measured) else None
+    if args.curve:
+        curve = cascade_curve(
+            rows, nesting=cascade.dims_, strategy=cascade.strategy, confidence=cascade.confidence,
+            fraction=SHARE if args.holdout is None else args.holdout, seed=cascade.seed,
+        )  # fmt: skip
+    where = [name for name in (rows.manifest.dataset, rows.path.name) if name]
+    seed = rows.manifest.seed   # of the run; the seed of the hold-out is in the command
+    subject = " ".join([args.folder.name, *where])
+    results = [stamp(part.kind, subject, part.to_figures(), seed=seed) for part in (result, curve) if part is not None]
+    if args.json == "-":
+        for row in results:
+            print(json.dumps(dataclasses.asdict(row), ensure_ascii=False))
+        return results
+    print(f"{args.folder.name}: {' / '.join(where)}, {len(ready.answered):,} rows; {ready.origin}")
+    print(cascade_table(cascade, answers, result, covered=ready.covered))
+    if curve is not None:
+        print(f"\n{curve}")
+    return results
 
 
-def _classify_items(args: argparse.Namespace) -> None:
-    """Encode the items, classify them, and print one line per item."""
-    from matryo.inference import load as load_model
+def _embed_items(args: argparse.Namespace) -> EmbeddingSet:
+    """Return the embeddings of the items, in memory, with the head of the run's model."""
+    from matryo.inference import load
+    from matryo.inference.encode import head_arrays
 
-    model = load_model(args.folder, device=args.device)
+    model = load(args.folder, device=args.device)
     if model.head is None:
         rule = "only a model that was trained on classes can classify"
         raise InputError(rule, got=args.folder, cure=f"encode instead: matryo encode {args.folder} ITEM … --out DIR")
-    new = _embed(model, args)
-    ready = _thresholds(args, model, new)
-    if ready is None:
-        unused = ("save", "strategy", "expected_dim", "max_loss", "confidence", "seed")
-        if given := [name for name in unused if getattr(args, name) is not None]:
-            rule = "thresholds cannot be chosen: the run has no encoded test split with labels"
-            raise InputError(rule, got=typed(args, given), cure=f"matryo encode {args.folder}")
-        answers = ask_until_sure(read_rows(new, (new.dim,), new.head), np.empty(0))
-        origin = f"no encoded test split to choose thresholds on, so dim {new.dim} answers"
-    else:
-        answers, origin = ready.cascade.answers(new), ready.origin
-    lines = answer_rows(new, answers)
-    print(f"{args.folder.name}: {len(new):,} items; {origin}", file=sys.stderr)
-    if args.json == "-":
-        for line in lines:
-            print(json.dumps(dict(zip(("id", "class", "confidence", "dim"), line, strict=True)), ensure_ascii=False))
-    else:
-        widths = [max(map(len, column)) for column in zip(*((str(line[0]), line[1]) for line in lines), strict=True)]
-        for name, label, confidence, dim in lines:
-            print(f"{name!s:{widths[0]}}  {label:{widths[1]}}  {confidence:.3f}  dim {dim}")
-    _write_all(args, ready, answers, [], new)
-
-
-def _embed(model: TrainedModel, args: argparse.Namespace) -> EmbeddingSet:
-    """Return the items' embeddings, in memory, with the model's head."""
-    from matryo.inference.encode import head_arrays
-
     split = open_items(args.items)
     model.check_reads(split)
     parts = []
@@ -138,27 +110,23 @@ def _embed(model: TrainedModel, args: argparse.Namespace) -> EmbeddingSet:
         for vectors, _ in model.embed(split):
             parts.append(vectors)
             bar.update(len(vectors))
-    assert model.head is not None   # checked by the caller
     return EmbeddingSet.of(
         np.concatenate(parts), ids=[split.name(i) for i in range(len(split))], head=head_arrays(model.head),
         nesting=model.nesting, classes=model.classes, model=model.description,
     )  # fmt: skip
 
 
-def _thresholds(args: argparse.Namespace, model: TrainedModel, new: EmbeddingSet) -> Prepared | None:
-    """Return the cascade of --cascade, or one fitted on --fit-on or the first encoded test split; None without any."""
-    if args.cascade:
-        return load(args.cascade, new)
-    inside = args.folder / "embeddings"
-    if args.fit_on:
-        return fit(args, new, _open(args.folder, args.fit_on))
-    for name in model.recipe.data.test:
-        if (inside / name / "manifest.json").exists() and is_labelled(rows := EmbeddingSet.open(inside / name)):
-            return fit(args, new, rows)
-    return None
-
-
-# ── options and files ─────────────────────────────────────────────────────────────────────────────────────────
+def _print_items(args: argparse.Namespace, ready: Prepared, answers: Answers) -> None:
+    """Print one line per item: its name, class, confidence and dim."""
+    lines = answer_rows(ready.answered, answers)
+    print(f"{args.folder.name}: {len(lines):,} items; {ready.origin}", file=sys.stderr)
+    wide, wider = (max(len(str(line[column])) for line in lines) for column in (0, 1))
+    for name, label, confidence, dim in lines:
+        if args.json == "-":
+            answer = {"id": name, "class": label, "confidence": confidence, "dim": dim}
+            print(json.dumps(answer, ensure_ascii=False))
+        else:
+            print(f"{name!s:{wide}}  {label:{wider}}  {confidence:.3f}  dim {dim}")
 
 
 def _check_options(args: argparse.Namespace) -> None:
@@ -171,9 +139,8 @@ def _check_options(args: argparse.Namespace) -> None:
         ("fit_on", ("holdout", "curve"), "--fit-on chooses thresholds on another split, and holds out no rows"),
         ("items", ("split", "holdout", "curve"), "this option is for encoded splits, and ITEM … replaces these"),
     ):
-        given = [name for name in disabled if not any(getattr(args, name) is unset for unset in (None, False))]
-        if getattr(args, option) and given:
-            raise InputError(rule, got=typed(args, given), cure="drop one")
+        if getattr(args, option) and (idle := given(args, *disabled)):
+            raise InputError(rule, got=typed(idle), cure="drop one")
     if args.items and args.json not in (None, "-"):
         rule = "new items have no labels, so there are no result rows to store"
         raise InputError(rule, got=f"--json {args.json}", cure="write the answers with --out FILE.jsonl")
@@ -197,61 +164,17 @@ def _is_cascade(path: Path) -> bool:
     return True
 
 
-def _write_all(
-    args: argparse.Namespace, ready: Prepared | None, answers: Answers, rows: list[Row], new: EmbeddingSet | None = None
-) -> None:
+def _write_all(args: argparse.Namespace, ready: Prepared, answers: Answers, rows: list[Row]) -> None:
     """Write the files of --save, --out and --json, and print their names."""
     written = []
-    if args.save and ready is not None:
+    if args.save:
         ready.cascade.save(args.save, ready.fitted_on)
         written += [f"thresholds in {args.save}"]
-    answered = ready.answered if new is None and ready is not None else new
-    if args.out and answered is not None:
-        write_answers(args.out, answered, answers)
-        written += [f"{len(answered):,} answers in {args.out}"]
+    if args.out:
+        write_answers(args.out, ready.answered, answers)
+        written += [f"{len(ready.answered):,} answers in {args.out}"]
     if args.json and args.json != "-":
         append_rows(Path(args.json), rows)
         written += [f"{len(rows)} row{'s' * (len(rows) != 1)} in {args.json}"]
     if written:
         print(", ".join(written), file=sys.stderr if args.json == "-" else sys.stdout)
-
-
-# ── encoded splits ────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _only(folder: Path) -> str:
-    """Return the only split besides train."""
-    splits = embedding_sets(folder)
-    others = [name for name in splits if name != "train"]
-    if len(others) != 1:
-        rule = f"--split must say which split of {folder} to classify"
-        raise InputError(rule, got=", ".join(splits), cure="name one of these")
-    return others[0]
-
-
-def _is_other(args: argparse.Namespace, rows: EmbeddingSet) -> bool:
-    """Whether thresholds are chosen on another split, which --fit-on must then name."""
-    if args.fit_on and args.fit_on == rows.path.name:
-        cure = "drop it: half of the split is then held out"
-        raise InputError("--fit-on must name another split than --split", got=args.fit_on, cure=cure)
-    return bool(args.fit_on)
-
-
-def _open(folder: Path, name: str) -> EmbeddingSet:
-    return EmbeddingSet.open(embedding_sets(folder, [name])[name])
-
-
-def _draw(args: argparse.Namespace, cascade: Cascade, rows: EmbeddingSet) -> CascadeCurve:
-    return cascade_curve(
-        rows, nesting=cascade.dims_, strategy=cascade.strategy, confidence=cascade.confidence,
-        fraction=SHARE if args.holdout is None else args.holdout, seed=cascade.seed,
-    )  # fmt: skip
-
-
-def _to_rows(
-    args: argparse.Namespace, rows: EmbeddingSet, results: Sequence[CascadeResult | CascadeCurve]
-) -> list[Row]:
-    subject = " ".join(filter(None, (args.folder.name, rows.manifest.dataset, rows.path.name)))
-    model: Any = rows.manifest.model
-    seed = None if isinstance(model, str) else model.get("seed")   # the run's; the hold-out's is in the command
-    return [stamp(part.kind, subject, part.to_figures(), seed=seed) for part in results]

@@ -9,8 +9,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-__all__ = ["add_arguments", "run"]
-
 NESTED, FIXED = "demo-nested", "demo-fixed"
 # All but the linear probe, which is slow, and the protocols that emoji have no data for.
 PROTOCOLS = "evaluate,few-shot,robustness,superclass,trends,disagreement,similarity,cascade?"
@@ -27,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Train, encode, evaluate, report."""
-    from matryo.cli.evaluate import measure_folders, to_rows
+    from matryo.cli import evaluate
     from matryo.cli.report import write_report
     from matryo.cli.subjects import open_subjects
     from matryo.evaluation import Evaluation, table
@@ -40,10 +38,13 @@ def run(args: argparse.Namespace) -> None:
     check_may_write(stored, force=args.force, is_ours=holds_rows)
     check_out(args.out / "report", overwrite=True)   # before the training, which takes minutes
     folders = _train_and_encode(args)
-    measured = measure_folders(open_subjects(folders, progress=not args.quiet), PROTOCOLS, "pca,random")
-    evaluations = [item.result for item in measured if isinstance(item.result, Evaluation)]
+    parser = argparse.ArgumentParser()
+    evaluate.add_arguments(parser)
+    options = parser.parse_args([*map(str, folders), *["--quiet"] * args.quiet])
+    measured = evaluate.measure_folders(open_subjects(options), PROTOCOLS, "pca,random")
+    evaluations = [result for result, _ in measured if isinstance(result, Evaluation)]
     print("\n" + table(evaluations, show=["1-NN"]) + "\n")
-    rows = [*(RunFolder(folder).row for folder in folders), *to_rows(measured)]
+    rows = [*(RunFolder(folder).row for folder in folders), *(row for _, row in measured)]
     stored.unlink(missing_ok=True)
     append_rows(stored, rows)
     page = write_report(rows, folders, args.out / "report", title="The demo: emoji at every dim")
@@ -64,18 +65,16 @@ def _train_and_encode(args: argparse.Namespace) -> list[Path]:
     from matryo.inference import encode_split, load
     from matryo.training import load_recipe, train
 
-    dataset, progress = open_dataset("emoji"), not args.quiet
+    dataset, progress, folders = open_dataset("emoji"), not args.quiet, []
     changes = {"loop.seed": str(args.seed)} | ({"loop.epochs": str(args.epochs)} if args.epochs is not None else {})
-    recipes = {
-        NESTED: load_recipe("demo", changes),
-        FIXED: load_recipe("demo", {**changes, "head.kind": "fixed"}),
-    }
     count = sum(len(split) for split in dataset.splits.values())
     print(f"{count:,} drawings of emoji; two models are trained on {len(dataset.split('train')):,} of them")
-    for name, recipe in recipes.items():
+    for name, own in ((NESTED, {}), (FIXED, {"head.kind": "fixed"})):
+        recipe = load_recipe("demo", {**changes, **own})
         out = train(recipe, dataset, args.out / name, progress=progress)
+        folders.append(out)
         print_run(out)
         model = load(out)
         for split in (recipe.data.train, *recipe.data.test):
             encode_split(model, dataset, split, out / "embeddings" / split, progress=progress)
-    return [args.out / name for name in recipes]
+    return folders

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,13 +19,12 @@ from matryo.cli.train import check_data_is_used
 from matryo.data import Dataset, open_dataset
 from matryo.data.open import SOURCES
 from matryo.embeddings import EmbeddingSet
+from matryo.embeddings.manifest import MANIFEST, Manifest
 from matryo.embeddings.place import RELEVANCE
 from matryo.errors import InputError
 
 if TYPE_CHECKING:
     from matryo.inference import TrainedModel
-
-__all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,8 +60,7 @@ def run(args: argparse.Namespace) -> None:
     """Encode the splits or the items, and print what was written."""
     from matryo.inference import load
 
-    if args.items:
-        _check_items(args)
+    _check_items(args)
     model = load(args.run_folder, device=args.device, width=args.width, precision=args.precision)
     if args.items:
         dataset = Dataset(Path(args.items[0]).resolve().name, model.classes, {"new": open_items(args.items)})
@@ -76,16 +74,17 @@ def run(args: argparse.Namespace) -> None:
     out = args.out or home / "embeddings"
     for name in splits:
         _encode(args, model, dataset, name, out / name)
-    options = _evaluation_options(out, model.recipe.data.train)
-    if options is not None:
-        print(f"next: matryo evaluate {out.parent if args.out is None else out}{options}")
+    train, pairs = model.recipe.data.train, any(out.glob(f"*/{RELEVANCE}"))
+    if pairs or _shares_classes(out, train):
+        options = "" if pairs or train == "train" else f" --database {train}"
+        print(f"next: matryo evaluate {args.out or home}{options}")
 
 
 def _check_items(args: argparse.Namespace) -> None:
-    if args.out is None:
+    if args.items and args.out is None:
         raise InputError("new data needs a folder to write to", got="no --out", cure="add --out DIR")
     for option in ("data", "source", "split"):
-        if getattr(args, option):
+        if args.items and getattr(args, option):
             rule = f"--{option} is for datasets, and ITEM … replaces the dataset"
             raise InputError(rule, got=f"{len(args.items)} ITEM", cure=f"drop --{option}, or the items")
 
@@ -94,17 +93,15 @@ def _encode(args: argparse.Namespace, model: TrainedModel, dataset: Dataset, spl
     """Encode one split, or both sides of one, and print a line per folder."""
     from matryo.inference import encode_pairs, encode_split
 
-    options: dict[str, Any] = {"dtype": args.dtype, "overwrite": args.force, "progress": not args.quiet}
     pairs = hasattr(dataset.split(split), "pairs")
     folders = [out / "queries", out / "candidates"] if pairs else [out]
-    complete = [(folder / "manifest.json").exists() and not args.force for folder in folders]
-    if pairs:
-        written = list(encode_pairs(model, dataset, split, out, **options))
-    else:
-        written = [encode_split(model, dataset, split, out, **options)]
-    for folder, vectors, before in zip(folders, written, complete, strict=True):
-        state = ", already complete (--force encodes again)" if before else ""
-        print(f"{folder}: {len(vectors):,} vectors of {vectors.dim} dimensions{state}")
+    complete = [folder for folder in folders if (folder / MANIFEST).exists() and not args.force]
+    encode = encode_pairs if pairs else encode_split
+    encode(model, dataset, split, out, dtype=args.dtype, overwrite=args.force, progress=not args.quiet)
+    for folder in folders:
+        state = ", already complete (--force encodes again)" if folder in complete else ""
+        written = Manifest.load(folder)
+        print(f"{folder}: {written.count:,} vectors of {written.dim} dimensions{state}")
 
 
 def _open(model: TrainedModel, source: str, root: Path | None, splits: list[str]) -> Dataset:
@@ -117,16 +114,9 @@ def _open(model: TrainedModel, source: str, root: Path | None, splits: list[str]
     return dataset
 
 
-def _evaluation_options(out: Path, database: str) -> str | None:
-    """Return the options with which `matryo evaluate` measures ``out``; None if it cannot yet.
-
-    It can if there are pairs, or a query split that shares classes with the split ``database``.
-    """
-    if any(out.glob(f"*/{RELEVANCE}")):
-        return ""
-    folders = [path.parent for path in out.glob("*/manifest.json")]
+def _shares_classes(out: Path, database: str) -> bool:
+    """Whether ``out`` holds a split that can query the split ``database``, because they share classes."""
+    folders = [path.parent for path in out.glob(f"*/{MANIFEST}")]
     labels = {folder.name: np.asarray(EmbeddingSet.open(folder).labels) for folder in folders}
     known = labels.pop(database, np.empty(0))
-    if not any(np.isin(queries, known[known >= 0]).any() for queries in labels.values()):
-        return None
-    return "" if database == "train" else f" --database {database}"
+    return any(np.isin(queries, known[known >= 0]).any() for queries in labels.values())

@@ -16,29 +16,16 @@ import argparse
 import dataclasses
 import json
 import sys
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from matryo.cli.subjects import add_subject_arguments, subjects_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from matryo.evaluation import Subject
-    from matryo.results import Row
-
-__all__ = ["Measured", "add_arguments", "measure_folders", "protocol_names", "run", "to_rows"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Measured:
-    """One result of one model."""
-
-    seed: int | None
-    result: Any
-    """The result of a protocol."""
-    role: str = ""
-    """As in :class:`~matryo.results.Row`."""
+from matryo.baselines import NAMES
+from matryo.cli.subjects import add_subject_arguments, open_subjects
+from matryo.errors import InputError, MissingExtra
+from matryo.evaluation import BASELINED, PROTOCOLS, Subject, measure, measure_baseline, table
+from matryo.evaluation.measure import check_known
+from matryo.results import Row, append_rows, check_may_append, stamp
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_subject_arguments(parser)
     parser.add_argument(
         "--protocols", metavar="NAME,…",
-        help=f"{', '.join(protocol_names())}; or all that the embeddings allow [evaluate, or pairs]",
+        help=f"{', '.join(sorted(PROTOCOLS))}; or all that the embeddings allow [evaluate, or pairs]",
     )  # fmt: skip
     parser.add_argument(
         "--show", metavar="NAME,…",
@@ -56,53 +43,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
-def protocol_names() -> list[str]:
-    """Return the names of all protocols, from their files: importing them would slow down every command."""
-    folder = Path(__file__).parent.parent / "evaluation" / "protocols"
-    return sorted(path.stem.replace("_", "-") for path in folder.glob("[!_]*.py"))
-
-
 def run(args: argparse.Namespace) -> None:
     """Evaluate, print the tables, store the rows."""
-    from matryo.evaluation import table
-    from matryo.results import append_rows, check_may_append
-
     if args.json and args.json != "-":
         check_may_append(Path(args.json))
-    subjects = subjects_of(args)
+    subjects = open_subjects(args)
     usual = "pairs" if any(subject.relevance for subject in subjects) else "evaluate"
     measured = measure_folders(subjects, args.protocols or usual, args.baselines)
+    rows = [row for _, row in measured]
     if args.json == "-":
-        for row in to_rows(measured):
+        for row in rows:
             print(json.dumps(dataclasses.asdict(row), ensure_ascii=False))
         return
     if args.json:
-        append_rows(Path(args.json), to_rows(measured))
+        append_rows(Path(args.json), rows)
     if measured:
         show = None if args.show is None else [] if args.show == "all" else args.show.split(",")
-        print(table([one.result for one in measured], show=show))
+        print(table([result for result, _ in measured], show=show))
     if args.json:
-        print(f"{len(measured)} rows in {args.json}")
+        print(f"{len(rows)} rows in {args.json}")
 
 
-def measure_folders(subjects: Sequence[Subject], protocols: str, baselines: str) -> list[Measured]:
+def measure_folders(subjects: Sequence[Subject], protocols: str, baselines: str) -> list[tuple[Any, Row]]:
     """Measure every model with every protocol, then baselines of the models that were trained at one dim.
 
-    Both are names separated by commas, or "all". With "all", whatever the embeddings do not allow is skipped with a
-    message; so are names that end in a question mark, as in "evaluate,few-shot?". Baselines are measured with those of
-    the chosen protocols that allow them: `evaluate`, `pairs` and `sts`.
+    Each result is returned with its result row. ``protocols`` and ``baselines`` are names separated by commas, or
+    "all". With "all", whatever the embeddings do not allow is skipped with a message; so are names that end in a
+    question mark, as in "evaluate,few-shot?". Baselines are measured with those of the chosen protocols that allow
+    them: `evaluate`, `pairs` and `sts`.
     """
-    from matryo.baselines import NAMES
-    from matryo.evaluation import BASELINED, PROTOCOLS, measure, measure_baseline
-
-    measured: list[Measured] = []
+    measured: list[tuple[Any, Row]] = []
     done = set()
     chosen, wanted = _chosen("protocol", protocols, PROTOCOLS), _chosen("baseline", baselines, NAMES)
     for protocol, optional in chosen:
         for subject in subjects:
-            results = _results(measure, subject, protocol, optional=optional)
+            results = _results(measure, subject, protocol, optional=optional, role=subject.role)
             if results is not None:
-                measured += [Measured(subject.seed, result, subject.role) for result in results]
+                measured += results
                 done.add((subject, protocol))
     fixed = [subject for subject in subjects if subject.role == "fixed"]
     compared = [(one, protocol) for one in fixed or subjects for protocol in BASELINED if (one, protocol) in done]
@@ -110,27 +87,12 @@ def measure_folders(subjects: Sequence[Subject], protocols: str, baselines: str)
         for subject, protocol in compared:
             if name == "truncate" and optional and subject in fixed:
                 continue   # evaluating a fixed model at small dims is truncation already
-            results = _results(measure_baseline, subject, name, protocol, optional=optional)
-            measured += [Measured(subject.seed, result, "post hoc") for result in results or ()]
+            measured += _results(measure_baseline, subject, name, protocol, optional=optional, role="post hoc") or ()
     return measured
-
-
-def to_rows(measured: Sequence[Measured]) -> list[Row]:
-    """Return the results as result rows."""
-    from matryo.results import stamp
-
-    rows = []
-    for one in measured:
-        about = one.result
-        subject = " ".join(filter(None, (about.model, about.dataset, getattr(about, "split", ""))))
-        rows.append(stamp(about.kind, subject, about.to_figures(), seed=one.seed, role=one.role))
-    return rows
 
 
 def _chosen(what: str, text: str, names: Iterable[str]) -> list[tuple[str, bool]]:
     """Return the chosen names, and whether each is skipped where it is impossible."""
-    from matryo.evaluation.measure import check_known
-
     if text == "all":
         return [(name, True) for name in names]
     chosen = [] if text in ("none", "") else text.split(",")
@@ -139,14 +101,19 @@ def _chosen(what: str, text: str, names: Iterable[str]) -> list[tuple[str, bool]
     return [(name.rstrip("?"), name.endswith("?")) for name in chosen]
 
 
-def _results(measure: Callable[..., list[Any]], subject: Subject, *names: str, optional: bool) -> list[Any] | None:
-    """Return the results of ``measure``; where the embeddings do not allow it and it is ``optional``, print why."""
-    from matryo.errors import InputError, MissingExtra
-
+def _results(
+    measure: Callable[..., list[Any]], subject: Subject, *names: str, optional: bool, role: str
+) -> list[tuple[Any, Row]] | None:
+    """Return what ``measure`` finds; where the embeddings do not allow it and it is ``optional``, print why."""
     try:
-        return measure(subject, *names)
+        results = measure(subject, *names)
     except (InputError, MissingExtra) as error:
         if not optional:
             raise
         print(f"skipped {names[0]} of {subject.name}: {error}", file=sys.stderr)
         return None
+    pairs = []
+    for result in results:
+        about = " ".join(filter(None, (result.model, result.dataset, getattr(result, "split", ""))))
+        pairs.append((result, stamp(result.kind, about, result.to_figures(), seed=subject.seed, role=role)))
+    return pairs

@@ -9,8 +9,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-__all__ = ["add_arguments", "run"]
-
 FORMATS = ("sentence-transformers", "transformers", "timm", "open_clip", "onnx")
 
 

@@ -11,12 +11,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from matryo.embeddings.manifest import Manifest
+from matryo.embeddings.manifest import MANIFEST, Manifest
 from matryo.errors import InputError
 from matryo.results import holds_rows, read_rows
+from matryo.retrieve import Index
 from matryo.training.run.paths import RunFolder
-
-__all__ = ["add_arguments", "describe", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,27 +43,25 @@ def run(args: argparse.Namespace) -> None:
 
 def describe(path: Path) -> dict[str, Any]:
     """Return what ``path`` holds as JSON values; "kind" says what it is."""
-    from matryo.retrieve import Index
-
     if RunFolder(path).exists:
         return _run(RunFolder(path))
-    if (path / "manifest.json").is_file():
-        return {"kind": "embeddings", **_embeddings(path)}
-    if found := sorted([*path.glob("*/manifest.json"), *path.glob("*/*/manifest.json")]):   # pairs are a level deeper
-        splits = {str(file.parent.relative_to(path)): _split(file.parent) for file in found}
-        return {"kind": "embeddings of several splits", **splits}
+    if (path / MANIFEST).is_file():
+        return _embeddings(Manifest.load(path))
+    if found := sorted([*path.glob(f"*/{MANIFEST}"), *path.glob(f"*/*/{MANIFEST}")]):   # pairs are a level deeper
+        splits = {str(file.parent.relative_to(path)): Manifest.load(file.parent) for file in found}
+        texts = {name: f"{m.count:,} vectors of {m.dim} dimensions, {m.dtype}" for name, m in splits.items()}
+        return {"kind": "embeddings of several splits", **texts}
     if Index.exists(path):
         with Index.open(path) as index:
             return {"kind": "index", **index.describe().to_dict()}
     if (facts := _exported(path)) is not None:
         return facts
     if path.is_file() and holds_rows(path):
-        return _rows(path)
-    raise InputError(
-        "PATH must be a run, embeddings, an index, an exported model or result rows",
-        got=f"{path}, which {'holds none of these' if path.exists() else 'does not exist'}",
-        cure="check the path",
-    )
+        rows = read_rows(path)
+        return {"kind": "result rows", "rows": len(rows), **Counter(f"kind {row.kind}" for row in rows)}
+    rule = "PATH must be a run, embeddings, an index, an exported model or result rows"
+    state = "holds none of these" if path.exists() else "does not exist"
+    raise InputError(rule, got=f"{path}, which {state}", cure="check the path")
 
 
 def _run(folder: RunFolder) -> dict[str, Any]:
@@ -77,25 +74,22 @@ def _run(folder: RunFolder) -> dict[str, Any]:
         "seed": folder.seed,
     }
     if not folder.complete:
-        return facts | {"next": "run its `matryo train` command again to finish it"}
-    facts |= {"dims": list(folder.dims), "classes": len(folder.classes), "sides": list(folder.sides)}
-    facts |= folder.row.by_dim()
-    facts |= {"trained": folder.row.when, "seconds": folder.row.figures["seconds"]}
-    return facts | {"encoded splits": sorted(path.parent.name for path in folder.embeddings.glob("*/manifest.json"))}
+        return {**facts, "next": "run its `matryo train` command again to finish it"}
+    row = folder.row
+    return {
+        **facts, "dims": list(folder.dims), "classes": len(folder.classes), "sides": list(folder.sides),
+        **row.by_dim(), "trained": row.when, "seconds": row.figures["seconds"],
+        "encoded splits": sorted(path.parent.name for path in folder.embeddings.glob(f"*/{MANIFEST}")),
+    }  # fmt: skip
 
 
-def _embeddings(path: Path) -> dict[str, Any]:
-    manifest = Manifest.load(path)
-    facts = {"vectors": manifest.count, "dim": manifest.dim, "dims": list(manifest.nesting.dims)}
-    facts |= {"dtype": manifest.dtype, "normalized": manifest.normalized, "model": manifest.title}
-    facts |= {"dataset": " / ".join(filter(None, (manifest.dataset, manifest.split)))}
-    facts |= {"classes": len(manifest.classes), "files": sorted(manifest.files)}
-    return facts | {"bytes": sum(record.size for record in manifest.files.values())}
-
-
-def _split(path: Path) -> str:
-    manifest = Manifest.load(path)
-    return f"{manifest.count:,} vectors of {manifest.dim} dimensions, {manifest.dtype}"
+def _embeddings(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "kind": "embeddings", "vectors": manifest.count, "dim": manifest.dim, "dims": list(manifest.nesting.dims),
+        "dtype": manifest.dtype, "normalized": manifest.normalized, "model": manifest.title,
+        "dataset": " / ".join(filter(None, (manifest.dataset, manifest.split))), "classes": len(manifest.classes),
+        "files": sorted(manifest.files), "bytes": sum(record.size for record in manifest.files.values()),
+    }  # fmt: skip
 
 
 def _exported(path: Path) -> dict[str, Any] | None:
@@ -111,11 +105,6 @@ def _exported(path: Path) -> dict[str, Any] | None:
     facts = {"kind": f"model exported for {fields['library_name']}", "task": fields["pipeline_tag"]}
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     return {**facts, "model": model, "dims": dims, "bytes": size}
-
-
-def _rows(path: Path) -> dict[str, Any]:
-    rows = read_rows(path)
-    return {"kind": "result rows", "rows": len(rows), **Counter(f"kind {row.kind}" for row in rows)}
 
 
 def _text(value: Any) -> str:

@@ -9,8 +9,6 @@ import argparse
 
 from matryo.training.recipe.load import bundled_recipes, load_recipe
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """NAME, which may be absent."""

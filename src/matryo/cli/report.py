@@ -41,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Measure the folders, add stored rows, and draw the page."""
-    from matryo.cli.evaluate import measure_folders, to_rows
-    from matryo.cli.subjects import subjects_of
+    from matryo.cli.evaluate import measure_folders
+    from matryo.cli.subjects import open_subjects
     from matryo.errors import InputError
     from matryo.report import check_out
     from matryo.results import read_rows
@@ -52,7 +52,8 @@ def run(args: argparse.Namespace) -> None:
     check_out(args.out, overwrite=True)   # before the folders are measured, which may take long
     rows = [row for path in args.rows for row in read_rows(path)]
     if args.folders:
-        rows += to_rows(measure_folders(subjects_of(args), args.protocols, args.baselines))
+        measured = measure_folders(open_subjects(args), args.protocols, args.baselines)
+        rows += [row for _, row in measured]
     page = write_report(rows, args.folders, args.out, title=args.title, data=args.data, strips=args.strips)
     print(f"open {page}")
 

@@ -8,21 +8,19 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from matryo.data.open import BUNDLED
+from matryo.embeddings import EmbeddingSet
+from matryo.embeddings.place import RELEVANCE, embedding_sets, pair_folders
+from matryo.errors import EmbeddingsError, InputError
+from matryo.evaluation import PROTOCOLS, Relevance, Subject, default_dims
+from matryo.nesting import Nesting
 from matryo.training.run.paths import RunFolder
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from matryo.embeddings import EmbeddingSet
-    from matryo.evaluation import Subject
-
-__all__ = ["add_subject_arguments", "open_subjects", "parse_dims", "subjects_of"]
 
 
 def add_subject_arguments(parser: argparse.ArgumentParser, folders: str = "+", baselines: str = "pca") -> None:
@@ -47,47 +45,21 @@ def add_subject_arguments(parser: argparse.ArgumentParser, folders: str = "+", b
     )  # fmt: skip
 
 
-def subjects_of(args: argparse.Namespace) -> list[Subject]:
-    """Return the subjects that the arguments of :func:`add_subject_arguments` select, for ``--protocols``."""
-    from matryo.evaluation import PROTOCOLS
+def open_subjects(args: argparse.Namespace) -> list[Subject]:
+    """Return the model in each folder, all to be evaluated at --dims or at the dims of the first one.
 
+    A folder of pairs gives one subject per split, with the candidates as the database. Unless one of --protocols
+    searches a database, there need be none.
+    """
     names = (args.protocols or "evaluate").split(",")
     searched = any(name not in PROTOCOLS or PROTOCOLS[name].searches for name in names)
-    return open_subjects(
-        args.folders, database=args.database, queries=args.queries, dims=parse_dims(args.dims), texts=args.texts,
-        candidates=args.candidates, relevance=args.relevance, searched=searched,
-        progress=not args.quiet,
-    )  # fmt: skip
-
-
-def open_subjects(
-    folders: Sequence[Path],
-    *,
-    database: str = "train",
-    queries: Sequence[str] | None = None,
-    dims: Sequence[int] | None = None,
-    texts: Path | None = None,
-    candidates: Path | None = None,
-    relevance: Path | None = None,
-    searched: bool = True,
-    progress: bool = True,
-) -> list[Subject]:
-    """Return the model in each folder, all to be evaluated at ``dims`` or at the dims of the first one.
-
-    A folder of pairs gives one subject per split, with the candidates as the database. Unless a database is
-    ``searched``, there need be none.
-    """
-    from matryo.embeddings import EmbeddingSet
-    from matryo.embeddings.place import pair_folders
-    from matryo.evaluation import default_dims
-
     opened: list[tuple[Path, Subject]] = []
-    for folder in folders:
-        if candidates or relevance or pair_folders(folder):
-            opened += [(folder, subject) for subject in _open_pairs(folder, candidates, relevance, queries)]
+    for folder in args.folders:
+        if args.candidates or args.relevance or pair_folders(folder):
+            opened += [(folder, subject) for subject in _open_pairs(folder, args)]
         else:
-            opened.append((folder, _open_labelled(folder, database, queries, searched)))
-    described = EmbeddingSet.open(texts) if texts else None
+            opened.append((folder, _open_labelled(folder, args.database, args.queries or [], searched)))
+    texts, dims = EmbeddingSet.open(args.texts) if args.texts else None, parse_dims(args.dims)
     first = opened[0][1]
     # Given dims must fit every folder; default dims above the size of a folder's vectors are skipped.
     shared = default_dims(first.database.nesting, interpolated=first.relevance is None)
@@ -97,9 +69,9 @@ def open_subjects(
         dataclasses.replace(
             subject,
             name=subject.name if keys.count(key) == 1 else str(folder),
-            texts=described,
+            texts=texts,
             asked_dims=tuple(dims or [m for m in shared if m <= subject.database.dim]),
-            progress=progress,
+            progress=not args.quiet,
         )
         for key, (folder, subject) in zip(keys, opened, strict=True)
     ]
@@ -107,77 +79,57 @@ def open_subjects(
 
 def parse_dims(text: str | None) -> list[int] | None:
     """Return the dims of "8,16,64", or None for None."""
-    from matryo.errors import InputError
-    from matryo.nesting import Nesting
-
     if text is None:
         return None
     try:
         return list(Nesting(int(part) for part in text.split(",")).dims)
     except ValueError:
-        raise InputError(
-            "--dims must list dims in increasing order", got=repr(text), cure="for example --dims 8,16,64"
-        ) from None
+        rule = "--dims must list dims in increasing order"
+        raise InputError(rule, got=repr(text), cure="for example --dims 8,16,64") from None
 
 
-def _open_labelled(folder: Path, database: str, queries: Sequence[str] | None, searched: bool) -> Subject:
-    from matryo.errors import EmbeddingsError
-    from matryo.evaluation import Subject
-
-    sets = _open_sets(folder, {*(queries or ()), *([database] if searched else [])})
-    if searched and len(sets) < 2:
-        raise EmbeddingsError(
-            f"{folder} must hold embeddings of a database split and of a query split",
-            got=", ".join(sets),
-            cure="encode another split",
-        )
-    if searched and database in (queries or ()):
-        others = [split for split in sets if split != database]
-        raise EmbeddingsError(
-            "the database must not be a query split too, or each query finds itself",
-            got=f"--database {database} --queries {database}",
-            cure=f"choose another --database: {', '.join(others)}",
-        )
-    unsearched = not searched and (database not in sets or len(sets) == 1)
+def _open_labelled(folder: Path, database: str, queries: Sequence[str], searched: bool) -> Subject:
+    paths = embedding_sets(folder, {*queries, *([database] if searched else [])}, cure=partial(_cure, folder))
+    sets = {name: EmbeddingSet.open(path) for name, path in paths.items()}
+    others = [split for split in sets if split != database]
+    if searched and not others:
+        rule = f"{folder} must hold embeddings of a database split and of a query split"
+        raise EmbeddingsError(rule, got=database, cure="encode another split")
+    if searched and database in queries:
+        rule = "the database must not be a query split too, or each query finds itself"
+        got, cure = f"--database {database} --queries {database}", f"choose another --database: {', '.join(others)}"
+        raise EmbeddingsError(rule, got=got, cure=cure)
+    unsearched = not searched and (database not in sets or not others)
     splits = queries or (sets if unsearched else _answerable(sets, database))
     asking = {split: _named(sets[split], split) for split in splits}
     first = next(iter(asking.values())) if unsearched else sets[database]   # its dims are those of all
-    return Subject(folder.name, _seed(first), first, asking)
+    return Subject(folder.name, first.manifest.seed, first, asking)
 
 
-def _open_pairs(
-    folder: Path, candidates: Path | None, relevance: Path | None, wanted: Sequence[str] | None
-) -> list[Subject]:
-    from matryo.embeddings import EmbeddingSet
-    from matryo.embeddings.place import RELEVANCE, pair_folders
-    from matryo.errors import InputError
-    from matryo.evaluation import Relevance, Subject
-
-    if candidates is None and relevance is None:
-        parts = ("queries", "candidates", RELEVANCE)
-        places = {split: tuple(path / part for part in parts) for split, path in pair_folders(folder).items()}
-        if missing := sorted({*(wanted or ())} - places.keys()):
-            there = ", ".join(places)
-            raise InputError(
-                f"{folder} must hold pairs of these splits", got=", ".join(missing), cure=f"choose from {there}"
-            )
-        wanted = wanted or _not_trained_on(folder, places)
-    elif candidates is None or relevance is None:
+def _open_pairs(folder: Path, args: argparse.Namespace) -> Iterator[Subject]:
+    if args.candidates and args.relevance:
+        places = {"": (folder, args.candidates, args.relevance)}
+    elif args.candidates or args.relevance:
         raise InputError(
             "--candidates and --relevance must be given together",
-            got=f"--{'relevance' if candidates is None else 'candidates'} alone",
+            got=f"--{'candidates' if args.candidates else 'relevance'} alone",
             cure="give both --candidates DIR and --relevance FILE, or a FOLDER that holds all three",
         )
     else:
-        places = {"": (folder, candidates, relevance)}
-    subjects = []
-    for split in places if candidates is not None else dict.fromkeys(wanted or places):
-        query_folder, candidate_folder, judgements = places[split]
-        queries, known = _named(EmbeddingSet.open(query_folder), split), EmbeddingSet.open(candidate_folder)
-        name = folder.name if candidates is None else queries.manifest.title or folder.name
-        related = Relevance.open(judgements, queries, known)
-        subjects.append(Subject(name, _seed(queries), known, {split: queries}, relevance=related, sides=_sides(folder)))
-    return subjects
+        found = pair_folders(folder)
+        if missing := sorted({*(args.queries or ())} - found.keys()):
+            rule, cure = f"{folder} must hold pairs of these splits", f"choose from {', '.join(found)}"
+            raise InputError(rule, got=", ".join(missing), cure=cure)
+        wanted = {split: found[split] for split in args.queries or _not_trained_on(folder, found)}
+        places = {split: (path / "queries", path / "candidates", path / RELEVANCE) for split, path in wanted.items()}
+    run, sides = RunFolder(folder), ("queries", "candidates")
+    if run.complete and len({*run.sides}) == 2:   # images and texts
+        sides = (run.sides[0], run.sides[1])
+    for split, (query_folder, candidate_folder, judgements) in places.items():
+        queries, candidates = _named(EmbeddingSet.open(query_folder), split), EmbeddingSet.open(candidate_folder)
+        name = (args.candidates and queries.manifest.title) or folder.name
+        relevance = Relevance.open(judgements, queries, candidates)
+        yield Subject(name, queries.manifest.seed, candidates, {split: queries}, relevance=relevance, sides=sides)
 
 
 def _not_trained_on(folder: Path, splits: Collection[str]) -> list[str]:
@@ -189,18 +141,6 @@ def _not_trained_on(folder: Path, splits: Collection[str]) -> list[str]:
         print(f"skipped {trained} of {folder.name}: it was trained on (use --queries {trained})", file=sys.stderr)
         ordered.remove(trained)
     return ordered
-
-
-def _sides(folder: Path) -> tuple[str, str]:
-    """Return the names of both sides of a run's pairs where they differ, else queries and candidates."""
-    run = RunFolder(folder)
-    sides = run.sides if run.complete else ()
-    return (sides[0], sides[1]) if sides and sides[0] != sides[1] else ("queries", "candidates")
-
-
-def _seed(embeddings: EmbeddingSet) -> int | None:
-    model = embeddings.manifest.model
-    return None if isinstance(model, str) else model.get("seed")
 
 
 def _named(embeddings: EmbeddingSet, split: str) -> EmbeddingSet:
@@ -225,18 +165,8 @@ def _answerable(sets: dict[str, EmbeddingSet], database: str) -> list[str]:
     return answerable or [name for name in sets if name != database]
 
 
-def _open_sets(folder: Path, wanted: set[str]) -> dict[str, EmbeddingSet]:
-    from matryo.embeddings import EmbeddingSet
-    from matryo.embeddings.place import embedding_sets
-
-    paths = embedding_sets(folder, wanted, cure=partial(_cure, folder))
-    return {name: EmbeddingSet.open(path) for name, path in paths.items()}
-
-
 def _cure(folder: Path, missing: Sequence[str], there: Collection[str]) -> str:
     """Return how to get the ``missing`` splits: encode them, if this is a run."""
-    from matryo.data.open import BUNDLED
-
     run = RunFolder(folder)
     if not run.complete:
         return "choose with --database and --queries" if there else "give a folder with one embeddings folder per split"

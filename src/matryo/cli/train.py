@@ -18,8 +18,6 @@ from matryo.errors import InputError
 from matryo.training.recipe.load import bundled_recipes, load_recipe, recipe_fields
 from matryo.training.run.paths import RunFolder
 
-__all__ = ["add_arguments", "check_data_is_used", "print_run", "run"]
-
 _NAMES = {
     "top1": "head top-1", "masked_top1": "masked-token accuracy", "masked_loss": "masked-token loss",
     "distil_loss": "distillation loss",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from matryo.errors import EmbeddingsError
@@ -13,10 +13,9 @@ from matryo.nesting import Nesting, as_nesting
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
+    from typing import Unpack
 
     Value = TypeVar("Value")
-
-__all__ = ["DTYPES", "FILES", "FORMAT", "MANIFEST", "Description", "FileRecord", "Manifest", "describe"]
 
 FORMAT = 1
 """The version of the folder layout. It increases when older versions of matryo cannot read the new layout."""
@@ -24,6 +23,11 @@ MANIFEST = "manifest.json"
 FILES = ("vectors.npy", "labels.npy", "ids.npy", "head.safetensors")
 DTYPES = ("float32", "float16")
 
+# The types of stored fields that are read back as they are.
+_STORED: dict[str, type] = {
+    "normalized": bool, "dataset": str, "split": str, "classes": list, "superclasses": list, "superclass_of": list,
+    "content": str,
+}  # fmt: skip
 _REMAKE = "restore the folder from a copy, or write the embeddings again"
 
 
@@ -59,6 +63,16 @@ class Manifest:
     def title(self) -> str:
         """The name of the model in tables: ``model`` itself, or its "name"."""
         return self.model if isinstance(self.model, str) else str(self.model.get("name", ""))
+
+    @property
+    def origin(self) -> tuple[str, str, str]:
+        """The title of the model, the dataset and the split, with which results begin."""
+        return self.title, self.dataset, self.split
+
+    @property
+    def seed(self) -> int | None:
+        """The seed that the model was trained with, if ``model`` says so."""
+        return None if isinstance(self.model, str) else self.model.get("seed")
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values, the layout version first."""
@@ -110,41 +124,22 @@ class Description(TypedDict, total=False):
     """A digest that identifies the items."""
 
 
-def describe(
-    dim: int,
-    dtype: str = "float32",
-    *,
-    nesting: Nesting | Iterable[int] | None = None,
-    model: str | Mapping[str, Any] | None = None,
-    normalized: bool | None = None,
-    dataset: str = "",
-    split: str = "",
-    classes: Sequence[str] | None = None,
-    superclasses: Sequence[str] | None = None,
-    superclass_of: Sequence[int] | None = None,
-    content: str = "",
-) -> Manifest:
+def describe(dim: int, dtype: str = "float32", **description: Unpack[Description]) -> Manifest:
     """Return the manifest of vectors to be written; :class:`Description` documents the fields."""
     if isinstance(dim, bool) or dim < 1:
         raise EmbeddingsError("vectors must have at least one column", got=dim, cure="use the dim of the encoder")
     if dtype not in DTYPES:
         raise EmbeddingsError("dtype must be float32 or float16", got=repr(dtype), cure="use float32")
+    fields: dict[str, Any] = {**description}
+    for name, kind in (("classes", str), ("superclasses", str), ("superclass_of", int)):
+        fields[name] = tuple(map(kind, fields.get(name) or ()))
+    if fields.get("model") is None:
+        fields["model"] = ""
     # By default only the full dim: nothing is known about the prefixes.
+    nesting = fields.pop("nesting", None)
     nesting = as_nesting([int(dim)] if nesting is None else nesting)
     nesting.check_fits(dim)
-    manifest = Manifest(
-        dim=int(dim),
-        dtype=dtype,
-        nesting=nesting,
-        normalized=normalized,
-        model=model if model is not None else "",
-        dataset=dataset,
-        split=split,
-        classes=tuple(map(str, classes or ())),
-        superclasses=tuple(map(str, superclasses or ())),
-        superclass_of=tuple(map(int, superclass_of or ())),
-        content=content,
-    )
+    manifest = Manifest(dim=int(dim), dtype=dtype, nesting=nesting, count=0, files={}, **fields)
     _check_superclasses(manifest)
     _check_plain(manifest)
     return manifest
@@ -175,24 +170,21 @@ def _check_plain(manifest: Manifest) -> None:
 
 def _parse(data: dict[str, Any]) -> Manifest:
     nesting = _typed(data, "nesting", dict)
+    model = data["model"] if isinstance(data.get("model"), str) else _typed(data, "model", dict)
+    data = {"content": "", **data}   # absent from early folders of this layout
+    about: Any = {name: _typed(data, name, kind) for name, kind in _STORED.items()}
     manifest = describe(
         _typed(data, "dim", int),
         _typed(data, "dtype", str),
         nesting=Nesting(nesting["dims"], nesting["weights"]),
-        model=data["model"] if isinstance(data.get("model"), str) else _typed(data, "model", dict),
-        normalized=_typed(data, "normalized", bool),
-        dataset=_typed(data, "dataset", str),
-        split=_typed(data, "split", str),
-        classes=_typed(data, "classes", list),
-        superclasses=_typed(data, "superclasses", list),
-        superclass_of=_typed(data, "superclass_of", list),
-        content=_typed({"content": "", **data}, "content", str),   # absent from early folders of this layout
+        model=model,
+        **about,
     )
     files = {name: _record(name, entry) for name, entry in _typed(data, "files", dict).items()}
     count = _typed(data, "count", int)
     if count < 1 or FILES[0] not in files:
         raise ValueError(f"it must list {FILES[0]} and at least one vector")
-    return Manifest(**{**vars(manifest), "count": count, "files": files})
+    return replace(manifest, count=count, files=files)
 
 
 def _record(name: str, entry: Any) -> FileRecord:

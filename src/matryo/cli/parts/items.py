@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from matryo.data import ImageSplit, TextSplit
-
-__all__ = ["add_items_argument", "open_items"]
+from matryo.data import ImageSplit, TextRows, TextSplit
+from matryo.data.unlabelled import open_unlabelled
+from matryo.errors import InputError
 
 _STDIN = "-"
 
@@ -27,10 +24,6 @@ def add_items_argument(parser: argparse.ArgumentParser, purpose: str) -> None:
 
 def open_items(items: Sequence[str]) -> ImageSplit | TextSplit:
     """Return the items as one split without labels."""
-    from matryo.data import TextRows
-    from matryo.data.unlabelled import open_unlabelled
-    from matryo.errors import InputError
-
     if _STDIN not in items:
         return open_unlabelled(dict.fromkeys(items))   # an item that is given twice is read once
     if len(items) > 1:

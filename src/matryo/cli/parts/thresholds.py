@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from matryo.classify import Cascade
 from matryo.classify.thresholds.holdout import Holdout
 from matryo.embeddings import EmbeddingSet
+from matryo.embeddings.place import embedding_sets
 from matryo.errors import InputError
+from matryo.training.run.paths import RunFolder
 
-__all__ = ["CONFIDENCE", "SHARE", "Prepared", "fit", "is_labelled", "load", "typed"]
-
-SHARE, CONFIDENCE = 0.5, 0.95
+SHARE = 0.5
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -33,7 +34,57 @@ class Prepared:
     """Where the thresholds come from, and which rows are therefore not measured."""
 
 
-def load(path: Path, rows: EmbeddingSet) -> Prepared:
+def prepare(args: argparse.Namespace, rows: EmbeddingSet) -> Prepared:
+    """Return the cascade of --cascade, or one fitted on --fit-on, on half of ``rows``, or for items on a test split."""
+    if args.cascade:
+        return _load(args.cascade, rows)
+    if args.fit_on:
+        if args.fit_on == rows.path.name and not args.items:
+            cure = "drop it: half of the split is then held out"
+            raise InputError("--fit-on must name another split than --split", got=args.fit_on, cure=cure)
+        return _fit(args, rows, open_split(args.folder, args.fit_on))
+    if not args.items:
+        return _fit(args, rows, None)
+    run = RunFolder(args.folder)
+    for folder in (run.embeddings / name for name in run.recipe.data.test):
+        if (folder / "manifest.json").exists() and is_labelled(encoded := EmbeddingSet.open(folder)):
+            return _fit(args, rows, encoded)
+    if idle := given(args, "save", "strategy", "expected_dim", "max_loss", "confidence", "seed"):
+        rule = "thresholds cannot be chosen: the run has no encoded test split with labels"
+        raise InputError(rule, got=typed(idle), cure=f"matryo encode {args.folder}")
+    cascade = Cascade([rows.dim])
+    cascade.dims_, cascade.thresholds_, cascade.classes_ = (rows.dim,), np.empty(0), np.array(rows.classes)
+    origin = f"no encoded test split to choose thresholds on, so dim {rows.dim} answers"
+    return Prepared(cascade, None, rows, None, False, origin)
+
+
+def open_split(folder: Path, name: str | None) -> EmbeddingSet:
+    """Return the embeddings of a split; without a name, of the only split besides train."""
+    splits = embedding_sets(folder, [name] if name else ())
+    others = [name] if name else [split for split in splits if split != "train"]
+    if len(others) != 1:
+        rule = f"--split must say which split of {folder} to classify"
+        raise InputError(rule, got=", ".join(splits), cure="name one of these")
+    return EmbeddingSet.open(splits[others[0]])
+
+
+def given(args: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Return those of the options that the user gave, with their values."""
+    values = {name: getattr(args, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None and value is not False}
+
+
+def typed(options: dict[str, Any]) -> str:
+    """Return options as the user typed them."""
+    return " ".join(f"--{name.replace('_', '-')}{'' if v is True else f' {v}'}" for name, v in options.items())
+
+
+def is_labelled(rows: EmbeddingSet | None) -> bool:
+    """Whether any of the rows has a label."""
+    return rows is not None and rows.labels is not None and bool((rows.labels >= 0).any())
+
+
+def _load(path: Path, rows: EmbeddingSet) -> Prepared:
     """Read thresholds from a file. All rows are classified; rows that chose the thresholds are not measured."""
     cascade, holdout, origin = Cascade.load(path), Holdout.load(path), f"thresholds of {path.name}"
     _check_fits(cascade, rows, path)
@@ -47,14 +98,14 @@ def load(path: Path, rows: EmbeddingSet) -> Prepared:
     return Prepared(cascade, holdout, rows, rows.select(~held), True, origin)
 
 
-def fit(args: argparse.Namespace, rows: EmbeddingSet, other: EmbeddingSet | None) -> Prepared:
+def _fit(args: argparse.Namespace, rows: EmbeddingSet, other: EmbeddingSet | None) -> Prepared:
     """Fit thresholds on the ``other`` split, or on a part of ``rows``; then only the rest of them is classified."""
-    seed = args.seed or 0
-    cascade = Cascade(**{"confidence": CONFIDENCE, "seed": seed, **_strategy(args)})
+    cascade = Cascade(**_strategy(args))
     if other is not None:
-        holdout, fitted, rest, source = Holdout.of(other, 1.0, seed), other, rows, f"rows of {other.path.name}"
+        holdout, fitted, rest = Holdout.of(other, 1.0, cascade.seed), other, rows
+        source = f"rows of {other.path.name}"
     else:
-        holdout, source = _hold_out(rows, SHARE if args.holdout is None else args.holdout, seed), "others"
+        holdout, source = _hold_out(rows, SHARE if args.holdout is None else args.holdout, cascade.seed), "others"
         held = holdout.rows(rows)
         fitted, rest = rows.select(held), rows.select(~held)
     cascade.fit(fitted)
@@ -63,38 +114,27 @@ def fit(args: argparse.Namespace, rows: EmbeddingSet, other: EmbeddingSet | None
     return Prepared(cascade, holdout, rest, rest, other is None, origin)
 
 
-def typed(args: argparse.Namespace, names: Sequence[str]) -> str:
-    """Return options as the user typed them."""
-    values = {name: getattr(args, name) for name in names}
-    return " ".join(f"--{name.replace('_', '-')}{'' if v is True else f' {v}'}" for name, v in values.items())
-
-
-def is_labelled(rows: EmbeddingSet | None) -> bool:
-    """Whether any of the rows has a label."""
-    return rows is not None and rows.labels is not None and bool((rows.labels >= 0).any())
-
-
 def _strategy(args: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of Cascade; --expected-dim and --max-loss imply their strategies."""
-    given = {name: getattr(args, name) for name in ("strategy", "expected_dim", "max_loss")}
-    given = {name: value for name, value in given.items() if value is not None}
-    implied = [name for name, key in (("budget", "expected_dim"), ("risk", "max_loss")) if key in given]
-    if len({*implied, given.get("strategy", "")} - {""}) > 1:
+    options = given(args, "strategy", "expected_dim", "max_loss")
+    implied = {"strategy": args.strategy, "expected_dim": "budget", "max_loss": "risk"}
+    strategies = {implied[name] for name in options}
+    if len(strategies) > 1:
         rule = "--expected-dim requires the strategy budget, and --max-loss the strategy risk"
-        raise InputError(rule, got=typed(args, list(given)), cure="drop one")
-    chosen = {"strategy": "greedy", **given, **({"strategy": implied[0]} if implied else {})}
-    if args.confidence is not None and chosen["strategy"] != "risk":
+        raise InputError(rule, got=typed(options), cure="drop one")
+    strategy = next(iter(strategies), "greedy")
+    if args.confidence is not None and strategy != "risk":
         rule = "--confidence requires the strategy risk, the only one that certifies a loss"
-        got = f"{typed(args, ['confidence'])} with {chosen['strategy']}"
+        got = f"--confidence {args.confidence} with {strategy}"
         raise InputError(rule, got=got, cure="add --max-loss X, or drop it")
-    return chosen if args.confidence is None else {**chosen, "confidence": args.confidence}
+    return {**options, "strategy": strategy, **given(args, "confidence", "seed")}
 
 
 def _hold_out(rows: EmbeddingSet, share: float, seed: int) -> Holdout:
-    if rows.labels is None or not is_labelled(rows):
+    labelled = 0 if rows.labels is None else int((rows.labels >= 0).sum())
+    if not labelled:
         cure = "use saved thresholds (--cascade FILE), or choose them on another split (--fit-on SPLIT)"
         raise InputError("the split must have labels to choose thresholds on", got=rows.path, cure=cure)
-    labelled = int((rows.labels >= 0).sum())
     if not 1 <= round(share * labelled) < labelled:
         cure = "choose a --holdout between 0 and 1, or encode more rows"
         raise InputError("--holdout must leave rows on both sides", got=f"{share:g} of {labelled} rows", cure=cure)
