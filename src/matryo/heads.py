@@ -7,8 +7,9 @@ A *fixed* head, trained for one dim only, has a nesting of that one dim: ``Neste
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +19,6 @@ from matryo.errors import InputError, NestingError
 from matryo.losses.cross_entropy import cross_entropy_of, prefix_logits, weighed
 from matryo.losses.engines.contract import Scores
 from matryo.nesting import Nesting, as_nesting, truncate
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 __all__ = ["NestedLinear"]
 
@@ -117,11 +115,8 @@ class NestedLinear(nn.Module):
     def _index(self, dim: int) -> int:
         """The index of the separate head for ``dim``."""
         if dim not in self.nesting.dims:
-            raise NestingError(
-                "separate heads classify only at the dims they were trained for",
-                got=dim,
-                cure=f"use dim {', '.join(map(str, self.nesting.dims))}, or train a tied head",
-            )
+            cure = f"use dim {', '.join(map(str, self.nesting.dims))}, or train a tied head"
+            raise NestingError("separate heads classify only at the dims they were trained for", got=dim, cure=cure)
         return self.nesting.dims.index(dim)
 
     def _looped(self, z: Tensor) -> Tensor:

@@ -7,8 +7,9 @@ both. The norms and the temperature are factors per row and per column, so one m
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, distributed
@@ -20,14 +21,7 @@ from matryo.losses.engines.autograd import reduce
 from matryo.losses.engines.contract import Scores
 from matryo.losses.gather import check_even, gather_rows
 from matryo.losses.vectors import as_autocast, check_dims, check_vectors
-from matryo.nesting import as_nesting
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from matryo.nesting import Nesting
-
-__all__ = ["contrastive_by_dim", "inverse_norms", "nested_contrastive"]
+from matryo.nesting import Nesting, as_nesting
 
 
 def nested_contrastive(
@@ -83,17 +77,15 @@ def contrastive_by_dim(
 ) -> Tensor:
     """The unweighted loss at each dim, [dims]. The arguments are those of :func:`nested_contrastive`."""
     _check(a, b, negatives, temperature)
-    nesting = check_dims(nesting, a, b, *([] if negatives is None else [negatives]))
     candidates = [b] if negatives is None else [b, negatives]
-    if gather and distributed.is_initialized():
-        check_even(b, negatives)
-        first = distributed.get_rank() * len(b)
-        gathered = [gather_rows(rows) for rows in candidates]
-        losses = _info_nce(a, gathered, nesting, temperature, engine, first=first)
-        if symmetric:
-            losses = (losses + _info_nce(b, [gather_rows(a)], nesting, temperature, engine, first=first)) / 2
-    else:
-        losses = _info_nce(a, candidates, nesting, temperature, engine, symmetric=symmetric)
+    nesting = check_dims(nesting, a, *candidates)
+    if not (gather and distributed.is_initialized()):
+        return _info_nce(a, candidates, nesting, temperature, engine, symmetric=symmetric)
+    check_even(b, negatives)
+    first = distributed.get_rank() * len(b)
+    losses = _info_nce(a, [gather_rows(rows) for rows in candidates], nesting, temperature, engine, first=first)
+    if symmetric:
+        losses = (losses + _info_nce(b, [gather_rows(a)], nesting, temperature, engine, first=first)) / 2
     return losses
 
 
@@ -187,11 +179,8 @@ def _check(a: Tensor, b: Tensor, negatives: Tensor | None, temperature: float | 
     if negatives is not None:
         check_vectors(a, negatives, "a and negatives", "[batch, d] and [n, d]")
     if len(a) != len(b):
-        raise InputError(
-            "a and b must have the same number of rows",
-            got=f"{len(a)} queries and {len(b)} positives",
-            cure="pass one positive per query",
-        )
+        got = f"{len(a)} queries and {len(b)} positives"
+        raise InputError("a and b must have the same number of rows", got=got, cure="pass one positive per query")
     if isinstance(temperature, Tensor):   # its value is not checked: reading it would synchronise with the GPU
         wrong = f"a tensor of shape {tuple(temperature.shape)}" if temperature.numel() != 1 else None
     else:

@@ -6,12 +6,13 @@ If the logits are too many to store, an engine of :mod:`matryo.losses.engines` r
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from matryo.errors import InputError
@@ -19,15 +20,7 @@ from matryo.losses.engines import choose, wide
 from matryo.losses.engines.autograd import reduce
 from matryo.losses.engines.contract import Scores
 from matryo.losses.vectors import as_autocast, check_dims, check_vectors
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from torch import Tensor
-
-    from matryo.nesting import Nesting
-
-__all__ = ["cross_entropy_by_dim", "cross_entropy_of", "nested_cross_entropy", "prefix_logits", "weighed"]
+from matryo.nesting import Nesting
 
 
 def nested_cross_entropy(
@@ -183,11 +176,8 @@ def _example_weights(target: Tensor, dtype: torch.dtype, ignore_index: int, clas
 def _check_widths(z: Tensor, weight: Tensor, dims: Nesting | Iterable[int]) -> Nesting:
     nesting = check_dims(dims, z)
     if weight.shape[-1] < nesting.dim:
-        raise InputError(
-            f"weight must have at least {nesting.dim} columns, the largest dim",
-            got=f"shape {tuple(weight.shape)}",
-            cure="pass weight as [classes, d]",
-        )
+        rule = f"weight must have at least {nesting.dim} columns, the largest dim"
+        raise InputError(rule, got=f"shape {tuple(weight.shape)}", cure="pass weight as [classes, d]")
     return nesting
 
 
@@ -197,11 +187,9 @@ def _check(
     check_vectors(scores.x, scores.y, "z and weight", "[batch, d] and [classes, d]")
     kind = target.dtype
     if target.shape != (scores.rows,) or kind.is_floating_point or kind.is_complex or kind == torch.bool:
-        raise InputError(
-            f"target must be {scores.rows} class indices, one per embedding",
-            got=f"{kind} of shape {tuple(target.shape)}",
-            cure="pass integers of shape [batch]",
-        )
+        rule = f"target must be {scores.rows} class indices, one per embedding"
+        got = f"{kind} of shape {tuple(target.shape)}"
+        raise InputError(rule, got=got, cure="pass integers of shape [batch]")
     for name, tensor in (("target", target), ("bias", scores.bias), ("class_weight", class_weight)):
         if tensor is not None and tensor.device != scores.x.device:
             got = f"{tensor.device} and {scores.x.device}"
@@ -209,11 +197,8 @@ def _check(
     biases = (scores.columns,) if scores.tied else (len(scores.nesting), scores.columns)
     for name, tensor, shape in (("bias", scores.bias, biases), ("class_weight", class_weight, (scores.columns,))):
         if tensor is not None and tensor.shape != shape:
-            raise InputError(
-                f"{name} must have one value per class ({scores.columns} classes)",
-                got=f"shape {tuple(tensor.shape)}",
-                cure=f"pass shape {shape}",
-            )
+            rule = f"{name} must have one value per class ({scores.columns} classes)"
+            raise InputError(rule, got=f"shape {tuple(tensor.shape)}", cure=f"pass shape {shape}")
     if not 0 <= label_smoothing <= 1:
         raise InputError("label_smoothing must be between 0 and 1", got=label_smoothing, cure="use 0.1, a common value")
     if target.device.type == "cpu" and not torch.compiler.is_compiling():   # on a GPU the checks would synchronise
@@ -221,8 +206,5 @@ def _check(
             raise InputError("class weights must not be negative", got=float(class_weight.min()), cure="use 0 or more")
         wrong = target[((target < 0) | (target >= scores.columns)) & (target != ignore_index)]
         if len(wrong):
-            raise InputError(
-                f"targets must be between 0 and {scores.columns - 1}",
-                got=int(wrong[0]),
-                cure="number the classes from 0, or pass ignore_index",
-            )
+            rule = f"targets must be between 0 and {scores.columns - 1}"
+            raise InputError(rule, got=int(wrong[0]), cure="number the classes from 0, or pass ignore_index")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from matryo.errors import InputError
@@ -12,16 +13,7 @@ from matryo.losses.contrastive import inverse_norms
 from matryo.losses.cross_entropy import prefix_logits, weighed
 from matryo.losses.engines import wide
 from matryo.losses.vectors import check_dims, check_vectors
-from matryo.nesting import as_nesting
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from torch import Tensor
-
-    from matryo.nesting import Nesting
-
-__all__ = ["distil_by_dim", "nested_distil"]
+from matryo.nesting import Nesting, as_nesting
 
 
 def nested_distil(

@@ -10,8 +10,6 @@ from torch.autograd.function import once_differentiable
 
 from matryo.errors import InputError
 
-__all__ = ["check_even", "gather_rows"]
-
 
 class _GatherRows(torch.autograd.Function):
     @staticmethod
@@ -48,8 +46,6 @@ def check_even(b: Tensor, negatives: Tensor | None) -> None:
     distributed.all_gather(parts, own)
     for name, counts in zip(("positives", "negatives"), torch.stack(parts, 1).tolist(), strict=True):
         if len(set(counts)) > 1:
-            raise InputError(
-                f"gather=True needs the same number of {name} in every process",
-                got=f"{', '.join(map(str, counts))} by rank",
-                cure="use drop_last=True in the DataLoader",
-            )
+            rule = f"gather=True needs the same number of {name} in every process"
+            got = f"{', '.join(map(str, counts))} by rank"
+            raise InputError(rule, got=got, cure="use drop_last=True in the DataLoader")

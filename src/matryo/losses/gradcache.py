@@ -6,23 +6,18 @@ with respect to each embedding. The backward pass embeds each mini-batch again, 
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from matryo.losses.engines import wide
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from contextlib import AbstractContextManager
+Batch = TypeVar("Batch")
 
-    from torch import Tensor, nn
-
-    Batch = TypeVar("Batch")
-
-__all__ = ["cached"]
 
 
 def cached(

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import torch
+from torch import Tensor
 
 from matryo.errors import InputError
-from matryo.nesting import as_nesting
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from torch import Tensor
-
-    from matryo.nesting import Nesting
-
-__all__ = ["as_autocast", "check_dims", "check_vectors"]
+from matryo.nesting import Nesting, as_nesting
 
 
 def check_dims(dims: Nesting | Iterable[int], *vectors: Tensor) -> Nesting:

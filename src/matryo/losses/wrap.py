@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
 from matryo.errors import InputError
 from matryo.losses.vectors import check_dims
-from matryo.nesting import as_nesting, truncate
-
-if TYPE_CHECKING:
-    from matryo.nesting import Nesting
-
-__all__ = ["nested"]
+from matryo.nesting import Nesting, as_nesting, truncate
 
 
 class _Nested(nn.Module):
@@ -23,23 +18,16 @@ class _Nested(nn.Module):
     ) -> None:
         super().__init__()
         if embeddings < 1:
-            raise InputError(
-                "embeddings must be at least 1",
-                got=embeddings,
-                cure="pass the number of leading arguments of the loss that are embeddings",
-            )
+            cure = "pass the number of leading arguments of the loss that are embeddings"
+            raise InputError("embeddings must be at least 1", got=embeddings, cure=cure)
         self.loss = loss   # if it is a module, this registers its parameters
-        self.nesting = as_nesting(nesting)
-        self.embeddings = embeddings
-        self.normalize = normalize
+        self.nesting, self.embeddings, self.normalize = as_nesting(nesting), embeddings, normalize
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         if len(args) < self.embeddings:
-            raise InputError(
-                f"the first {self.embeddings} positional arguments must be embeddings",
-                got=f"{len(args)} arguments",
-                cure="pass the embeddings by position, in the order the loss takes them",
-            )
+            rule = f"the first {self.embeddings} positional arguments must be embeddings"
+            cure = "pass the embeddings by position, in the order the loss takes them"
+            raise InputError(rule, got=f"{len(args)} arguments", cure=cure)
         vectors, rest = args[: self.embeddings], args[self.embeddings :]
         check_dims(self.nesting, *vectors)
         losses = [

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from typing import TYPE_CHECKING
 
 import torch
 
 from matryo.errors import InputError
-
-if TYPE_CHECKING:
-    from matryo.losses.engines.contract import Scores
+from matryo.losses.engines.contract import Scores
 
 __all__ = ["ENGINES", "HAS_TRITON", "choose", "wide"]
 

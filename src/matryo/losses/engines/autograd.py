@@ -20,8 +20,6 @@ from matryo.losses.engines.contract import ScoreGradient, Scores
 from matryo.losses.engines.targets import scores_shared
 from matryo.nesting import Nesting
 
-__all__ = ["Reduced", "reduce"]
-
 _MODULES = {"chunked": "matryo.losses.engines.chunked", "triton": "matryo.losses.engines.triton.engine"}
 _OPERANDS = (
     "Tensor x, Tensor y, Tensor? bias, Tensor? left, Tensor? right, Tensor target, Tensor? share, "

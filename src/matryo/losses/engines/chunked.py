@@ -9,23 +9,15 @@ and one for y.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from matryo.losses.engines import wide
-from matryo.losses.engines.contract import Gradients, slices, spans
+from matryo.losses.engines.contract import Gradients, ScoreGradient, Scores, slices, spans
 from matryo.losses.engines.targets import scores_at
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from torch import Tensor
-
-    from matryo.losses.engines.contract import ScoreGradient, Scores
-
-__all__ = ["gradients", "reductions"]
 
 _TILE = 1 << 22   # scores (rows × columns × dims) per tile: 16 MiB in float32
 _ROWS = 1024   # maximum rows per tile

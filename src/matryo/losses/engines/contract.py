@@ -13,18 +13,13 @@ An *engine* is a module with two functions:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from torch import Tensor
 
-    from torch import Tensor
-
-    from matryo.nesting import Nesting
-
-__all__ = ["Gradients", "ScoreGradient", "Scores", "slices", "spans"]
+from matryo.nesting import Nesting
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
 from matryo.losses.engines import wide
-from matryo.losses.engines.contract import slices, spans
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from matryo.losses.engines.contract import Scores
-
-__all__ = ["scores_at", "scores_shared"]
+from matryo.losses.engines.contract import Scores, slices, spans
 
 _NUMBERS = 1 << 24   # vector elements processed at a time
 

@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from matryo.errors import InputError
-
-__all__ = ["Texts", "join", "split"]
+from matryo.losses.engines.contract import slices
 
 Texts = dict[str, Any]
 _WHOLE = {"prompt_length"}   # describes the whole batch, even if it is a tensor
@@ -23,13 +22,10 @@ def split(texts: Texts, size: int) -> list[Texts]:
     rows = _rows(texts)
     for key, value in texts.items():
         if key not in _WHOLE and isinstance(value, Tensor) and (value.ndim == 0 or len(value) != rows):
-            raise InputError(
-                "mini-batches need inputs with one row per text",
-                got=f"{key} of shape {tuple(value.shape)} for {rows} texts",
-                cure="use mini_batch_size=None",
-            )
+            got = f"{key} of shape {tuple(value.shape)} for {rows} texts"
+            raise InputError("mini-batches need inputs with one row per text", got=got, cure="use mini_batch_size=None")
     width, ends = _ends(texts, rows)
-    return [_cut(texts, rows, low, low + size, width, max(ends[low : low + size])) for low in range(0, rows, size)]
+    return [_cut(texts, part, width, max(ends[part])) for part in slices(rows, size)]
 
 
 def join(columns: list[Texts]) -> Texts | None:
@@ -74,15 +70,13 @@ def _ends(texts: Texts, rows: int) -> tuple[int, list[int]]:
     return mask.shape[1], (mask.bool() * positions).amax(1).tolist()
 
 
-def _cut(texts: Texts, rows: int, low: int, high: int, width: int, end: int) -> Texts:
-    cut: Texts = {}
+def _cut(texts: Texts, rows: slice, width: int, end: int) -> Texts:
+    """The given rows, without the token columns from ``end`` on, which are padding; all columns if it is 0."""
+    cut = dict(texts)
     for key, value in texts.items():
-        if not isinstance(value, Tensor) or value.ndim == 0 or len(value) != rows:
-            cut[key] = value
-        elif end and value.ndim >= 2 and value.shape[1] == width:
-            cut[key] = value[low:high, :end]
-        else:
-            cut[key] = value[low:high]
+        if isinstance(value, Tensor) and key not in _WHOLE:
+            padded = end and value.ndim >= 2 and value.shape[1] == width
+            cut[key] = value[rows, :end] if padded else value[rows]
     return cut
 
 
@@ -91,19 +85,15 @@ def _split_unpadded(texts: Texts, size: int) -> list[Texts]:
     bounds = texts["cu_seq_lens_q"].tolist()
     rows, tokens = len(bounds) - 1, bounds[-1]
     batches = []
-    for low in range(0, rows, size):
-        high = min(low + size, rows)
-        inside = slice(bounds[low], bounds[high])
-        cut: Texts = {}
+    for part in slices(rows, size):
+        low, high, cut = part.start, part.stop, dict(texts)
         for key, value in texts.items():
             if key in ("cu_seq_lens_q", "cu_seq_lens_k"):
                 cut[key] = value[low : high + 1] - value[low]
             elif key in ("max_length_q", "max_length_k"):
                 cut[key] = max(bounds[i + 1] - bounds[i] for i in range(low, high))
             elif isinstance(value, Tensor) and value.ndim and value.shape[-1] == tokens:
-                cut[key] = value[..., inside] - (low if key == "seq_idx" else 0)
-            else:
-                cut[key] = value
+                cut[key] = value[..., bounds[low] : bounds[high]] - (low if key == "seq_idx" else 0)
         batches.append(cut)
     return batches
 

@@ -6,24 +6,19 @@ import sentence-transformers.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from matryo.errors import InputError, NestingError
 from matryo.losses.contrastive import nested_contrastive
 from matryo.losses.gradcache import cached
 from matryo.losses.sentence_transformers.batches import Texts, join, split
 from matryo.nesting import Nesting
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from torch import Tensor
-
-__all__ = ["NestedRankingLoss"]
 
 
 class NestedRankingLoss(nn.Module):
@@ -78,11 +73,8 @@ class NestedRankingLoss(nn.Module):
             raise InputError("scale must be positive", got=scale, cure="use scale=20, a temperature of 0.05")
         if mini_batch_size is not None and mini_batch_size < 1:
             raise InputError("mini_batch_size must be positive", got=mini_batch_size, cure="None embeds all at once")
-        self.scale = scale
-        self.symmetric = symmetric
-        self.mini_batch_size = mini_batch_size
-        self.gather = gather
-        self.engine = engine
+        self.scale, self.symmetric, self.mini_batch_size = scale, symmetric, mini_batch_size
+        self.gather, self.engine = gather, engine
         width = getattr(model, "get_embedding_dimension", lambda: None)()
         if width is not None:
             self.nesting.check_fits(width)
@@ -91,11 +83,9 @@ class NestedRankingLoss(nn.Module):
         """The loss of a batch, given as the tokenised texts of each column."""
         columns = list(sentence_features)
         if len(columns) < 2:
-            raise InputError(
-                "a batch must have the columns anchor and positive, then any negatives",
-                got=f"{len(columns)} columns",
-                cure="give the dataset these columns and no others",
-            )
+            rule = "a batch must have the columns anchor and positive, then any negatives"
+            cure = "give the dataset these columns and no others"
+            raise InputError(rule, got=f"{len(columns)} columns", cure=cure)
         if self.mini_batch_size is not None:
             batches = [split(texts, self.mini_batch_size) for texts in columns]
             return cached(self.of_embeddings, batches, self._embed_copy, self.model)
@@ -133,11 +123,9 @@ class NestedRankingLoss(nn.Module):
         ranking: Any = getattr(loss, "loss", None)
         names = {kind.__name__ for kind in type(ranking).__mro__}
         if not hasattr(loss, "matryoshka_dims") or not names & _RANKING:
-            raise InputError(
-                "loss must be a MatryoshkaLoss over a MultipleNegativesRankingLoss, cached or not",
-                got=type(loss).__name__ + (f" over {type(ranking).__name__}" if ranking is not None else ""),
-                cure="keep it, or wrap a loss of embeddings with matryo.losses.nested",
-            )
+            rule = "loss must be a MatryoshkaLoss over a MultipleNegativesRankingLoss, cached or not"
+            got = type(loss).__name__ + (f" over {type(ranking).__name__}" if ranking is not None else "")
+            raise InputError(rule, got=got, cure="keep it, or wrap a loss of embeddings with matryo.losses.nested")
         _check_settings(loss, ranking)
         return cls(
             loss.model,
@@ -164,7 +152,8 @@ class NestedRankingLoss(nn.Module):
     @property
     def citation(self) -> str:
         """The papers, for the model card."""
-        return _MATRYOSHKA + _CONTRASTIVE + (_GRADCACHE if self.mini_batch_size is not None else "")
+        *papers, gradcache = Path(__file__).with_name("citations.bib").read_text(encoding="utf-8").strip().split("\n\n")
+        return "\n" + "\n\n".join([*papers, gradcache] if self.mini_batch_size is not None else papers) + "\n"
 
 
 _RANKING = {"MultipleNegativesRankingLoss", "CachedMultipleNegativesRankingLoss"}
@@ -216,33 +205,3 @@ def _overridden_methods(kind: type) -> list[str]:
     """The methods that a subclass of sentence-transformers' ranking losses defines."""
     subclasses = takewhile(lambda base: base.__name__ not in _RANKING, kind.__mro__)
     return [name for base in subclasses for name, value in vars(base).items() if name[:2] != "__" and callable(value)]
-
-
-_MATRYOSHKA = """
-@inproceedings{kusupati2022matryoshka,
-    title={Matryoshka Representation Learning},
-    author={Aditya Kusupati and Gantavya Bhatt and Aniket Rege and Matthew Wallingford and Aditya Sinha and
-            Vivek Ramanujan and William Howard-Snyder and Kaifeng Chen and Sham Kakade and Prateek Jain and
-            Ali Farhadi},
-    booktitle={Advances in Neural Information Processing Systems},
-    year={2022}
-}
-"""
-_CONTRASTIVE = """
-@misc{oord2019representationlearningcontrastivepredictive,
-    title={Representation Learning with Contrastive Predictive Coding},
-    author={Aaron van den Oord and Yazhe Li and Oriol Vinyals},
-    year={2019},
-    eprint={1807.03748},
-    archivePrefix={arXiv}
-}
-"""
-_GRADCACHE = """
-@misc{gao2021scaling,
-    title={Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup},
-    author={Luyu Gao and Yunyi Zhang and Jiawei Han and Jamie Callan},
-    year={2021},
-    eprint={2101.06983},
-    archivePrefix={arXiv}
-}
-"""
