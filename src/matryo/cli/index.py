@@ -144,13 +144,9 @@ def _check_options(args: argparse.Namespace) -> None:
 def _create(args: argparse.Namespace, sources: Sequence[Source]) -> Index:
     from matryo.retrieve import Index
 
-    return Index.create(
-        args.folder,
-        _nesting(args.dims, sources),
-        metric=args.metric or "cosine",
-        dtype=args.dtype or "float32",
-        int8_up_to=args.int8_up_to or 0,
-    )
+    given = {name: getattr(args, name) for name in ("metric", "dtype", "int8_up_to")}
+    settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    return Index.create(args.folder, _nesting(args.dims, sources), **settings)
 
 
 def _nesting(text: str | None, sources: Sequence[Source]) -> Nesting:

@@ -9,21 +9,5 @@ from matryo.retrieve.plan.plan import Plan, Precision, Stage
 from matryo.retrieve.vectors.blocks import Blocks, Int8Block
 from matryo.retrieve.vectors.metric import METRICS, Metric
 
-__all__ = [
-    "METRICS",
-    "NUMPY",
-    "Blocks",
-    "Engine",
-    "Hits",
-    "Index",
-    "Int8Block",
-    "Metric",
-    "Plan",
-    "Precision",
-    "Request",
-    "Shortlist",
-    "Stage",
-    "execute",
-    "first_stage",
-    "rerank",
-]
+__all__ = ["METRICS", "NUMPY", "Blocks", "Engine", "Hits", "Index", "Int8Block", "Metric", "Plan", "Precision",
+           "Request", "Shortlist", "Stage", "execute", "first_stage", "rerank"]  # fmt: skip

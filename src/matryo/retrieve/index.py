@@ -14,7 +14,9 @@ array([[1.  , 0.94]], dtype=float32)
 
 from __future__ import annotations
 
+import weakref
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,25 +26,24 @@ import numpy as np
 from matryo.arrays import as_array
 from matryo.errors import EmbeddingsError, InputError, MissingExtra
 from matryo.retrieve.description import Description, describe, outline_guides
-from matryo.retrieve.engines.execute import Hits
-from matryo.retrieve.guides import GUIDES
-from matryo.retrieve.guides.guided import Guided
-from matryo.retrieve.plan.choice import as_plan
+from matryo.retrieve.engines.compiled.engine import best_engine
+from matryo.retrieve.engines.execute import Engine, Hits, execute
+from matryo.retrieve.engines.request import Request
+from matryo.retrieve.guides import GUIDES, Guide
+from matryo.retrieve.guides.guide import unguided
+from matryo.retrieve.plan.choice import Choice, Cost, as_plan
 from matryo.retrieve.plan.plan import Plan
-from matryo.retrieve.store import Store
-from matryo.retrieve.store.opening import index_exists
+from matryo.retrieve.store import Limits, Segment, Snapshot, Store
+from matryo.retrieve.store.opening import Opened, index_exists
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from matryo.nesting import Nesting
-    from matryo.retrieve.guides import Guide
-    from matryo.retrieve.plan.choice import Choice, Cost
-    from matryo.retrieve.store import Limits, Snapshot
-    from matryo.retrieve.store.opening import Opened
+    from matryo.retrieve.guides.guide import Search
     from matryo.retrieve.vectors.blocks import Blocks
     from matryo.retrieve.vectors.metric import Metric
-    from matryo.retrieve.vectors.types import Array, Floats
+    from matryo.retrieve.vectors.types import Array, Floats, Indices
 
 
 class Entry(NamedTuple):
@@ -57,7 +58,7 @@ class Index(Store):
 
     def __init__(self, opened: Opened, limits: Limits) -> None:
         super().__init__(opened, limits)
-        self._guided = Guided(self.metric)
+        self.to(None)
 
     @staticmethod
     def exists(folder: str | Path) -> bool:
@@ -157,13 +158,14 @@ class Index(Store):
 
     def to(self, device: str | None) -> Index:
         """Run later searches on a torch ``device`` such as "cuda"; None returns to the CPU."""
-        engine = None
+        self._engine: Engine | None = None
         if device is not None:
             with MissingExtra.unless_installed("torch", "train"):
                 from matryo.retrieve.engines.torch.engine import torch_engine
 
-            engine = torch_engine(device)
-        self._guided = Guided(self.metric, engine)
+            self._engine = torch_engine(device)
+        # Opened guides and prepared searches, kept as long as the blocks of their segment.
+        self._ready: weakref.WeakKeyDictionary[Blocks, dict[Any, Any]] = weakref.WeakKeyDictionary()
         return self
 
     def plan(
@@ -228,7 +230,7 @@ class Index(Store):
         ids: list[Array] = []
         scores: list[Floats] = []
         for segment in snapshot.segments:
-            rows, row_scores = self._guided.search(segment, queries, plan, k)
+            rows, row_scores = self._search_segment(segment, queries, plan, k)
             ids.append(np.where(rows < 0, _no_id(segment.ids.take([0])), segment.ids.take(np.maximum(rows, 0))))
             scores.append(row_scores)
         if not ids:
@@ -240,6 +242,32 @@ class Index(Store):
         # The sort is stable and segments are in the order of insertion, which decides ties.
         best = np.argsort(-all_scores, axis=1, kind="stable")[:, :k]
         return Hits(np.take_along_axis(all_ids, best, axis=1), np.take_along_axis(all_scores, best, axis=1))
+
+    def _search_segment(self, segment: Segment, queries: Array, plan: Plan | None, k: int) -> tuple[Indices, Floats]:
+        """Return the best ``k`` live rows of each query and their scores, with the first guide that serves the plan.
+
+        A new or small segment may have no guide yet. It is scanned instead: nothing is missed, it only takes longer.
+        """
+        blocks = segment.blocks
+        for kind, guide in GUIDES.items():
+            if kind in segment.guides and guide.serves(plan, self._engine):
+                search = self._prepared(segment, kind, plan)
+                if search is not None:
+                    return search(Request(blocks, queries, self.metric, segment.alive), k)
+        plan = unguided(plan or Plan.single(blocks.nesting.dim, k=max(k, 1)), blocks)
+        return execute(blocks, queries, plan, k, self.metric, segment.alive, engine=self._engine or best_engine())
+
+    def _prepared(self, segment: Segment, kind: str, plan: Plan | None) -> Search | None:
+        """The search of a segment along a plan with its guide of this ``kind``, prepared once."""
+        folder, ready = segment.guides[kind], self._ready.setdefault(segment.blocks, {})
+        if folder not in ready:
+            ready[folder] = GUIDES[kind].open(folder)
+        if (folder, plan) not in ready:
+            # The copy shares its arrays. A reference to the blocks themselves would keep their entry alive forever.
+            blocks = ready.setdefault("blocks", replace(segment.blocks))
+            ready[folder, plan] = ready[folder].searcher(blocks, plan, self._engine)
+        search: Search | None = ready[folder, plan]
+        return search
 
     def _check_guide(self, snapshot: Snapshot, plan: Plan | None) -> None:
         for kind, guide in GUIDES.items():

@@ -19,7 +19,7 @@ from matryo.retrieve.engines.numpy.scan import unscored
 from matryo.retrieve.guides.guide import Guide, unguided
 from matryo.retrieve.plan.plan import Plan, Stage
 from matryo.retrieve.vectors.array_folder import open_arrays, write_arrays
-from matryo.retrieve.vectors.blocks import tiles
+from matryo.retrieve.vectors.blocks import Blocks, tiles
 from matryo.retrieve.vectors.metric import Metric, check_metric
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from matryo.retrieve.engines.numpy.shortlist import Shortlist
     from matryo.retrieve.engines.request import Request
     from matryo.retrieve.guides.guide import Search
-    from matryo.retrieve.vectors.blocks import Blocks
     from matryo.retrieve.vectors.types import Array, Bools, Floats, Indices
 
 FORMAT = 1

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from matryo.retrieve.plan.bounds import predicted_bound
-from matryo.retrieve.plan.plan import Plan, Stage
+from matryo.retrieve.plan.plan import Plan, Precision, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from matryo.retrieve.plan.choice import Cost
-    from matryo.retrieve.plan.plan import Precision
     from matryo.retrieve.plan.planner import Workload
     from matryo.retrieve.vectors.types import Bools, Doubles, Indices
 

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from matryo.errors import InputError, MissingExtra
 from matryo.files import replacing
-from matryo.retrieve.plan.choice import UNITS, short_number
+from matryo.retrieve.plan.choice import UNITS, Choice, short_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from matryo.retrieve.plan.choice import Choice
 
 _MARK = "matryo plan"   # in the metadata of the file, so that a later run may replace it
 

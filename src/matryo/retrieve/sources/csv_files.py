@@ -17,13 +17,12 @@ import numpy as np
 
 from matryo.errors import InputError
 from matryo.retrieve.sources.rows import ID, VECTORS, Row, as_vector, open_rows, refused
-from matryo.retrieve.sources.source import is_integer, unreadable
+from matryo.retrieve.sources.source import Columns, Source, is_integer, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from matryo.retrieve.sources.source import Columns, Source
 
     Cells = list[str]
 

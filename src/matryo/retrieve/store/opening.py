@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -31,23 +32,18 @@ def index_exists(path: Path) -> bool:
     """Whether ``path`` holds an index, and not only the files of a creation that was killed."""
     if not (path / DATABASE).is_file():
         return False
-    database = Database(path / DATABASE, "ro")
-    try:
-        with database.reading():
-            return records.exists(database)
-    finally:
-        database.close()
+    with contextlib.closing(Database(path / DATABASE, "ro")) as database, database.reading():
+        return records.exists(database)
 
 
 def open_reader(path: Path) -> Opened:
     """Open the index at ``path`` for reading; this takes no lock."""
     _check_there(path)
-    database = Database(path / DATABASE, "ro")
-    try:
-        return Opened(path, _about(database), database, None)
-    except BaseException:
-        database.close()
-        raise
+    with contextlib.ExitStack() as undo:
+        database = undo.enter_context(contextlib.closing(Database(path / DATABASE, "ro")))
+        opened = Opened(path, _about(database), database, None)
+        undo.pop_all()
+    return opened
 
 
 def open_writer(path: Path, new: About | None = None) -> Opened:
@@ -57,22 +53,19 @@ def open_writer(path: Path, new: About | None = None) -> Opened:
     else:
         with storage(path):
             path.mkdir(parents=True, exist_ok=True)
-    handle, database = _lock(path), None
-    try:
+    with contextlib.ExitStack() as undo:
+        handle = _lock(path)
+        undo.callback(os.close, handle)
         if new is not None:
             _check_free(path)
-        database = Database(path / DATABASE, "rw" if new is None else "rwc")
+        database = undo.enter_context(contextlib.closing(Database(path / DATABASE, "rw" if new is None else "rwc")))
         if new is not None:
             _lay_out(database, new)
-        about = _about(database)
+        opened = Opened(path, _about(database), database, handle)
         with database.errors():
             sweep(path, records.read_segments(database))
-        return Opened(path, about, database, handle)
-    except BaseException:
-        if database is not None:
-            database.close()
-        os.close(handle)
-        raise
+        undo.pop_all()
+    return opened
 
 
 def _about(database: Database) -> About:

@@ -34,7 +34,7 @@ import numpy as np
 
 from matryo.embeddings.rows import as_vectors
 from matryo.errors import InputError, MatryoError, StorageError
-from matryo.nesting import as_nesting
+from matryo.nesting import Nesting, as_nesting
 from matryo.retrieve.store.about import About
 from matryo.retrieve.store.batch import Batch, as_existing_ids, as_new_ids
 from matryo.retrieve.store.guides import sweep_guides, write_guide
@@ -42,21 +42,18 @@ from matryo.retrieve.store.opening import Opened, open_reader, open_writer
 from matryo.retrieve.store.payload import as_payload
 from matryo.retrieve.store.segments.merging import to_merge
 from matryo.retrieve.store.segments.pieces import Piece, regroup
-from matryo.retrieve.store.segments.segment import Limits, open_segment, sweep, write_segment
+from matryo.retrieve.store.segments.segment import Limits, Segment, open_segment, sweep, write_segment
 from matryo.retrieve.store.snapshot import Loader, Snapshot
 from matryo.retrieve.store.sql import records
 from matryo.retrieve.store.sql.records import Item, State
 from matryo.retrieve.store.sql.where import as_path, as_sql
 from matryo.retrieve.store.verify import verify
-from matryo.retrieve.vectors.blocks import checked_norms
+from matryo.retrieve.vectors.blocks import Blocks, checked_norms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Self, TypeVar
 
-    from matryo.nesting import Nesting
-    from matryo.retrieve.store.segments.segment import Segment
-    from matryo.retrieve.vectors.blocks import Blocks
     from matryo.retrieve.vectors.metric import Metric
     from matryo.retrieve.vectors.types import Floats
 

@@ -15,14 +15,14 @@ import numpy as np
 
 from matryo.retrieve.engines.execute import NUMPY, Engine
 from matryo.retrieve.engines.numpy.scan import FEW, MORE, choose, unscored
-from matryo.retrieve.engines.numpy.shortlist import Shortlist, query_norms, ranked
+from matryo.retrieve.engines.numpy.shortlist import Shortlist, query_norms, rerank
 from matryo.retrieve.vectors.metric import score
 
 if TYPE_CHECKING:
     from matryo.retrieve.engines.request import Request
     from matryo.retrieve.plan.plan import Precision, Stage
     from matryo.retrieve.vectors.blocks import Blocks
-    from matryo.retrieve.vectors.types import Array, Indices
+    from matryo.retrieve.vectors.types import Array, Floats, Indices
 
 
 @cache
@@ -61,17 +61,17 @@ def _scan(request: Request, stage: Stage) -> Indices:
 
 
 def _rerank(request: Request, shortlist: Shortlist, stage: Stage, done: int = 0) -> Shortlist:
+    return rerank(request, shortlist, stage, done, _add_products)
+
+
+def _add_products(
+    sums: Floats, blocks: Blocks, number: int, rows: Indices, queries: Floats, precision: Precision
+) -> None:
     from matryo.retrieve.engines.compiled import kernels
 
-    rows = shortlist.rows
-    present = np.maximum(rows, 0)   # −1 is read as row 0; its key marks it as no row
-    sums = shortlist.sums.copy() if done else np.zeros(rows.shape, np.float32)
-    for number, (low, high) in enumerate(request.blocks.nesting.blocks):
-        if done <= low < stage.dim:
-            stored, unit = _stored(request.blocks, number, stage.precision)
-            for i, query in enumerate(request.queries):
-                kernels.add_products_at(stored, query[low:high] * unit, present[i], sums[i])
-    return ranked(request, rows, sums, stage)
+    stored, unit = _stored(blocks, number, precision)
+    for i, query in enumerate(queries):
+        kernels.add_products_at(stored, query * unit, rows[i], sums[i])
 
 
 def _stored(blocks: Blocks, number: int, precision: Precision) -> tuple[Array, np.float32]:

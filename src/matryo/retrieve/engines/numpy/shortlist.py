@@ -24,7 +24,7 @@ from matryo.retrieve.vectors.blocks import Blocks
 from matryo.retrieve.vectors.metric import key_rows, key_scores, keys, score
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from matryo.retrieve.plan.plan import Precision, Stage
     from matryo.retrieve.vectors.types import Floats, Indices
@@ -42,21 +42,23 @@ class Shortlist(NamedTuple):
     scores: Floats
 
 
-def rerank(request: Request, shortlist: Shortlist, stage: Stage, done: int = 0) -> Shortlist:
+def rerank(
+    request: Request, shortlist: Shortlist, stage: Stage, done: int = 0, add: Callable[..., None] | None = None
+) -> Shortlist:
     """Return the best ``stage.keep`` of each shortlist at ``stage.dim``; of equal scores the smaller row comes first.
 
-    The sums of the shortlist already include the first ``done`` columns.
+    The sums of the shortlist already include the first ``done`` columns. ``add`` replaces :func:`add_products`.
     """
     blocks, queries, rows = request.blocks, request.queries, shortlist.rows
     present = np.maximum(rows, 0)   # −1 is read as row 0; its key marks it as no row
     sums = shortlist.sums.copy() if done else np.zeros(rows.shape, np.float32)
     for number, (low, high) in enumerate(blocks.nesting.blocks):
         if done <= low < stage.dim:
-            _add_products(sums, blocks, number, present, queries[:, low:high], stage.precision)
-    return ranked(request, rows, sums, stage)
+            (add or add_products)(sums, blocks, number, present, queries[:, low:high], stage.precision)
+    return _ranked(request, rows, sums, stage)
 
 
-def ranked(request: Request, rows: Indices, sums: Floats, stage: Stage) -> Shortlist:
+def _ranked(request: Request, rows: Indices, sums: Floats, stage: Stage) -> Shortlist:
     """Return the best ``stage.keep`` of the ``rows`` [queries, n] (−1: none), given their inner products ``sums``."""
     norms = request.blocks.norms[np.maximum(rows, 0), request.blocks.level(stage.dim)]
     order = keys(score(request.metric, sums, norms, query_norms(request.queries, stage.dim)), rows)
@@ -74,10 +76,10 @@ def query_norms(queries: Floats, dim: int) -> Floats:
     return prefix_norms(queries[:, :dim].astype(np.float64), [dim]).astype(np.float32)
 
 
-def _add_products(
+def add_products(
     sums: Floats, blocks: Blocks, number: int, rows: Indices, queries: Floats, precision: Precision
 ) -> None:
-    # Adds the inner products over one block to the sums of each query with its own rows, [queries, n].
+    """Add the inner products over one block to the ``sums`` of each query with its own ``rows``, [queries, n]."""
     for tile in _tiles(rows.shape, queries.shape[1]):
         wanted = rows[tile]
         read = blocks.columns(number, wanted.ravel(), precision).reshape(*wanted.shape, -1)

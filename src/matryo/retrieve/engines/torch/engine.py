@@ -33,14 +33,12 @@ from matryo.retrieve.engines.torch import steps
 from matryo.retrieve.engines.torch.device import Copies
 from matryo.retrieve.engines.torch.steps import Asked
 from matryo.retrieve.plan.plan import Plan, Stage
-from matryo.retrieve.vectors.blocks import checked_norms
-from matryo.retrieve.vectors.metric import NOTHING, key_rows, key_scores
+from matryo.retrieve.vectors.blocks import Blocks, checked_norms
+from matryo.retrieve.vectors.metric import NOTHING, Metric, key_rows, key_scores
 from matryo.retrieve.vectors.queries import check_not_zero
 
 if TYPE_CHECKING:
     from matryo.retrieve.engines.request import Request
-    from matryo.retrieve.vectors.blocks import Blocks
-    from matryo.retrieve.vectors.metric import Metric
     from matryo.retrieve.vectors.types import Array, Floats
 
 _SCORES = 1 << 28   # scores computed at a time: 1 GB

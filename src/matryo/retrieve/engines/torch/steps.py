@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from matryo.retrieve.engines.torch.device import FLOOR, factors, to_unit
-from matryo.retrieve.vectors.metric import NOTHING
+from matryo.retrieve.engines.torch.device import FLOOR, Rough, factors, to_unit
+from matryo.retrieve.vectors.metric import NOTHING, Metric
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from matryo.retrieve.engines.torch.device import Rough
-    from matryo.retrieve.vectors.metric import Metric
 
 _GATHER = 1 << 28   # numbers gathered at a time
 _DEEP = 4   # from this many rows per group, selecting groups first is faster

@@ -12,10 +12,9 @@ import numpy as np
 from tqdm import tqdm
 
 from matryo.retrieve.guides.partition.means import SAMPLE, find_means, nearest_mean
-from matryo.retrieve.vectors.blocks import tiles
+from matryo.retrieve.vectors.blocks import Blocks, tiles
 
 if TYPE_CHECKING:
-    from matryo.retrieve.vectors.blocks import Blocks
     from matryo.retrieve.vectors.metric import Metric
     from matryo.retrieve.vectors.types import Array, Codes, Floats, Indices
 

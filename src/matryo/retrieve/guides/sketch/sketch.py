@@ -24,7 +24,7 @@ import numpy as np
 from matryo.errors import InputError
 from matryo.retrieve.guides.guide import Guide
 from matryo.retrieve.vectors.array_folder import open_arrays, write_arrays
-from matryo.retrieve.vectors.blocks import tiles
+from matryo.retrieve.vectors.blocks import Blocks, tiles
 from matryo.retrieve.vectors.metric import Metric, check_metric
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from matryo.retrieve.engines.execute import Engine
     from matryo.retrieve.guides.guide import Search
     from matryo.retrieve.plan.plan import Plan
-    from matryo.retrieve.vectors.blocks import Blocks
     from matryo.retrieve.vectors.types import Codes, Doubles, Floats, Indices
 
     Bytes = np.ndarray[Any, np.dtype[np.uint8]]
