@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pages.markdown import changes
 
 import matryo
 from matryo import EmbeddingSet, Nesting, evaluate
@@ -148,7 +149,9 @@ def public_names():
         yield from (".".join(filter(None, ("matryo", room, name))) for name in ast.literal_eval(lists[0]))
 
 
-INTERNAL = {"cli", "files", "recipes", "tables"}   # nobody outside calls these
+# Type aliases, and functions that share the name of their module, which the page shows instead.
+NOT_SHOWN = {"matryo.data.Split", "matryo.retrieve.Metric", "matryo.encoders.vit", "matryo.evaluation.measure"}
+INTERNAL = {"arrays", "cli", "files", "recipes", "tables"}   # nobody outside calls these
 
 
 def test_every_room_is_in_the_reference():
@@ -201,17 +204,19 @@ def test_generated_pages_are_fresh_and_made_without_torch():
 
 
 def test_the_site_builds(tmp_path):
-    """Every link and every reference resolves; built beside links, so that the checkout stays as it is."""
+    """Every link and every reference resolves. A copy is built, so that the checkout is not changed."""
     pytest.importorskip("zensical")
-    for name in ("docs", "scripts", "src"):
-        (tmp_path / name).symlink_to(ROOT / name)
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    shutil.copytree(ROOT / "scripts" / "pages", tmp_path / "scripts" / "pages")
+    (tmp_path / "src").symlink_to(ROOT / "src")
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)
     command = [sys.executable, "-m", "zensical", "build", "--strict"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     reference = (tmp_path / "site" / "reference" / "python" / "index.html").read_text(encoding="utf-8")
-    missing = [name for name in public_names() if f'id="{name}"' not in reference]
-    assert not missing, f"not on the page of signatures: {missing}"
+    missing = {name for name in public_names() if f'id="{name}"' not in reference}
+    unsigned = {name for name in missing if name.rpartition(".")[2].isupper()}   # constants have no signature
+    assert missing <= unsigned | NOT_SHOWN, f"not on the page of signatures: {missing - unsigned - NOT_SHOWN}"
 
 
 # ── make_docs itself, on rows made up here ────────────────────────────────────────────────────────────────────
@@ -261,10 +266,10 @@ def test_training_rows_become_mean_and_deviation_over_seeds(make_docs, checkout)
     assert page.read_text(encoding="utf-8").startswith("<!-- Generated")
     assert lines_of(page) == [
         ["dim", "MRL (separate)", "MRL-E (tied)", "fixed", "MRL − fixed"],
-        ["---:", "---:", "---:", "---:", "---:"],
+        ["---", "---:", "---:", "---:", "---:"],
         ["8", "51.00 ± 1.41 (2)", "40.00 (1)", "46.00 ± 1.41 (2)", "+5.00"],
         ["16", "62.00 ± 2.83 (2)", "55.00 (1)", "61.00 (1)", "+1.00"],
-        ["seconds a run", "12.0 ± 2.8 (2)", "12.0 (1)", "9.0 ± 1.0 (3)", "–"],
+        ["seconds per run", "12.0 ± 2.8 (2)", "12.0 (1)", "9.0 ± 1.0 (3)", "–"],
         ["seconds for the column", "12", "12", "18", "–"],
     ]
     origin = "- 1 × GPU; commit `abc123`; matryo 0.1.0; 2025-01-02:\n    - `bench.py --recipe tiny`\n"
@@ -283,7 +288,7 @@ def test_other_hardware_and_other_fields_get_tables_of_their_own(make_docs, chec
     text = (checkout / "docs/results/tiny-imagenet.md").read_text(encoding="utf-8")
     assert [text.count(f"| 8 | {value} (1) |") for value in ("10.00", "20.00", "30.00")] == [1, 1, 1]
     assert "## tiny with loop.epochs = 60, optim.lr = 0.1\n" in text
-    assert make_docs.changes("matryo train demo --head.kind tied --optim.lr 0.2 --data DIR") == "optim.lr = 0.2"
+    assert changes("matryo train demo --head.kind tied --optim.lr 0.2 --data DIR") == "optim.lr = 0.2"
 
 
 def test_step_rows_become_a_table(make_docs, checkout):
