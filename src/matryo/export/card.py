@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from matryo import __version__
 from matryo.export.formats import FORMATS
 from matryo.files import replacing
-from matryo.results import is_share
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from matryo.inference.model import TrainedModel
-    from matryo.results import Row
-
-__all__ = ["is_card", "write_card"]
+from matryo.inference.model import TrainedModel
+from matryo.results import Row, is_share
 
 _HUB = re.compile(r"(timm|open_clip):hf-hub:(?P<id>[\w.-]+/[\w.-]+)")
 _DEPTH = re.compile(r"@(\d+)")

@@ -6,21 +6,16 @@ import glob
 import os
 import secrets
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from matryo.errors import InputError
 from matryo.export.card import is_card, write_card
 from matryo.export.formats import find_format
-from matryo.files import lock, storage, swap_in
+from matryo.files import lock, storage, swap_in, sync_folder
 from matryo.inference.model import TrainedModel, load
 from matryo.results import Row
 from matryo.training.run.paths import RunFolder
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-__all__ = ["export"]
 
 CARD = "README.md"
 
@@ -65,7 +60,8 @@ def export(
         try:
             format_.write(model, work)
             write_card(work / CARD, model, to, rows, name or target.name)
-            _sync(work)
+            for path in work.rglob("*"):   # other libraries do not flush: a power cut could leave empty files
+                sync_folder(path)
             _check_free(target, run, overwrite)   # again, because writing takes a while
             swap_in(work, target)
         except BaseException:
@@ -97,13 +93,3 @@ def _remove_strays(target: Path) -> None:
             continue
         shutil.rmtree(stray, ignore_errors=True)
         os.close(handle)
-
-
-def _sync(folder: Path) -> None:
-    """Flush files written by other libraries to disk, so that a power cut cannot leave empty files."""
-    for path in folder.rglob("*"):
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

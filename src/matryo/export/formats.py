@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import Protocol
 
 from matryo.errors import InputError
 from matryo.export import to_onnx, to_open_clip, to_sentence_transformers, to_timm, to_transformers
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from matryo.inference.model import TrainedModel
-
-__all__ = ["FORMATS", "Format", "find_format", "format_names"]
+from matryo.inference.model import TrainedModel
 
 
 class Format(Protocol):
@@ -41,11 +36,6 @@ FORMATS: dict[str, Format] = {
 }
 
 
-def format_names() -> tuple[str, ...]:
-    """The names of all formats."""
-    return tuple(FORMATS)
-
-
 def find_format(name: str, model: TrainedModel) -> Format:
     """Return the format ``name``; raise if it is unknown or cannot represent ``model``."""
     if name not in FORMATS:
@@ -54,9 +44,6 @@ def find_format(name: str, model: TrainedModel) -> Format:
         raise InputError("unknown format", got=repr(name), cure=cure)
     if not FORMATS[name].fits(model):
         fitting = [other for other, module in FORMATS.items() if module.fits(model)]
-        raise InputError(
-            f"{name} cannot represent this model",
-            got=f"{model.description['name']} with encoder {model.description['encoder']}",
-            cure=f"export it to {' or '.join(fitting)}",
-        )
+        got = f"{model.description['name']} with encoder {model.description['encoder']}"
+        raise InputError(f"{name} cannot represent this model", got=got, cure=f"export it to {' or '.join(fitting)}")
     return FORMATS[name]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,17 +12,8 @@ from torch import Tensor, nn
 from matryo.encoders import Projected
 from matryo.errors import DataError
 from matryo.files import write_json
+from matryo.inference.model import TrainedModel
 from matryo.training.objectives.masked import MaskedModel
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from matryo.inference.model import TrainedModel
-
-__all__ = [
-    "Parts", "add_to_json", "is_masked", "matryoshka", "of_images", "parts_of", "read_settings", "some_dim",
-    "write_tokenizer",
-]  # fmt: skip
 
 
 class Parts(NamedTuple):

@@ -6,7 +6,9 @@ import contextlib
 import copy
 import logging
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,15 +17,8 @@ from matryo.encoders import Tokens
 from matryo.errors import InputError, MissingExtra
 from matryo.export.parts import matryoshka, some_dim, write_tokenizer
 from matryo.files import write_json
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from matryo.inference.model import TrainedModel
-    from matryo.training.objectives.base import NestedModel
-
-__all__ = ["fits", "task", "usage", "write"]
+from matryo.inference.model import TrainedModel
+from matryo.training.objectives.base import NestedModel
 
 
 class Images(nn.Module):

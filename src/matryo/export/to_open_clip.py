@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from matryo.encoders import OpenClip
 from matryo.export.parts import add_to_json, matryoshka, of_images, some_dim, write_tokenizer
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from matryo.inference.model import TrainedModel
-
-__all__ = ["fits", "task", "usage", "write"]
+from matryo.inference.model import TrainedModel
 
 
 def fits(model: TrainedModel) -> bool:

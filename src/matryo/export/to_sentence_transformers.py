@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from matryo.encoders import Bert, SentenceEncoder, TransformersEncoder
 from matryo.encoders.weights import write_weights
 from matryo.export.parts import add_to_json, is_masked, matryoshka, parts_of, read_settings, some_dim, write_tokenizer
-from matryo.export.to_transformers import write_encoder
 from matryo.files import write_json
+from matryo.inference.model import TrainedModel
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from torch import Tensor
-
-    from matryo.inference.model import TrainedModel
-
-__all__ = ["fits", "task", "usage", "write"]
+# The entries of modules.json, in the order in which the modules process a text.
+Modules = list[dict[str, Any]]
 
 # These names are understood by every release of sentence-transformers.
 _POOLINGS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "last": "pooling_mode_lasttoken"}
@@ -41,15 +37,15 @@ def write(model: TrainedModel, folder: Path) -> None:
     encoder, weight, bias = parts_of(model)
     if isinstance(encoder, SentenceEncoder):
         modules = _write_sentence_encoder(encoder, model, folder)
-        add_to_json(folder / "config.json", matryoshka(model))
     else:
         modules = _write_transformer(encoder, model, folder)
+    add_to_json(folder / "config.json", matryoshka(model))
     if weight is not None:
-        _write_dense(modules, weight, bias)
+        _write_dense(_add_module(modules, "Dense", folder), weight, bias)
     # Full vectors are unit vectors. truncate_dim applies after all modules, so callers normalise truncated ones.
-    if modules.kinds[-1] != "Normalize":
-        modules.add("Normalize")
-    modules.write()
+    if not str(modules[-1]["type"]).endswith(".Normalize"):
+        _add_module(modules, "Normalize", folder)
+    write_json(folder / "modules.json", modules)
 
 
 def task(model: TrainedModel) -> str:   # noqa: ARG001
@@ -66,57 +62,40 @@ def usage(model: TrainedModel, name: str) -> str:
     )
 
 
-class Modules:
-    """The list of modules for modules.json, in the order in which they process a text."""
-
-    def __init__(self, folder: Path, entries: list[dict[str, Any]] | None = None) -> None:
-        self.folder, self.entries = folder, entries or []
-
-    @property
-    def kinds(self) -> list[str]:
-        """The classes of the modules."""
-        return [str(entry["type"]).rpartition(".")[2] for entry in self.entries]
-
-    def add(self, kind: str, *, in_root: bool = False) -> Path:
-        """Add a module and return the folder for its files."""
-        index = len(self.entries)
-        path = "" if in_root else f"{index}_{kind}"
-        entry = {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        self.entries.append(entry)
-        (self.folder / path).mkdir(exist_ok=True)
-        return self.folder / path
-
-    def write(self) -> None:
-        """Write modules.json."""
-        write_json(self.folder / "modules.json", self.entries)
+def _add_module(modules: Modules, kind: str, folder: Path, *, in_root: bool = False) -> Path:
+    """Append a module to the list for modules.json, and return the folder for its files."""
+    index = len(modules)
+    path = "" if in_root else f"{index}_{kind}"
+    modules.append({"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"})
+    (folder / path).mkdir(exist_ok=True)
+    return folder / path
 
 
 def _write_transformer(encoder: Any, model: TrainedModel, folder: Path) -> Modules:
     """Write the transformer to the folder itself, and its pooling to a subfolder."""
-    modules = Modules(folder)
-    modules.add("Transformer", in_root=True)
-    write_encoder(encoder, folder, matryoshka(model))
+    modules: Modules = []
+    encoder.save(_add_module(modules, "Transformer", folder, in_root=True))
     write_tokenizer(model, folder)
     length = {"max_seq_length": model.recipe.text.length, "do_lower_case": False}
     write_json(folder / "sentence_bert_config.json", length)
     write_json(folder / "config_sentence_transformers.json", {"prompts": {}, "similarity_fn_name": "cosine"})
     chosen = {name: kind == encoder.pooling for kind, name in _POOLINGS.items()} | dict.fromkeys(_OTHERS, False)
     pooling = {"word_embedding_dimension": encoder.dim, **chosen, "include_prompt": True}
-    write_json(modules.add("Pooling") / "config.json", pooling)
+    write_json(_add_module(modules, "Pooling", folder) / "config.json", pooling)
     return modules
 
 
 def _write_sentence_encoder(encoder: SentenceEncoder, model: TrainedModel, folder: Path) -> Modules:
     """Write the model's own modules with the tokenizer of the run, and the layer norm that its truncation needs."""
     encoder.save(folder)
-    modules = Modules(folder, json.loads((folder / "modules.json").read_text(encoding="utf-8")))
-    first = folder / modules.entries[0]["path"]
+    modules: Modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+    first = folder / modules[0]["path"]
     _replace_tokenizer(model, first)
     add_to_json(first / "sentence_bert_config.json", {"max_seq_length": model.recipe.text.length})
     # Prompts stay available by name, but none is the default, because training used none.
     add_to_json(folder / "config_sentence_transformers.json", {"default_prompt_name": None})
     if encoder.truncation.layer_norm:
-        module = modules.add("LayerNorm")
+        module = _add_module(modules, "LayerNorm", folder)
         write_json(module / "config.json", {"dimension": encoder.dim})
         norm = {"norm.weight": torch.ones(encoder.dim), "norm.bias": torch.zeros(encoder.dim)}
         write_weights(module / "model.safetensors", norm)
@@ -138,9 +117,8 @@ def _rules(folder: Path) -> dict[str, Any]:
     return {key: value for key, value in stored.items() if key not in ("truncation", "padding")}
 
 
-def _write_dense(modules: Modules, weight: Tensor, bias: Tensor | None) -> None:
-    module = modules.add("Dense")
+def _write_dense(folder: Path, weight: Tensor, bias: Tensor | None) -> None:
     sizes = {"in_features": weight.shape[1], "out_features": weight.shape[0], "bias": bias is not None}
-    write_json(module / "config.json", {**sizes, "activation_function": "torch.nn.modules.linear.Identity"})
+    write_json(folder / "config.json", {**sizes, "activation_function": "torch.nn.modules.linear.Identity"})
     layer = {"linear.weight": weight} if bias is None else {"linear.weight": weight, "linear.bias": bias}
-    write_weights(module / "model.safetensors", layer)
+    write_weights(folder / "model.safetensors", layer)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from matryo.encoders import ResNet, TimmEncoder, ViT
 from matryo.encoders.layers import PUBLISHED
@@ -10,13 +11,7 @@ from matryo.encoders.resnet import SHAPES
 from matryo.encoders.weights import write_weights
 from matryo.export.parts import add_to_json, matryoshka, of_images, read_settings, some_dim
 from matryo.files import write_json
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from matryo.inference.model import TrainedModel
-
-__all__ = ["fits", "task", "usage", "write"]
+from matryo.inference.model import TrainedModel
 
 
 def fits(model: TrainedModel) -> bool:

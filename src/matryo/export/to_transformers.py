@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from matryo.encoders import Bert, Projected, TransformersEncoder
 from matryo.encoders.bert.folder import CONFIG, WEIGHTS
 from matryo.encoders.weights import write_weights
 from matryo.export.parts import add_to_json, is_masked, matryoshka, of_images, read_settings, some_dim, write_tokenizer
 from matryo.files import write_json
+from matryo.inference.model import TrainedModel
 from matryo.training.objectives.masked import MaskedModel
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from matryo.inference.model import TrainedModel
-
-__all__ = ["fits", "task", "usage", "write", "write_encoder"]
 
 _POOLED = {"mean": "(hidden * kept).sum(1) / kept.sum(1)", "cls": "hidden[:, 0]",
            "last": "hidden[range(len(hidden)), kept.sum(1)[:, 0] - 1]"}  # fmt: skip
@@ -39,18 +34,12 @@ def write(model: TrainedModel, folder: Path) -> None:
     network = model.network
     if isinstance(network, MaskedModel):
         _write_masked(network, folder)
-        add_to_json(folder / CONFIG, matryoshka(model))
     else:
-        write_encoder(network.encoder, folder, matryoshka(model))
+        network.encoder.save(folder)   # type: ignore[operator]
+    add_to_json(folder / CONFIG, matryoshka(model))
     write_tokenizer(model, folder)
     if model.tokenizer is None:
         write_json(folder / "preprocessor_config.json", _preprocessor(model))
-
-
-def write_encoder(encoder: Any, folder: Path, settings: dict[str, Any]) -> None:
-    """Write model.safetensors, and config.json with ``settings`` added."""
-    encoder.save(folder)
-    add_to_json(folder / CONFIG, settings)
 
 
 def task(model: TrainedModel) -> str:

@@ -89,11 +89,7 @@ def _without_diagonal(scores: Tensor) -> Tensor:
 
 
 def _check(
-    z: Tensor,
-    teacher: Tensor,
-    candidates: Tensor | None,
-    teacher_candidates: Tensor | None,
-    temperature: float,
+    z: Tensor, teacher: Tensor, candidates: Tensor | None, teacher_candidates: Tensor | None, temperature: float
 ) -> None:
     check_vectors(z, teacher.to(z.dtype), "z and teacher", "[batch, d] each")
     if (candidates is None) != (teacher_candidates is None):

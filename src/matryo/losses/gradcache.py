@@ -19,7 +19,6 @@ from matryo.losses.engines import wide
 Batch = TypeVar("Batch")
 
 
-
 def cached(
     loss: Callable[..., Tensor],
     columns: Sequence[Sequence[Batch]],
@@ -48,23 +47,18 @@ def cached(
     """
     devices = {parameter.device for parameter in model.parameters()}
     with torch.no_grad():
-        embedded, states = [], []
-        for column in columns:
-            parts = []
-            for batch in column:
-                states.append(_RandomState(devices))
-                parts.append(embed(batch))
-            embedded.append(parts)
-        whole = [torch.cat(parts) for parts in embedded]
+        passes = [[(_RandomState(devices), embed(batch)) for batch in column] for column in columns]
+        whole = [torch.cat([z for _, z in column]) for column in passes]
     if not torch.is_grad_enabled():
         return loss(*whole)
     value = loss(*(z.requires_grad_() for z in whole))
     gradients = torch.autograd.grad(value, whole)
     shares = [
         share
-        for gradient, parts in zip(gradients, embedded, strict=True)
-        for share in gradient.split([len(part) for part in parts])
+        for gradient, column in zip(gradients, passes, strict=True)
+        for share in gradient.split([len(z) for _, z in column])
     ]
+    states = [state for column in passes for state, _ in column]
     batches = [batch for column in columns for batch in column]
     precisions = _autocasts(devices)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ BERTS = {
     "bert-base": (12, 768, 12),
     "bert-large": (24, 1024, 16),
 }
-_GELU_TANH = {"gelu_new", "gelu_fast", "gelu_pytorch_tanh"}
 _ACTS: dict[str, Any] = {"gelu": F.gelu, "relu": F.relu, "silu": F.silu, "swish": F.silu}
+_ACTS |= dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), partial(F.gelu, approximate="tanh"))
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,9 @@ class BertConfig:
             rule = "hidden_size must be a multiple of num_attention_heads"
             got = f"{self.hidden_size} and {self.num_attention_heads}"
             raise InputError(rule, got=got, cure="change one of them")
-        if self.hidden_act not in _GELU_TANH | set(_ACTS):
-            names = ", ".join(sorted(_GELU_TANH | set(_ACTS)))
-            raise InputError("unknown hidden_act", got=repr(self.hidden_act), cure=f"choose one of {names}")
+        if self.hidden_act not in _ACTS:
+            cure = f"choose one of {', '.join(sorted(_ACTS))}"
+            raise InputError("unknown hidden_act", got=repr(self.hidden_act), cure=cure)
 
     @classmethod
     def named(cls, name: str, **changes: Any) -> BertConfig:
@@ -245,8 +246,7 @@ class Intermediate(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[batch, length, d] → [batch, length, intermediate]."""
-        x = self.dense(x)
-        return F.gelu(x, approximate="tanh") if self.act in _GELU_TANH else _ACTS[self.act](x)
+        return _ACTS[self.act](self.dense(x))
 
 
 class Output(nn.Module):
