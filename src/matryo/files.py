@@ -120,22 +120,14 @@ def alone_with(path: Path) -> Iterator[None]:
         return
     with storage(path):
         while True:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            if _is_at(handle, path):   # not replaced while this process waited
-                break
-            os.close(handle)
-    try:
+            file = path.open("ab")
+            fcntl.flock(file, fcntl.LOCK_EX)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), path.stat()):   # not replaced while this process waited
+                    break
+            file.close()
+    with file:
         yield
-    finally:
-        os.close(handle)
-
-
-def _is_at(handle: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def write_json(path: Path, value: Any) -> None:

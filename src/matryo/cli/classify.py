@@ -58,7 +58,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Fit or load the cascade, classify, write the files, print the tables."""
     _check_options(args)
-    _check_files(args)
     rows = _embed_items(args) if args.items else open_split(args.folder, args.split)
     ready = prepare(args, rows)
     answers = ready.cascade.answers(ready.answered)
@@ -130,7 +129,7 @@ def _print_items(args: argparse.Namespace, ready: Prepared, answers: Answers) ->
 
 
 def _check_options(args: argparse.Namespace) -> None:
-    """Raise if one option would silently disable another, or the format of --out is unknown."""
+    """Raise before the work if an option would silently disable another, or a file of the user's be overwritten."""
     if args.out is not None and args.out.suffix not in (".csv", ".jsonl"):
         raise InputError("--out must end in .csv or .jsonl", got=args.out.name, cure="choose one of these formats")
     choosing = ("strategy", "expected_dim", "max_loss", "confidence", "holdout", "seed", "curve")
@@ -144,10 +143,6 @@ def _check_options(args: argparse.Namespace) -> None:
     if args.items and args.json not in (None, "-"):
         rule = "new items have no labels, so there are no result rows to store"
         raise InputError(rule, got=f"--json {args.json}", cure="write the answers with --out FILE.jsonl")
-
-
-def _check_files(args: argparse.Namespace) -> None:
-    """Raise before the work if a file of the user's would be overwritten."""
     if args.out:
         check_may_write(args.out, force=args.force, is_ours=is_answers)
     if args.save:

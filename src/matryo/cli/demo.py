@@ -27,7 +27,6 @@ def run(args: argparse.Namespace) -> None:
     """Train, encode, evaluate, report."""
     from matryo.cli import evaluate
     from matryo.cli.report import write_report
-    from matryo.cli.subjects import open_subjects
     from matryo.evaluation import Evaluation, table
     from matryo.files import check_may_write
     from matryo.report import check_out
@@ -40,8 +39,8 @@ def run(args: argparse.Namespace) -> None:
     folders = _train_and_encode(args)
     parser = argparse.ArgumentParser()
     evaluate.add_arguments(parser)
-    options = parser.parse_args([*map(str, folders), *["--quiet"] * args.quiet])
-    measured = evaluate.measure_folders(open_subjects(options), PROTOCOLS, "pca,random")
+    words = [*map(str, folders), "--protocols", PROTOCOLS, "--baselines", "pca,random", *["--quiet"] * args.quiet]
+    measured = evaluate.measure_folders(parser.parse_args(words))
     evaluations = [result for result, _ in measured if isinstance(result, Evaluation)]
     print("\n" + table(evaluations, show=["1-NN"]) + "\n")
     rows = [*(RunFolder(folder).row for folder in folders), *(row for _, row in measured)]

@@ -16,7 +16,7 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +47,7 @@ def run(args: argparse.Namespace) -> None:
     """Evaluate, print the tables, store the rows."""
     if args.json and args.json != "-":
         check_may_append(Path(args.json))
-    subjects = open_subjects(args)
-    usual = "pairs" if any(subject.relevance for subject in subjects) else "evaluate"
-    measured = measure_folders(subjects, args.protocols or usual, args.baselines)
+    measured = measure_folders(args)
     rows = [row for _, row in measured]
     if args.json == "-":
         for row in rows:
@@ -64,17 +62,19 @@ def run(args: argparse.Namespace) -> None:
         print(f"{len(rows)} rows in {args.json}")
 
 
-def measure_folders(subjects: Sequence[Subject], protocols: str, baselines: str) -> list[tuple[Any, Row]]:
+def measure_folders(args: argparse.Namespace) -> list[tuple[Any, Row]]:
     """Measure every model with every protocol, then baselines of the models that were trained at one dim.
 
-    Each result is returned with its result row. ``protocols`` and ``baselines`` are names separated by commas, or
-    "all". With "all", whatever the embeddings do not allow is skipped with a message; so are names that end in a
-    question mark, as in "evaluate,few-shot?". Baselines are measured with those of the chosen protocols that allow
-    them: `evaluate`, `pairs` and `sts`.
+    Each result is returned with its result row. --protocols and --baselines are names separated by commas, or "all".
+    With "all", whatever the embeddings do not allow is skipped with a message; so are names that end in a question
+    mark, as in "evaluate,few-shot?". Baselines are measured with those of the chosen protocols that allow them:
+    `evaluate`, `pairs` and `sts`.
     """
+    subjects, done = open_subjects(args), set()
     measured: list[tuple[Any, Row]] = []
-    done = set()
-    chosen, wanted = _chosen("protocol", protocols, PROTOCOLS), _chosen("baseline", baselines, NAMES)
+    usual = "pairs" if any(subject.relevance for subject in subjects) else "evaluate"
+    chosen = _chosen("protocol", args.protocols or usual, PROTOCOLS)
+    wanted = _chosen("baseline", args.baselines, NAMES)
     for protocol, optional in chosen:
         for subject in subjects:
             results = _results(measure, subject, protocol, optional=optional, role=subject.role)

@@ -102,9 +102,9 @@ def _exported(path: Path) -> dict[str, Any] | None:
         return None
     fields = dict(line.split(": ", 1) for line in front.splitlines() if ": " in line)
     _, model, dims = [line for line in body.splitlines() if line][:3]
-    facts = {"kind": f"model exported for {fields['library_name']}", "task": fields["pipeline_tag"]}
+    kind = f"model exported for {fields['library_name']}"
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    return {**facts, "model": model, "dims": dims, "bytes": size}
+    return {"kind": kind, "task": fields["pipeline_tag"], "model": model, "dims": dims, "bytes": size}
 
 
 def _text(value: Any) -> str:

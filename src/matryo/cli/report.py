@@ -42,7 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Measure the folders, add stored rows, and draw the page."""
     from matryo.cli.evaluate import measure_folders
-    from matryo.cli.subjects import open_subjects
     from matryo.errors import InputError
     from matryo.report import check_out
     from matryo.results import read_rows
@@ -52,8 +51,7 @@ def run(args: argparse.Namespace) -> None:
     check_out(args.out, overwrite=True)   # before the folders are measured, which may take long
     rows = [row for path in args.rows for row in read_rows(path)]
     if args.folders:
-        measured = measure_folders(open_subjects(args), args.protocols, args.baselines)
-        rows += [row for _, row in measured]
+        rows += [row for _, row in measure_folders(args)]
     page = write_report(rows, args.folders, args.out, title=args.title, data=args.data, strips=args.strips)
     print(f"open {page}")
 
