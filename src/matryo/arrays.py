@@ -1,4 +1,4 @@
-"""Convert lists, tensors, tables and their columns to numpy arrays.
+"""The array types that annotations share, and the conversion of lists, tensors, tables and columns to arrays.
 
 Tables and columns of pandas, polars, Arrow and Hugging Face ``datasets`` are recognised by their methods, so none of
 these libraries is imported.
@@ -7,16 +7,19 @@ these libraries is imported.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from matryo.errors import InputError
 
-if TYPE_CHECKING:
-    Array = np.ndarray[Any, np.dtype[Any]]
+__all__ = ["Array", "Bools", "Doubles", "Floats", "Integers", "as_array"]
 
-__all__ = ["as_array"]
+Array = np.ndarray[Any, np.dtype[Any]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+Doubles = np.ndarray[Any, np.dtype[np.float64]]
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def as_array(values: Any, name: str = "vectors", error: type[InputError] = InputError) -> Array:

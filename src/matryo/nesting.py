@@ -206,9 +206,7 @@ def _check_dims(dims: Iterable[int]) -> tuple[int, ...]:
         listed = tuple(dims)
     except TypeError:   # most likely a number
         raise NestingError(rule, got=dims, cure=f"pass a list, even for a single dim: [{dims}]") from None
-    if not listed or not all(map(_is_integer, listed)):
-        raise NestingError(rule, got=listed, cure=cure)
-    if listed[0] < 1 or any(low >= high for low, high in pairwise(listed)):
+    if not listed or not all(map(_is_integer, listed)) or any(low >= high for low, high in pairwise((0, *listed))):
         raise NestingError(rule, got=listed, cure=cure)
     return tuple(int(m) for m in listed)
 

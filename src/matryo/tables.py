@@ -164,23 +164,23 @@ def as_text(first: Column, columns: list[Column], width: int, *, named: bool) ->
 
 def as_markdown(first: Column, columns: list[Column], *, named: bool) -> str:
     """Return a Markdown table; with ``named``, titles begin with the model."""
-    heads = _heads(first, columns, named)
-    lines = [heads, ["---:"] * len(heads)]
-    lines += [list(cells) for cells in zip(first.cells, *(column.cells for column in columns), strict=True)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    heads, *lines = _rows(first, columns, named)
+    return "\n".join(f"| {' | '.join(line)} |" for line in (heads, ["---:"] * len(heads), *lines))
 
 
 def _as_html(heading: str, first: Column, columns: list[Column], note: str, *, named: bool) -> str:
-    lines = [_heads(first, columns, named), *zip(first.cells, *(column.cells for column in columns), strict=True)]
-    cells = ["".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in line)
-             for tag, line in zip(["th", *["td"] * (len(lines) - 1)], lines, strict=True)]  # fmt: skip
-    body = "".join(f"<tr>{line}</tr>" for line in cells)
+    body = ""
+    for number, line in enumerate(_rows(first, columns, named)):
+        tag = "td" if number else "th"
+        body += f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in line)}</tr>"
     below = f"<p>{escape(note)}</p>" if note else ""
     return f"<table><caption>{escape(heading)}</caption>{body}</table>{below}"
 
 
-def _heads(first: Column, columns: list[Column], named: bool) -> list[str]:
-    return [first.title, *(f"{c.model} {c.title}" if named else c.title for c in columns)]
+def _rows(first: Column, columns: list[Column], named: bool) -> list[tuple[str, ...]]:
+    """Return the titles and then the cells of each line; with ``named``, titles begin with the model."""
+    heads = (first.title, *(f"{c.model} {c.title}" if named else c.title for c in columns))
+    return [heads, *zip(first.cells, *(column.cells for column in columns), strict=True)]
 
 
 def _parts(columns: list[Column], width: int) -> Iterator[list[Column]]:

@@ -112,11 +112,11 @@ def columns_read(head: Head, thresholds: Any) -> int:
         def __init__(self, part: slice) -> None:
             self.batch = rows.batch(part)
 
-        def at(self, dim: int, unsure: np.ndarray) -> np.ndarray:
+        def __call__(self, dim: int, unsure: np.ndarray) -> np.ndarray:
             nonlocal read, done
             read += len(unsure) * (dim - done)
             done = dim if head.kind == "tied" else 0
-            return self.batch.at(dim, unsure)
+            return self.batch(dim, unsure)
 
     ask_until_sure(Rows(rows.dims, rows.count, rows.classes, Watched, rows.tied), np.array(thresholds))
     return read
@@ -163,7 +163,7 @@ def test_what_cannot_be_read() -> None:
         read_rows(VECTORS[0], None, head)
     with pytest.raises(InputError, match=r"must be real numbers \(got <U1\)"):
         read_rows([["a", "b"]], None, head)
-    with pytest.raises(InputError, match="stack rows of equal length"):
+    with pytest.raises(InputError, match="logits and vectors must be .* lists of equal length"):
         read_rows([[1, 2], [1]], None, head)
 
 

@@ -5,7 +5,8 @@ import pytest
 
 from matryo.data import UNKNOWN, Dataset, array_dataset
 from matryo.data.images.arrays import ArrayImages
-from matryo.data.split import align, as_labels, check_below
+from matryo.data.split import align, as_labels, class_names
+from matryo.data.texts.rows import TextRows
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64])
@@ -37,9 +38,10 @@ def test_labels_below_unknown(refuses):
 
 
 def test_labels_beyond_the_classes(refuses):
-    check_below(np.array([1, -1]), 2, "val")
+    assert class_names({"val": TextRows(["a", "b"], [1, -1])}, ["cat", "dog"]) == ("cat", "dog")
+    assert class_names({"val": TextRows(["a", "b"], [1, -1])}, None) == ("0", "1")
     with refuses("val: labels must be below the number of classes, 2", "got 2", "list every class"):
-        check_below(np.array([2]), 2, "val")
+        class_names({"val": TextRows(["a"], [2])}, ["cat", "dog"])
 
 
 def test_subset_keeps_names_and_copies_nothing(pixels):

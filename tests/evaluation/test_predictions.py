@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from matryo.embeddings import EmbeddingSet, Head
+from matryo.embeddings import set as embedding_set
 from matryo.errors import EmbeddingsError, NestingError
 from matryo.evaluation import evaluate
 from matryo.evaluation import predictions as module
@@ -44,7 +45,7 @@ def separate() -> Head:
 
 
 def test_a_head_says_what_plain_loops_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_BATCH", 80)   # ten rows at a time
+    monkeypatch.setattr(embedding_set, "_BATCH_ENTRIES", 80)   # ten rows at a time
     for head, dims in [(tied(), None), (tied(), [3, 7, 8]), (separate(), None), (separate(), [8, 2, 2])]:
         queries = clustered(53, 1, unknown=4, head=head)
         said = predict(queries, dims=dims)

@@ -14,7 +14,7 @@ array([[1.414, 0.   ],
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,9 +24,7 @@ from matryo.errors import EmbeddingsError
 from matryo.nesting import truncate
 
 if TYPE_CHECKING:
-    Doubles = np.ndarray[Any, np.dtype[np.float64]]
-
-__all__ = ["PCA", "SVD", "ClassifierSVD"]
+    from matryo.arrays import Doubles
 
 
 @dataclass(frozen=True)

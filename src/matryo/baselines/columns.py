@@ -10,7 +10,7 @@ array([[12.,  4.,  3.]], dtype=float32)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,9 +18,7 @@ from matryo.baselines.map import Map
 from matryo.embeddings import EmbeddingSet
 
 if TYPE_CHECKING:
-    Integers = np.ndarray[Any, np.dtype[np.int64]]
-
-__all__ = ["RandomFeatures", "Truncation"]
+    from matryo.arrays import Integers
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ for a nested model.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -16,10 +16,7 @@ from matryo.errors import EmbeddingsError
 from matryo.nesting import truncate
 
 if TYPE_CHECKING:
-    Doubles = np.ndarray[Any, np.dtype[np.float64]]
-    Floats = np.ndarray[Any, np.dtype[np.float32]]
-
-__all__ = ["Baseline", "Map"]
+    from matryo.arrays import Doubles
 
 
 class Baseline(Protocol):

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from matryo.baselines.map import Baseline
 
-__all__ = ["DRAWN", "NAMES", "baseline"]
-
 _MAKE: dict[str, Callable[[int], Baseline]] = {
     "truncate": lambda _: Truncation(),
     "random": RandomFeatures,

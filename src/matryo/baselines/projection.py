@@ -12,8 +12,6 @@ from matryo.baselines.map import Map
 if TYPE_CHECKING:
     from matryo.embeddings import EmbeddingSet
 
-__all__ = ["RandomProjection"]
-
 
 @dataclass(frozen=True)
 class RandomProjection:

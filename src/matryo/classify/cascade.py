@@ -23,11 +23,9 @@ from matryo.nesting import Nesting
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from matryo.arrays import Array, Integers
     from matryo.classify.thresholds.holdout import Holdout
     from matryo.embeddings import Head
-    from matryo.metrics.types import Array, Integers
-
-__all__ = ["Cascade"]
 
 _FORMAT = "matryo cascade 1"
 _CHOICE = ("strategy", "expected_dim", "max_loss", "confidence", "seed")

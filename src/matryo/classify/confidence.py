@@ -13,9 +13,7 @@ import numpy as np
 from matryo.errors import InputError
 
 if TYPE_CHECKING:
-    from matryo.metrics.types import Array, Doubles, Integers
-
-__all__ = ["average_views", "softmax", "top"]
+    from matryo.arrays import Array, Doubles, Integers
 
 
 def top(logits: Array) -> tuple[Integers, Doubles]:

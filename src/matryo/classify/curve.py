@@ -14,12 +14,12 @@ from matryo.classify.rows import read_rows
 from matryo.classify.thresholds.budget import budget_thresholds
 from matryo.classify.thresholds.greedy import greedy_thresholds
 from matryo.classify.thresholds.risk import fewest_rows, risk_thresholds
-from matryo.classify.thresholds.strategy import check_budget, check_risk, check_strategy
+from matryo.classify.thresholds.strategy import check_choice, check_strategy
 from matryo.classify.walk import ask_all
 from matryo.embeddings import EmbeddingSet
 from matryo.errors import InputError
 from matryo.nesting import Nesting
-from matryo.results import Result
+from matryo.results import SplitResult
 from matryo.tables import Block, Metric, number, percent
 
 if TYPE_CHECKING:
@@ -28,19 +28,14 @@ if TYPE_CHECKING:
     from matryo.classify.outcomes import CascadeResult, Outcomes
     from matryo.embeddings import Head
 
-__all__ = ["CascadeCurve", "cascade_curve"]
-
 _LOSSES = (0.005, 0.01, 0.02, 0.05)
 
 
 @dataclass(frozen=True)
-class CascadeCurve(Result):
+class CascadeCurve(SplitResult):
     """Mean and standard deviation over the hold-outs, per point of the curve."""
 
     kind: ClassVar[str] = "cascade"
-    model: str
-    dataset: str
-    split: str
     head: str
     """"separate" or "tied"."""
     strategy: str
@@ -113,11 +108,8 @@ def cascade_curve(
         order = np.random.default_rng([seed, turn]).permutation(outcomes.count)
         holdout, rest = outcomes.select(order[:fitted]), outcomes.select(order[fitted:])
         found.append(_fit_and_test(holdout, rest, strategy, points, confidence, turn))
-    about = X.manifest if isinstance(X, EmbeddingSet) else None
     return CascadeCurve(
-        model=about.title if about else "",
-        dataset=about.dataset if about else "",
-        split=about.split if about else "",
+        *(X.manifest.origin if isinstance(X, EmbeddingSet) else ("", "", "")),
         head="tied" if rows.tied else "separate",
         strategy=strategy,
         holdouts=holdouts,
@@ -156,10 +148,7 @@ def _points(
     for stop in points:
         if strategy == "greedy" and stop not in dims:
             raise InputError("a greedy cascade must stop at one of its dims", got=stop, cure=f"choose from {dims}")
-        if strategy == "budget":
-            check_budget(stop, dims)
-        if strategy == "risk":
-            check_risk(stop, confidence)
+        check_choice(dims, strategy, expected_dim=stop, max_loss=stop, confidence=confidence)
     return points
 
 

@@ -7,8 +7,6 @@ from typing import Any, Self
 
 from matryo.errors import InputError
 
-__all__ = ["Classifier"]
-
 
 class Classifier:
     """Base class of classifiers: ``__init__`` only stores parameters, and learned attributes end in ``_``."""

@@ -12,9 +12,7 @@ from matryo.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from matryo.metrics.types import Array, Integers
-
-__all__ = ["check_holdout", "check_known", "class_names", "to_columns"]
+    from matryo.arrays import Array, Integers
 
 
 def class_names(classes: Sequence[Any] | None, count: int) -> Array:

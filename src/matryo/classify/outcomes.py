@@ -12,9 +12,7 @@ from matryo.results import Result
 from matryo.tables import percent
 
 if TYPE_CHECKING:
-    from matryo.metrics.types import Bools, Doubles, Integers
-
-__all__ = ["ALWAYS", "NEVER", "CascadeResult", "Outcomes"]
+    from matryo.arrays import Bools, Doubles, Integers
 
 ALWAYS = 0.0
 """The threshold of a dim that answers every row that reaches it."""

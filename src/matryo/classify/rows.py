@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from matryo.arrays import as_array
 from matryo.embeddings import EmbeddingSet
 from matryo.errors import InputError, NestingError
 from matryo.nesting import Nesting
@@ -15,20 +16,14 @@ from matryo.nesting import Nesting
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from matryo.arrays import Array, Integers
     from matryo.embeddings import Head
-    from matryo.metrics.types import Array, Integers
-
-__all__ = ["Batch", "Rows", "read_rows"]
 
 _BATCH = 4 << 20   # vector entries or logits per batch
 
 
-class Batch(Protocol):
-    """Some rows, whose logits are computed dim by dim."""
-
-    def at(self, dim: int, rows: Integers) -> Array:
-        """Return the logits of ``rows`` at ``dim``. Each call has a larger dim and a subset of the previous rows."""
-        ...
+Batch = Callable[[int, "Integers"], "Array"]
+"""Returns the logits of some rows of a batch at a dim. Each call has a larger dim and some of the previous rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,21 +76,8 @@ def read_rows(x: Any, nesting: Nesting | Sequence[int] | None, head: Head | None
     return _vectors(array, dims, head)
 
 
-@dataclass(frozen=True, eq=False)
-class _LogitBatch:
-    logits: dict[int, Array]
-
-    def at(self, dim: int, rows: Integers) -> Array:
-        return self.logits[dim][rows]
-
-
-@dataclass(frozen=True, eq=False)
-class _SeparateBatch:
-    head: Head
-    vectors: Array
-
-    def at(self, dim: int, rows: Integers) -> Array:
-        return self.head.logits(_columns(self.vectors, rows, 0, dim), dim)
+def _separate(head: Head, vectors: Array) -> Batch:
+    return lambda dim, rows: head.logits(_columns(vectors, rows, 0, dim), dim)
 
 
 class _TiedBatch:
@@ -106,7 +88,7 @@ class _TiedBatch:
         self.vectors, self.rows, self.done = vectors, np.arange(len(vectors)), 0
         self.sums = np.zeros((len(vectors), head.classes), np.float32)
 
-    def at(self, dim: int, rows: Integers) -> Array:
+    def __call__(self, dim: int, rows: Integers) -> Array:
         if len(rows) < len(self.rows):
             self.sums = self.sums[np.searchsorted(self.rows, rows)]
         block = _columns(self.vectors, rows, self.done, dim)
@@ -137,19 +119,18 @@ def _logits(given: Sequence[Any], dims: Sequence[int] | None) -> Rows:
             got=f"logits at {len(given)} dims, {'no' if dims is None else len(dims)} dims",
             cure="list the dims: Cascade([…])",
         )
-    arrays = tuple(_as_array(one) for one in given)
-    shapes = {one.shape for one in arrays}
+    arrays = [_as_array(logits) for logits in given]
+    shapes = {logits.shape for logits in arrays}
     if len(shapes) > 1 or arrays[0].ndim != 2 or arrays[0].shape[1] < 2:
         raise InputError(
             "logits must be [n, classes] at each dim, of the same rows and of at least two classes",
             got=", ".join(map(str, sorted(shapes))),
             cure="stack them as [dims, n, classes]",
         )
-    kept, (count, classes) = Nesting(dims).dims, arrays[0].shape
+    nesting = Nesting(dims)
+    by_dim = dict(zip(nesting.dims, arrays, strict=True))
     # How the logits were computed is unknown; assume that each dim started again, which costs more.
-    return Rows(
-        kept, count, classes, lambda part: _LogitBatch({m: one[part] for m, one in zip(kept, arrays, strict=True)})
-    )
+    return Rows(nesting.dims, *arrays[0].shape, lambda part: lambda dim, rows: by_dim[dim][part][rows])
 
 
 def _vectors(vectors: Array, dims: Sequence[int] | None, head: Head) -> Rows:
@@ -167,24 +148,19 @@ def _vectors(vectors: Array, dims: Sequence[int] | None, head: Head) -> Rows:
             got=f"shape {vectors.shape}",
             cure="Reshape your data to one vector per row, from the encoder that the head was trained with",
         )
-    kind = _TiedBatch if head.kind == "tied" else _SeparateBatch
+    batch: Callable[[Head, Array], Batch] = _TiedBatch if head.kind == "tied" else _separate
     return Rows(
         nesting.dims,
         len(vectors),
         head.classes,
-        lambda part: kind(head, np.asarray(vectors[part], np.float32)),
+        lambda part: batch(head, np.asarray(vectors[part], np.float32)),
         tied=head.kind == "tied",
         features=vectors.shape[1],
     )
 
 
 def _as_array(values: Any) -> Array:
-    try:
-        array = np.asarray(values)
-    except (ValueError, TypeError) as error:   # ragged lists
-        raise InputError(
-            "logits and vectors must be arrays of numbers", got=error, cure="stack rows of equal length"
-        ) from error
+    array = as_array(values, "logits and vectors")
     if array.dtype.kind not in "fiu":
         raise InputError("logits and vectors must be real numbers", got=array.dtype, cure="convert them first")
     return array

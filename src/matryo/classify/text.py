@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from matryo.classify.walk import Answers
     from matryo.embeddings import EmbeddingSet
 
-__all__ = ["answer_rows", "cascade_table", "is_answers", "write_answers"]
-
 _COLUMNS = ("id", "class", "confidence", "dim")
 
 

@@ -12,10 +12,8 @@ from matryo.classify.outcomes import ALWAYS, NEVER, Outcomes
 from matryo.embeddings import UNKNOWN
 
 if TYPE_CHECKING:
+    from matryo.arrays import Array, Doubles, Integers
     from matryo.classify.rows import Batch, Rows
-    from matryo.metrics.types import Array, Doubles, Integers
-
-__all__ = ["Answers", "ask_all", "ask_until_sure"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,4 +71,4 @@ def ask_until_sure(rows: Rows, thresholds: Doubles, probabilities: bool = False)
 
 def _ask(batch: Batch, dim: int, rows: Integers) -> Array:
     with np.errstate(invalid="ignore", over="ignore"):   # `top` reports it
-        return batch.at(dim, rows)
+        return batch(dim, rows)

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from matryo.data.dataset import Labels
 
-__all__ = ["in_order", "is_number", "labels_by_name", "listed_classes", "superclasses"]
-
 
 def in_order(names: Iterable[str]) -> list[str]:
     """Return ``names`` sorted, numerically if all are numbers, so that "10" follows "9"."""

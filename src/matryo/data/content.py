@@ -12,8 +12,6 @@ from matryo.data.dataset import TextSplit
 if TYPE_CHECKING:
     from matryo.data.dataset import ImageSplit
 
-__all__ = ["content_digest"]
-
 
 def content_digest(items: ImageSplit | TextSplit, sample: int | None = None) -> str:
     """Return the SHA-256 of all labels and of all items, or of at most ``sample`` items spread over the split."""

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     Labels = np.ndarray[Any, np.dtype[np.int64]]
     Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
-__all__ = ["UNKNOWN", "Dataset", "ImageSplit", "PairSplit", "Split", "TextSplit"]
-
 UNKNOWN = -1   # the label of an item whose class is unknown or not one of the dataset's
 
 

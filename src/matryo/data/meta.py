@@ -10,8 +10,6 @@ from matryo.errors import DataError
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["read_json", "read_lines", "strings"]
-
 _KINDS: dict[type, str] = {dict: "an object, {…}", list: "a list, […]"}
 
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from matryo.data.dataset import Dataset
 
-__all__ = ["BUNDLED", "SOURCES", "open_dataset"]
-
 _BUNDLED: dict[str, Callable[[], Dataset]] = {"emoji": emoji, "emoji-names": emoji_pairs, "wordnet": wordnet}
 _ON_DISK: dict[str, Callable[..., Dataset]] = {
     "folder": image_folder,

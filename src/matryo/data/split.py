@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -13,13 +13,11 @@ from matryo.data.dataset import UNKNOWN, Dataset
 from matryo.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import ArrayLike
 
-    from matryo.data.dataset import ImageSplit, Labels, S, Split, TextSplit
-
-__all__ = ["ImageRows", "Rows", "align", "as_labels", "check_below", "check_distinct", "numbered", "subset_indices"]
+    from matryo.data.dataset import ImageSplit, Labels, S, TextSplit
 
 
 class Rows:
@@ -53,15 +51,11 @@ class Rows:
         part._rows = self._rows[chosen]
         return part
 
-    def relabelled(self, labels: ArrayLike) -> Self:
-        """Return a view of the items with other labels."""
-        part = self._copy()
-        part._labels = as_labels(labels, len(self), "the new labels", self.item)
-        return part
-
     def map_labels(self, table: Labels) -> Self:
         """Return a view of the items with label l replaced by ``table[l]``."""
-        return self.relabelled(table[self.labels])
+        part = self._copy()
+        part._labels = table[self._labels]
+        return part
 
     def _copy(self) -> Self:
         """Return another view of the store. (copy.copy would reopen the store, as unpickling does.)"""
@@ -120,12 +114,12 @@ def _position(index: int, count: int, item: str) -> int:
     return number
 
 
-def as_labels(labels: ArrayLike, count: int, source: str, item: str = "image") -> Labels:
-    """Return ``labels`` as int64 class indices, one for each of ``count`` items; ``source`` is used in errors.
+def as_labels(labels: ArrayLike | None, count: int, source: str, item: str = "image") -> Labels:
+    """Return ``labels`` as int64 class indices, one for each of ``count`` items; without any, all are UNKNOWN.
 
-    Always int64: in float16, class 2,049 would become class 2,048.
+    Always int64: in float16, class 2,049 would become class 2,048. ``source`` is used in errors.
     """
-    array = np.asarray(labels)
+    array = np.asarray(np.full(count, UNKNOWN) if labels is None else labels)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         raise DataError(
             f"{source}: labels must be a list of integers, one class index per {item}",
@@ -148,27 +142,19 @@ def as_labels(labels: ArrayLike, count: int, source: str, item: str = "image") -
     return checked
 
 
-def check_below(labels: Labels, classes: int, source: str) -> None:
-    """Raise if a label is not below the number of ``classes``."""
-    if len(labels) and labels.max() >= classes:
-        raise DataError(
-            f"{source}: labels must be below the number of classes, {classes}",
-            got=int(labels.max()),
-            cure="list every class, in the order of the labels",
-        )
-
-
-def numbered(splits: Sequence[ImageSplit | TextSplit]) -> tuple[str, ...]:
-    """Return default class names "0", "1", … up to the highest label of ``splits``."""
-    highest = max((int(split.labels.max(initial=-1)) for split in splits), default=-1)
-    return tuple(str(label) for label in range(highest + 1))
-
-
-@runtime_checkable
-class _Labelled(Protocol):
-    """A split whose labels can be replaced: rows, or pairs of rows."""
-
-    def map_labels(self, table: Labels) -> Split: ...
+def class_names(splits: Mapping[str, ImageSplit | TextSplit], names: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the class ``names``, by default "0", "1", …; raise if a label of ``splits`` has none."""
+    highest = {split: int(items.labels.max(initial=-1)) for split, items in splits.items()}
+    if names is None:
+        return tuple(map(str, range(max(highest.values(), default=-1) + 1)))
+    for split, label in highest.items():
+        if label >= len(names):
+            raise DataError(
+                f"{split}: labels must be below the number of classes, {len(names)}",
+                got=label,
+                cure="list every class, in the order of the labels",
+            )
+    return tuple(names)
 
 
 def align(dataset: Dataset[S], classes: Sequence[str] | None) -> Dataset[S]:
@@ -184,11 +170,8 @@ def align(dataset: Dataset[S], classes: Sequence[str] | None) -> Dataset[S]:
     position = {name: i for i, name in enumerate(classes)}
     # Label −1 selects the last entry, so that unknown labels stay unknown.
     table = np.array([position.get(name, UNKNOWN) for name in dataset.classes] + [UNKNOWN], dtype=np.int64)
-    splits: dict[str, Any] = {}
-    split: Any
-    for name, split in dataset.splits.items():
-        assert isinstance(split, _Labelled), f"{type(split).__name__} cannot be relabelled"
-        splits[name] = split.map_labels(table)
+    loose: Mapping[str, Any] = dataset.splits   # rows, or pairs of rows
+    splits = {name: split.map_labels(table) for name, split in loose.items()}
     parents = dict(zip(dataset.classes, dataset.superclass_of, strict=False))
     complete = bool(parents) and all(name in parents for name in classes)
     return replace(

@@ -6,9 +6,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from matryo.data.dataset import UNKNOWN
 from matryo.data.images.folder import FolderImages
 from matryo.data.images.listing import IMAGE_ENDINGS, images_under, is_image
 from matryo.data.texts.files import unlabelled_texts
@@ -19,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from matryo.data.texts.rows import TextRows
-
-__all__ = ["open_unlabelled"]
 
 _TEXTS = ("txt", *TABLES)
 
@@ -46,7 +41,7 @@ def open_unlabelled(paths: Path | str | Iterable[Path | str]) -> FolderImages | 
     inside = [path if path.is_dir() else path.parent for path in listed]
     root = Path(os.path.commonpath([path.absolute() for path in inside]))
     names = [os.path.relpath(file.absolute(), root) for file in files]
-    return FolderImages(root, names, np.full(len(names), UNKNOWN))
+    return FolderImages(root, names)
 
 
 def _files(path: Path) -> list[Path]:

@@ -15,9 +15,8 @@ from matryo.errors import EmbeddingsError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    Array = np.ndarray[Any, np.dtype[Any]]
+    from matryo.arrays import Array
 
-__all__ = ["ArrayFile", "LinesFile"]
 
 
 class ArrayFile:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
-    Array = np.ndarray[Any, np.dtype[Any]]
-    Floats = np.ndarray[Any, np.dtype[np.float32]]
+    from matryo.arrays import Array, Floats
 
-__all__ = ["HEAD", "Head"]
 
 HEAD = "head.safetensors"
 

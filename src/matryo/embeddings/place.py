@@ -16,8 +16,6 @@ from matryo.errors import EmbeddingsError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-__all__ = ["IDS", "PROGRESS", "RELEVANCE", "as_place", "check_place", "clear", "embedding_sets", "pair_folders"]
-
 PROGRESS = "progress.json"
 IDS = "ids.jsonl"
 RELEVANCE = "relevance.tsv"

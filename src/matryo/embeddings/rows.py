@@ -12,19 +12,7 @@ from matryo.errors import EmbeddingsError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    Array = np.ndarray[Any, np.dtype[Any]]
-    Labels = np.ndarray[Any, np.dtype[np.int64]]
-
-__all__ = [
-    "UNKNOWN",
-    "as_ids",
-    "as_labels",
-    "as_vectors",
-    "check_normalized",
-    "check_unique",
-    "class_names",
-    "has_unit_norms",
-]
+    from matryo.arrays import Array, Integers
 
 UNKNOWN = -1
 """The label of a row whose class is not known. Evaluation excludes such queries."""
@@ -64,7 +52,7 @@ def as_vectors(values: Any, dtype: str = "float32", dim: int | None = None) -> A
     return converted
 
 
-def as_labels(values: Any, count: int, classes: Sequence[str] | None = ()) -> Labels:
+def as_labels(values: Any, count: int, classes: Sequence[str] | None = ()) -> Integers:
     """Return ``values`` as ``count`` int64 labels: indices into ``classes`` if these are given, −1 for unknown.
 
     Labels may be class names instead. A name that is not in ``classes`` is an error; None is unknown.
@@ -113,7 +101,7 @@ def _is_missing(label: object) -> bool:
     return not isinstance(label, str) and str(label) in ("None", "nan", "<NA>")   # as pandas writes missing names
 
 
-def _indices(names: Array, classes: Sequence[str]) -> Labels:
+def _indices(names: Array, classes: Sequence[str]) -> Integers:
     position = {name: index for index, name in enumerate(classes)}
     unknown = [name for name in _names(names) if name not in position]
     if unknown:

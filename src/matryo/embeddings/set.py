@@ -35,15 +35,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Unpack
 
+    from matryo.arrays import Array, Floats, Integers
     from matryo.nesting import Nesting
 
-    Array = np.ndarray[Any, np.dtype[Any]]
-    Floats = np.ndarray[Any, np.dtype[np.float32]]
-    Labels = np.ndarray[Any, np.dtype[np.int64]]
-
-__all__ = ["EmbeddingSet"]
-
 _BATCH_BYTES = 64 << 20
+_BATCH_ENTRIES = 8 << 20   # vector entries, or numbers computed from them, held at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +50,7 @@ class EmbeddingSet:
     manifest: Manifest
     vectors: Array
     """[n, dim] as stored: float32 or float16. The manifest records whether they are normalised."""
-    labels: Labels | None
+    labels: Integers | None
     ids: Array
     """int64 or strings; 0, 1, 2, … by default."""
     kept_head: Head | None = None
@@ -211,6 +207,17 @@ class EmbeddingSet:
         step = rows or max(1, _BATCH_BYTES // (4 * self.dim))
         for start in range(0, self.count, step):
             yield start, np.array(self.vectors[start : start + step], np.float32)
+
+    def batches_of(self, rows: Integers, width: int) -> Iterator[tuple[slice, Integers, Floats]]:
+        """Iterate over increasing ``rows``: their places in it as a slice, the rows themselves, and their vectors.
+
+        A batch fits in memory together with ``width`` further numbers per row, such as logits.
+        """
+        done = 0
+        for start, vectors in self.batches(max(1, _BATCH_ENTRIES // max(width, self.dim))):
+            here = rows[(rows >= start) & (rows < start + len(vectors))]
+            yield slice(done, done + len(here)), here, vectors[here - start]
+            done += len(here)
 
     def verify(self) -> None:
         """Read every file and raise if a checksum differs."""

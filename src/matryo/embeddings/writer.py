@@ -20,14 +20,7 @@ from matryo.embeddings.columns import ArrayFile, LinesFile
 from matryo.embeddings.head import HEAD, Head
 from matryo.embeddings.manifest import FILES, Description, FileRecord, describe
 from matryo.embeddings.place import IDS, PROGRESS, as_place, check_place, clear
-from matryo.embeddings.rows import (
-    as_ids,
-    as_labels,
-    as_vectors,
-    check_normalized,
-    check_unique,
-    has_unit_norms,
-)
+from matryo.embeddings.rows import as_ids, as_labels, as_vectors, check_normalized, check_unique, has_unit_norms
 from matryo.errors import EmbeddingsError, MatryoError
 from matryo.files import lock, replacing, sha256, storage, swap_in, sync_folder, write_json
 
@@ -35,8 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
     from typing import Self, Unpack
-
-__all__ = ["EmbeddingWriter"]
 
 _SYNC_BYTES = 64 << 20
 _STATE = ("count", "unit", "columns")   # fields of progress.json that change; all others identify the write

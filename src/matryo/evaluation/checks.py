@@ -12,13 +12,8 @@ from matryo.nesting import Nesting
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from matryo.arrays import Array, Integers
     from matryo.embeddings import EmbeddingSet
-    from matryo.metrics.types import Array, Integers
-
-__all__ = [
-    "check_columns", "check_different", "check_finite", "check_pair", "check_several", "chosen_dims",
-    "class_counts", "default_dims", "labels_of", "same_vectors",
-]  # fmt: skip
 
 
 def labels_of(embeddings: EmbeddingSet, role: str) -> Integers:

@@ -12,11 +12,9 @@ from matryo.nesting import prefix_norms
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from matryo.arrays import Doubles, Integers
     from matryo.embeddings import EmbeddingSet
-    from matryo.metrics.types import Doubles, Integers
     from matryo.nesting import Nesting
-
-__all__ = ["cosines"]
 
 _BATCH = 1 << 20   # vector entries of each side held at a time
 

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from matryo.metrics.types import Integers
-
-__all__ = ["shuffled_by_class"]
+    from matryo.arrays import Integers
 
 
 def shuffled_by_class(labels: Integers, rng: np.random.Generator) -> tuple[Integers, Integers]:

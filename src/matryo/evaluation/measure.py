@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from matryo.evaluation.subject import Subject
 
-__all__ = ["check_known", "measure", "measure_baseline"]
-
 _TITLES = {
     "truncate": "truncated",
     "random": "random features",
@@ -35,7 +33,7 @@ _TITLES = {
 def measure(subject: Subject, protocol: str) -> list[Any]:
     """Return the results of one of :data:`PROTOCOLS`, each under the subject's name."""
     check_known("protocol", protocol, PROTOCOLS)
-    return [dataclasses.replace(result, model=subject.name) for result in _run(subject, protocol)]
+    return [dataclasses.replace(result, model=subject.name) for result in PROTOCOLS[protocol].run(subject)]
 
 
 def measure_baseline(subject: Subject, name: str, protocol: str | None = None, *, draws: int = 5) -> list[Any]:
@@ -56,7 +54,7 @@ def measure_baseline(subject: Subject, name: str, protocol: str | None = None, *
         fitted = baseline(name, seed).fit(subject.database)
         queries = {split: fitted.apply(one) for split, one in subject.queries.items()}
         mapped = dataclasses.replace(subject, database=fitted.apply(subject.database), queries=queries)
-        drawn.append(_run(mapped, protocol))
+        drawn.append(list(PROTOCOLS[protocol].run(mapped)))
     title = f"{subject.name} + {_TITLES[name]}"
     return [dataclasses.replace(_mean(results), model=title) for results in zip(*drawn, strict=True)]
 
@@ -67,10 +65,6 @@ def check_known(what: str, name: str, names: Iterable[str]) -> None:
         near = get_close_matches(name, known, n=1, cutoff=0.5)
         suggestion = f"did you mean {near[0]}? " if near else ""
         raise InputError(f"no such {what}", got=repr(name), cure=f"{suggestion}choose from {', '.join(known)}")
-
-
-def _run(subject: Subject, protocol: str) -> list[Any]:
-    return list(PROTOCOLS[protocol].run(subject))
 
 
 def _mean(results: Sequence[Any]) -> Any:

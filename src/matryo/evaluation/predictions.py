@@ -17,12 +17,10 @@ from matryo.nesting import Nesting, truncate
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from matryo.arrays import Array, Bools, Floats, Integers
     from matryo.embeddings import EmbeddingSet, Head
-    from matryo.metrics.types import Array, Bools, Floats, Integers
 
-__all__ = ["Predictions", "class_name", "predict"]
-
-_BATCH = 8 << 20   # vector entries or logits held at a time
+_BATCH = 8 << 20   # vector entries held at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,15 +93,11 @@ def _by_head(queries: EmbeddingSet, head: Head, dims: Sequence[int] | None) -> P
     rows = _not_empty(np.flatnonzero(labels != UNKNOWN))
     predicted = np.empty((len(nesting), len(rows)), np.int64)
     confidence = np.empty(predicted.shape, np.float32)
-    done = 0
-    for start, vectors in queries.batches(max(1, _BATCH // max(head.classes, queries.dim))):
-        here = rows[(rows >= start) & (rows < start + len(vectors))]
-        span = slice(done, done + len(here))
+    for span, here, vectors in queries.batches_of(rows, head.classes):
         with np.errstate(over="ignore", invalid="ignore"):   # reported by check_finite, with the row
-            for place, (_, logits) in enumerate(head.all_logits(vectors[here - start], nesting.dims)):
+            for place, (_, logits) in enumerate(head.all_logits(vectors, nesting.dims)):
                 check_finite(logits, here, "queries")
                 predicted[place, span], confidence[place, span] = top(logits)
-        done += len(here)
     return Predictions("head", nesting.dims, labels[rows], predicted, confidence, rows)
 
 

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from matryo.evaluation.subject import Subject
     from matryo.results import Result
 
-__all__ = ["Protocol"]
-
 
 @dataclass(frozen=True)
 class Protocol:

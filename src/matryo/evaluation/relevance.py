@@ -20,10 +20,8 @@ from matryo.errors import EmbeddingsError, InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from matryo.arrays import Floats, Integers
     from matryo.embeddings import EmbeddingSet
-    from matryo.metrics.types import Floats, Integers
-
-__all__ = ["Relevance"]
 
 _LAYOUT = "query-id, corpus-id and score, separated by tabs"
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from matryo.evaluation.predictions import Predictions
     from matryo.evaluation.relevance import Relevance
 
-__all__ = ["Subject"]
-
 
 @dataclass(frozen=True, eq=False)
 class Subject:
@@ -60,13 +58,13 @@ class Subject:
         return [evaluate(self.database, one, dims=dims, progress=self.progress) for one in self.queries.values()]
 
     @cached_property
-    def predictions(self) -> dict[str, Predictions]:
-        """Predictions for every query split: by a head with several dims, else by the nearest neighbour."""
-        predictions = {}
-        for split, queries in self.queries.items():
+    def predictions(self) -> list[tuple[EmbeddingSet, Predictions]]:
+        """Every query split with its predictions: by a head with several dims, else by the nearest neighbour."""
+        predictions = []
+        for queries in self.queries.values():
             by_head = queries.head is not None and len(queries.head.dims) > 1
             source = queries if by_head else queries.transformed(queries.vectors)
-            predictions[split] = predict(source, self.database, dims=self.dims, progress=self.progress)
+            predictions.append((queries, predict(source, self.database, dims=self.dims, progress=self.progress)))
         return predictions
 
     @property

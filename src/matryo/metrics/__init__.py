@@ -1,6 +1,6 @@
 """Metrics: arrays in, numbers out. Fractions are in 0 … 1; tables print them in percent."""
 
-from matryo.metrics.accuracy import label_ranks, topk_accuracy
+from matryo.metrics.accuracy import label_ranks
 from matryo.metrics.correlation import pearson, spearman
 from matryo.metrics.cost import mflops, vector_bytes
 from matryo.metrics.ranking import (
@@ -29,6 +29,5 @@ __all__ = [
     "recall",
     "relevance",
     "spearman",
-    "topk_accuracy",
     "vector_bytes",
 ]

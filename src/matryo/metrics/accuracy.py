@@ -1,10 +1,8 @@
-"""Classification accuracy from the rank of the true class among the logits.
+"""The rank of the true class among the logits; top-k accuracy is the share of ranks below k.
 
 >>> logits = np.array([[0.1, 0.9, 0.3], [0.5, 0.2, 0.4]])
 >>> label_ranks(logits, np.array([1, 1]))
 array([0, 2])
->>> topk_accuracy(logits, np.array([1, 1]), k=1)
-0.5
 """
 
 from __future__ import annotations
@@ -18,8 +16,6 @@ from matryo.errors import InputError
 if TYPE_CHECKING:
     Floats = np.ndarray[Any, np.dtype[np.floating[Any]]]
     Integers = np.ndarray[Any, np.dtype[np.integer[Any]]]
-
-__all__ = ["label_ranks", "topk_accuracy"]
 
 
 def label_ranks(logits: Floats, labels: Integers) -> Integers:
@@ -41,12 +37,3 @@ def label_ranks(logits: Floats, labels: Integers) -> Integers:
     true = logits[np.arange(len(labels)), labels][:, None]
     before = np.arange(logits.shape[1]) < labels[:, None]
     return np.asarray(((logits > true) | ((logits == true) & before)).sum(axis=1))
-
-
-def topk_accuracy(logits: Floats, labels: Integers, k: int = 1) -> float:
-    """Return the share of rows whose true class is among the ``k`` highest logits."""
-    if k < 1 or len(labels) == 0:
-        raise InputError(
-            "k must be at least 1, and there must be a row", got=f"k={k}, {len(labels)} rows", cure="use k=1 or more"
-        )
-    return float((label_ranks(logits, labels) < k).mean())

@@ -9,9 +9,8 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    Doubles = np.ndarray[Any, np.dtype[np.float64]]
+    from matryo.arrays import Doubles
 
-__all__ = ["pearson", "spearman"]
 
 
 def pearson(x: ArrayLike, y: ArrayLike) -> float:

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["mflops", "vector_bytes"]
-
 
 def mflops(count: int, dim: int) -> float:
     """Return the millions of multiply-adds that compare one query with ``count`` vectors at ``dim``."""

@@ -28,23 +28,10 @@ import numpy as np
 from matryo.errors import InputError
 
 if TYPE_CHECKING:
-    Bools = np.ndarray[Any, np.dtype[np.bool_]]
-    Doubles = np.ndarray[Any, np.dtype[np.float64]]
+    from matryo.arrays import Bools, Doubles
     Floats = np.ndarray[Any, np.dtype[np.floating[Any]]]
     Integers = np.ndarray[Any, np.dtype[np.integer[Any]]]
     Ranked = TypeVar("Ranked", Bools, Integers, Floats)
-
-__all__ = [
-    "average_precision",
-    "hit_rate",
-    "majority",
-    "mean_average_precision",
-    "mean_reciprocal_rank",
-    "ndcg",
-    "precision",
-    "recall",
-    "relevance",
-]
 
 
 def relevance(retrieved: Integers, labels: Integers) -> Bools:

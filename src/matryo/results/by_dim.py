@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["figures_by_dim", "infer_role", "is_share"]
-
 # Figures indexed [axis][dims], by kind: the list that labels the outer axis, and the title of one of its rows.
 _OUTER_AXES = {
     "few-shot": ("shots", "{metric} with {label} per class"),

@@ -17,8 +17,6 @@ from matryo import __version__
 from matryo.results.by_dim import infer_role
 from matryo.results.rows import Row
 
-__all__ = ["command_line", "stamp"]
-
 _PACKAGES = ("numpy", "numba", "scipy", "torch", "triton", "timm", "transformers", "tokenizers",
              "sentence-transformers", "pillow", "faiss-cpu")
 

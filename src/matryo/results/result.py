@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from matryo.errors import MissingExtra
@@ -11,24 +11,18 @@ from matryo.tables import Block, Metric, percent, render
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-__all__ = ["Result", "table"]
-
 
 class Result:
     """A protocol's result: a frozen dataclass of names, numbers and tuples of these, so that it can be stored as JSON.
 
-    A subclass has a ``kind``, which is the kind of its rows, the fields ``model``, ``dataset`` and ``split``, and
-    figures by dim as tuples in the order of its ``dims``. ``titles`` lists the columns of its table. A result that is
-    not a plain list of metrics by dim overrides :meth:`blocks`.
+    A subclass has a ``kind``, which is the kind of its rows, and figures by dim as tuples in the order of its ``dims``.
+    ``titles`` lists the columns of its table. A result that is not a plain list of metrics by dim overrides
+    :meth:`blocks`.
 
-    >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
-    ... class Height(Result):
+    ... class Height(SplitResult):
     ...     kind: ClassVar[str] = "height"
     ...     titles: ClassVar[Mapping[str, str]] = {"share": "share, %"}
-    ...     model: str
-    ...     dataset: str
-    ...     split: str
     ...     dims: tuple[int, ...]
     ...     share: tuple[float, ...]
     >>> height = Height("mine", "trees", "test", (8, 16), (0.25, 0.5))
@@ -56,7 +50,7 @@ class Result:
     @classmethod
     def from_figures(cls, figures: Mapping[str, Any]) -> Self:
         """Return the result that :meth:`to_figures` described; JSON's lists become tuples again."""
-        return cls(**{name: _tuples(value) for name, value in figures.items()})
+        return cls(**{name: as_tuples(value) for name, value in figures.items()})
 
     @property
     def where(self) -> str:
@@ -95,6 +89,15 @@ class Result:
         return pandas.DataFrame(columns).rename_axis(blocks[0].rows)
 
 
+@dataclass(frozen=True)
+class SplitResult(Result):
+    """A result of one model on one split of a dataset."""
+
+    model: str
+    dataset: str
+    split: str
+
+
 def table(
     results: Result | Iterable[Result | tuple[str, Result]],
     *,
@@ -116,5 +119,6 @@ def table(
     return render(blocks, show=show, style="markdown" if markdown else "text", width=width)
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
+def as_tuples(value: Any) -> Any:
+    """Return ``value`` with lists at any depth as tuples."""
+    return tuple(map(as_tuples, value)) if isinstance(value, list | tuple) else value

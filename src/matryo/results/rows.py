@@ -11,8 +11,6 @@ from matryo.errors import InputError
 from matryo.files import alone_with, replacing, storage
 from matryo.results.by_dim import figures_by_dim, infer_role
 
-__all__ = ["ROLES", "Row", "append_rows", "check_may_append", "holds_rows", "read_rows"]
-
 ROLES = ("nested", "fixed", "post hoc")
 
 

@@ -206,7 +206,7 @@ def test_a_folder_that_cannot_be_written_does_without_an_index(root, monkeypatch
     def refuse(*_, **__):
         raise PermissionError(13, "no")
 
-    monkeypatch.setattr("tempfile.mkstemp", refuse)
+    monkeypatch.setattr("matryo.files.secrets.token_hex", refuse)
     assert len(shard_dataset(root).split("train")) == 10
     assert not list(root.glob(".*"))
 

@@ -48,11 +48,11 @@ def test_the_protocols_tell_texts_from_images_and_pairs():
     assert repr(rows) == "TextRows(1 texts)"
 
 
-def test_labels_are_int64_and_relabelled():
+def test_labels_are_int64_and_mapped():
     rows = TextRows(["a", "b"], np.array([2049, -1], np.int16))
     assert rows.labels.dtype == np.int64
     assert rows.labels.tolist() == [2049, -1]
-    assert rows.relabelled([1, 0]).labels.tolist() == [1, 0]
+    assert TextRows(["a", "b"], [1, -1]).map_labels(np.array([3, 0, -1])).labels.tolist() == [0, -1]
 
 
 def test_names_are_the_ids_of_texts():

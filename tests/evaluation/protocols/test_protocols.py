@@ -135,12 +135,13 @@ def test_what_a_folder_lacks_is_named(subject):
 
 
 def test_predictions_come_from_a_head_that_knows_several_dims_else_from_neighbours(subject):
-    assert subject.predictions["near"].by == "head"
+    assert subject.predictions[0][1].by == "head"
     alone = Head.separate({16: np.eye(CLASSES + 2, 16)})
     fixed = embeddings("near", 60, seed=2, head=alone, nesting=Nesting([16]))
     said = Subject("fixed", None, embeddings("train", 180, seed=1, nesting=Nesting([16])), {"near": fixed})
-    assert said.predictions["near"].by == "1-NN"
-    assert said.predictions["near"].dims == (8, 16)
+    [(queries, predictions)] = said.predictions
+    assert queries is fixed
+    assert (predictions.by, predictions.dims) == ("1-NN", (8, 16))
 
 
 def test_a_baseline_is_its_map_then_evaluate(subject):

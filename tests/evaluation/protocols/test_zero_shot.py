@@ -51,8 +51,8 @@ def scores(texts: EmbeddingSet, query: np.ndarray, dim: int) -> list[float]:
 
 
 def test_top1_and_top5_against_plain_loops(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = importlib.import_module("matryo.evaluation.protocols.zero_shot")
-    monkeypatch.setattr(module, "_BATCH", 80)   # ten queries at a time
+    module = importlib.import_module("matryo.embeddings.set")
+    monkeypatch.setattr(module, "_BATCH_ENTRIES", 80)   # ten queries at a time
     texts, queries = pair()
     found = zero_shot(texts, queries)
     assert (found.model, found.dataset, found.split) == ("m", "toy", "test")

@@ -20,10 +20,8 @@ from matryo.classify.thresholds.greedy import greedy_thresholds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from matryo.arrays import Doubles, Integers
     from matryo.classify.outcomes import Outcomes
-    from matryo.metrics.types import Doubles, Integers
-
-__all__ = ["Climb", "Worth", "budget_thresholds", "price_path"]
 
 Worth = Callable[["Integers"], "Doubles"]
 """An objective of cascades, from their tallies [3, cascades] over all rows: right answers, rows where exactly one of

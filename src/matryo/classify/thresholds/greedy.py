@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from matryo.arrays import Doubles
     from matryo.classify.outcomes import Outcomes
-    from matryo.metrics.types import Doubles
-
-__all__ = ["GRID", "greedy_thresholds"]
 
 GRID = np.linspace(0, 1, 100)
 

@@ -15,10 +15,8 @@ from matryo.embeddings import UNKNOWN
 from matryo.errors import InputError
 
 if TYPE_CHECKING:
+    from matryo.arrays import Bools
     from matryo.embeddings import EmbeddingSet
-    from matryo.metrics.types import Bools
-
-__all__ = ["Holdout"]
 
 
 @dataclass(frozen=True)

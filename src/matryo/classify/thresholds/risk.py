@@ -23,10 +23,8 @@ from matryo.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from matryo.arrays import Doubles, Integers
     from matryo.classify.outcomes import Outcomes
-    from matryo.metrics.types import Doubles, Integers
-
-__all__ = ["certified", "fewest_rows", "loss_p_value", "risk_thresholds"]
 
 _SHAPING = 0.25   # share of rows that fix the thresholds' relation; the others make the test powerful
 _SHIFTS = np.linspace(16, -16, 513)   # added to the log-odds of all thresholds, in turn

@@ -12,10 +12,8 @@ from matryo.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from matryo.arrays import Doubles
     from matryo.classify.outcomes import Outcomes
-    from matryo.metrics.types import Doubles
-
-__all__ = ["STRATEGIES", "check_budget", "check_choice", "check_risk", "check_strategy", "choose_thresholds"]
 
 STRATEGIES = ("greedy", "budget", "risk")
 
@@ -32,36 +30,24 @@ def choose_thresholds(
     return greedy_thresholds(outcomes)
 
 
-def check_choice(
-    dims: Sequence[int], strategy: str, expected_dim: float | None, max_loss: float, confidence: float
-) -> None:
-    """Raise unless ``strategy`` exists and its options are valid."""
-    check_strategy(strategy)
-    if strategy == "budget":
-        check_budget(expected_dim, dims)
-    if strategy == "risk":
-        check_risk(max_loss, confidence)
-
-
 def check_strategy(strategy: str) -> None:
     """Raise unless ``strategy`` exists."""
     if strategy not in STRATEGIES:
         raise InputError("no such strategy", got=strategy, cure=f"choose from {', '.join(STRATEGIES)}")
 
 
-def check_budget(expected_dim: float | None, dims: Sequence[int]) -> None:
-    """Raise unless some cascade can meet the budget."""
-    if expected_dim is None or not expected_dim >= dims[0]:   # also refuses NaN
+def check_choice(
+    dims: Sequence[int], strategy: str, expected_dim: float | None, max_loss: float, confidence: float
+) -> None:
+    """Raise unless ``strategy`` exists and its options are valid: some cascade can meet a budget."""
+    check_strategy(strategy)
+    if strategy == "budget" and (expected_dim is None or not expected_dim >= dims[0]):   # also refuses NaN
         raise InputError(
             f"the budget strategy needs an expected_dim of at least {dims[0]}, the smallest dim",
             got=expected_dim,
             cure=f"choose one between {dims[0]} and {dims[-1]}",
         )
-
-
-def check_risk(max_loss: float, confidence: float) -> None:
-    """Raise unless both lie between 0 and 1."""
-    if not (0 < max_loss < 1 and 0 < confidence < 1):
+    if strategy == "risk" and not (0 < max_loss < 1 and 0 < confidence < 1):
         raise InputError(
             "max_loss and confidence must be between 0 and 1",
             got=f"max_loss={max_loss}, confidence={confidence}",

@@ -22,8 +22,6 @@ from matryo.data.dataset import Dataset
 from matryo.data.images.npz import read_npz
 from matryo.data.images.packed import PackedImages
 
-__all__ = ["EmojiName", "emoji", "emoji_names"]
-
 _BUNDLED = Path(__file__).parent
 _SHAPE = (32, 32)
 _TRAIN = ("noto", "noto-v1", "fluent-emoji", "emojione")

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from matryo.data.bundled.emoji import EmojiName
     from matryo.data.images.packed import PackedImages
 
-__all__ = ["emoji_pairs"]
-
 _ONE_IN = 7
 _ROLES = {
     "train": "training: four vendors, six emoji in seven, each with its name and its tags",

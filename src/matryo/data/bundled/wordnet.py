@@ -27,8 +27,6 @@ from matryo.data.texts.rows import TextRows
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["COLUMNS", "KINDS", "PATH", "Noun", "wordnet", "wordnet_nouns"]
-
 PATH = Path(__file__).parent / "wordnet.tsv.gz"
 COLUMNS = ("id", "kind", "above", "words", "gloss")
 # The lexicographer files of nouns in WordNet, in its order; "tops" are the most general nouns.

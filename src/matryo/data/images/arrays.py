@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.data.dataset import Dataset
-from matryo.data.split import ImageRows, as_labels, check_below, numbered
+from matryo.data.split import ImageRows, as_labels, class_names
 from matryo.errors import DataError
 
 if TYPE_CHECKING:
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from matryo.data.dataset import Pixels
-
-__all__ = ["ArrayImages", "array_dataset"]
 
 
 class ArrayImages(ImageRows):
@@ -54,10 +52,7 @@ def array_dataset(
     arrays = {split: ArrayImages(images, labels, source=split) for split, (images, labels) in splits.items()}
     if not arrays:
         raise DataError("a dataset must have a split", got="none", cure='pass {"train": (images, labels)}')
-    names = numbered(list(arrays.values())) if classes is None else tuple(classes)
-    for split, images in arrays.items():
-        check_below(images.labels, len(names), split)
-    return Dataset(name, names, arrays)
+    return Dataset(name, class_names(arrays, classes), arrays)
 
 
 def _check(images: np.ndarray[Any, np.dtype[Any]], source: str) -> Pixels:

@@ -13,8 +13,6 @@ from matryo.errors import DataError, ImageError
 if TYPE_CHECKING:
     from matryo.data.dataset import ImageSplit, Labels, Pixels
 
-__all__ = ["DamagedAsGray"]
-
 _FEW = 10   # damaged images that are always tolerated
 _SHARE = 0.01   # the share of damaged images that is tolerated
 _DEVIATIONS = 4   # standard deviations by which a sample may exceed that share by chance

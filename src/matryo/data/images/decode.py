@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from matryo.data.split import ImageRows
+from matryo.data.split import ImageRows, subset_indices
 from matryo.errors import DataError, ImageError, MissingExtra
 
 if TYPE_CHECKING:
@@ -17,19 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from PIL import Image
 
-    from matryo.data.dataset import ImageSplit, Labels, Pixels
-
-__all__ = [
-    "EncodedImages",
-    "decode",
-    "decode_all",
-    "image_shape",
-    "in_threads",
-    "pillow",
-    "processors",
-    "progress_bar",
-    "to_rgb",
-]
+    from matryo.data.dataset import ImageSplit, Pixels
 
 # Restricted, because Pillow otherwise tries dozens of formats, some of which start other programs.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
@@ -84,7 +72,7 @@ def decode_all(
     threads: int | None = None,
     progress: bool = True,
 ) -> Pixels:
-    """Decode all images of ``split`` (or those at ``indices``) to one uint8 array [N, height, width, 3].
+    """Decode all images of ``split`` (or those at ``indices``, or of a mask) to one uint8 array [N, height, width, 3].
 
     The images must have the same shape. ``threads`` defaults to the available processors, and to 1 for small images,
     where threads only contend for the interpreter lock.
@@ -98,7 +86,7 @@ def decode_all(
         )
     if threads is None and shape[0] * shape[1] <= _SMALL:
         threads = 1
-    chosen = np.arange(len(split)) if indices is None else _integers(indices)
+    chosen = np.arange(len(split)) if indices is None else subset_indices(indices, len(split), "image")
     pixels = np.empty((len(chosen), *shape, 3), np.uint8)
 
     def fill(row: int) -> None:
@@ -116,17 +104,6 @@ def decode_all(
         for _ in in_threads(fill, len(chosen), threads):
             bar.update()
     return pixels
-
-
-def _integers(indices: ArrayLike) -> Labels:
-    chosen = np.asarray(indices)
-    if chosen.ndim != 1 or (chosen.dtype.kind not in "iu" and chosen.size):
-        raise DataError(
-            "indices must be a list of integers",
-            got=f"{chosen.dtype} {list(chosen.shape)}",
-            cure="convert a mask with np.flatnonzero",
-        )
-    return chosen.astype(np.int64)
 
 
 def in_threads(

@@ -37,13 +37,11 @@ if TYPE_CHECKING:
     from matryo.data.dataset import Labels
     from matryo.data.images.listing import Listing
 
-__all__ = ["FolderImages", "image_folder"]
-
 
 class FolderImages(EncodedImages):
     """A split of image files at ``paths``, relative to ``root``."""
 
-    def __init__(self, root: Path, paths: Sequence[str], labels: ArrayLike) -> None:
+    def __init__(self, root: Path, paths: Sequence[str], labels: ArrayLike | None = None) -> None:
         super().__init__(as_labels(labels, len(paths), root.name))
         self._root = root.absolute()
         # An array of bytes forks and pickles cheaply, unlike a list of a million strings.

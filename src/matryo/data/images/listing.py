@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["IMAGE_ENDINGS", "Listing", "check_present", "images_under", "is_image", "list_images"]
-
 IMAGE_ENDINGS = frozenset(["jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm"])
 
 _LAYOUT = "put the images in <split>/<class>/, for example train/cat/1.jpg, or list them in <split>.txt"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zipfile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-    Array = np.ndarray[Any, np.dtype[Any]]
+    from matryo.arrays import Array
 
-__all__ = ["read_npz"]
 
 
 def read_npz(path: Path, needed: Collection[str], mapped: str) -> dict[str, Array]:

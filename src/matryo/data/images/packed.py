@@ -17,19 +17,17 @@ from matryo.data.dataset import Dataset
 from matryo.data.images.decode import EncodedImages, image_shape
 from matryo.data.images.npz import read_npz
 from matryo.data.meta import read_json, strings
-from matryo.data.split import align, as_labels, check_below, numbered
+from matryo.data.split import align, as_labels, class_names
 from matryo.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import ArrayLike
 
+    from matryo.arrays import Array
     from matryo.data.dataset import Pixels
 
-    Array = np.ndarray[Any, np.dtype[Any]]
-
-__all__ = ["PackedImages", "packed_dataset"]
 
 _KEYS = ("blob", "off", "y")
 
@@ -37,20 +35,18 @@ _KEYS = ("blob", "off", "y")
 class PackedImages(EncodedImages):
     """A split of image files concatenated in ``blob``; ``offsets`` has one more entry than there are images.
 
-    ``shape`` defaults to the shape of the first image. ``extra`` holds further arrays with one entry per image, for
-    example the vendor of a drawing.
+    ``shape`` defaults to the shape of the first image.
     """
 
     def __init__(
         self,
         blob: Pixels,
         offsets: ArrayLike,
-        labels: ArrayLike,
+        labels: ArrayLike | None = None,
         names: Sequence[str] | Array | None = None,
         shape: tuple[int, int] | None = None,
         *,
         source: str = "packed",
-        extra: Mapping[str, Array] | None = None,
     ) -> None:
         if blob.dtype != np.uint8 or blob.ndim != 1:
             raise DataError(
@@ -63,7 +59,6 @@ class PackedImages(EncodedImages):
         count = len(self._offsets) - 1
         super().__init__(as_labels(labels, count, source), shape)
         self._names = None if names is None else _check_names(names, count, source)
-        self._extra = dict(extra or {})
         self._same_shape = True
         self.source = source
 
@@ -78,24 +73,12 @@ class PackedImages(EncodedImages):
                 got=", ".join(sorted(arrays)) or "none",
                 cure="write it with matryo.data.pack",
             )
-        blob, offsets, labels = (arrays.pop(key) for key in _KEYS)
-        names, shape = arrays.pop("name", None), arrays.pop("shape", np.zeros(0))
-        packed = cls(
-            blob,
-            offsets,
-            labels,
-            names=names,
-            shape=(int(shape[0]), int(shape[1])) if shape.any() else None,
-            source=path.name,
-            extra={key: value for key, value in arrays.items() if value.shape[:1] == labels.shape},
-        )
+        blob, offsets, labels = (arrays[key] for key in _KEYS)
+        shape = arrays.get("shape", np.zeros(0))
+        common = (int(shape[0]), int(shape[1])) if shape.any() else None
+        packed = cls(blob, offsets, labels, arrays.get("name"), common, source=path.name)
         packed._same_shape = bool(shape.all())   # also true if the file has no shape
         return packed
-
-    @property
-    def extra(self) -> Mapping[str, Array]:
-        """Further arrays of the file, with one entry per image of this split."""
-        return {key: value[self._rows] for key, value in self._extra.items()}
 
     @property
     def shape(self) -> tuple[int, int] | None:
@@ -141,9 +124,10 @@ def packed_dataset(root: Path | str, classes: Sequence[str] | None = None) -> Da
     splits = {split: PackedImages.open(path) for split, path in sorted(_split_files(root).items())}
     meta = read_json(root / "meta.json", dict, default={})
     key = next((key for key in ("names", "classes", "label") if key in meta), None)
-    own = numbered(list(splits.values())) if key is None else strings(meta[key], f"meta.json: {key}")
-    for images in splits.values():
-        check_below(images.labels, len(own), images.source)
+    own = class_names(
+        {images.source: images for images in splits.values()},
+        None if key is None else strings(meta[key], f"meta.json: {key}"),
+    )
     groups = strings(meta.get("superclass_names", []), "meta.json: superclass_names")
     parents = meta.get("superclass", [])
     if not isinstance(parents, list) or not all(parent in range(len(groups)) for parent in parents):

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from matryo.data.dataset import Dataset, Pixels
 
-__all__ = ["pack", "pack_dataset"]
-
 
 def pack(
     split: ImageSplit,

@@ -20,13 +20,11 @@ from matryo.data.class_names import listed_classes
 from matryo.data.dataset import Dataset
 from matryo.data.images.decode import EncodedImages, in_threads, progress_bar
 from matryo.data.images.tar_index import ShardIndex, index_shard
-from matryo.data.split import align, as_labels, check_below, numbered
+from matryo.data.split import align, as_labels, class_names
 from matryo.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-__all__ = ["ShardImages", "open_shards", "shard_dataset"]
 
 _Index = TypeVar("_Index", bound=ShardIndex)
 _LAYOUT = "name shards train-0000.tar, or put them in one folder per split: train/0000.tar"
@@ -112,9 +110,7 @@ def shard_dataset(
     root = Path(root)
     indexed = open_shards(root, index_shard, threads, progress)
     splits = {split: ShardImages(root, *shards) for split, shards in indexed.items()}
-    own = listed_classes(root) or numbered(list(splits.values()))
-    for split, images in splits.items():
-        check_below(images.labels, len(own), split)
+    own = class_names(splits, listed_classes(root) or None)
     return align(Dataset(root.resolve().name, own, splits), classes)
 
 

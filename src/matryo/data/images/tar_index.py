@@ -6,12 +6,14 @@ import contextlib
 import json
 import os
 from dataclasses import dataclass, fields
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from matryo.data.dataset import UNKNOWN
 from matryo.data.images.listing import IMAGE_ENDINGS
+from matryo.data.texts.rows import TextStore
 from matryo.errors import DataError
 from matryo.files import replacing
 
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
     from matryo.data.dataset import Labels, Pixels
 
     Parts = dict[str, tuple[int, int]]   # the files of a sample: ending → first byte and size
-
-__all__ = ["CaptionIndex", "ShardIndex", "index_captions", "index_shard"]
 
 _VERSION = 2   # of the index file; an index of another version is rebuilt
 
@@ -39,6 +39,7 @@ class ShardIndex:
 
 
 _Index = TypeVar("_Index", bound=ShardIndex)
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
@@ -77,49 +78,46 @@ def _stored(path: Path, ending: str, kind: type[_Index], build: Callable[[Path],
 
 
 def _build(path: Path, relative: str) -> ShardIndex:
-    rows = []
-    with path.open("rb") as file:
-        for key, parts in _samples(path, relative, ("cls", "json")).items():
-            images = [ending for ending in parts if ending in IMAGE_ENDINGS]
-            label = _label(file.fileno(), parts, f"{relative}/{key}")
-            if len(images) != 1 or label is None:
-                raise DataError(
-                    f"sample {relative}/{key} must have one image and a label",
-                    got=", ".join(f".{ending}" for ending in parts),
-                    cure='add a .cls file with the class index, or a .json file with "label"'
-                    if images
-                    else "add the image or remove the sample",
-                )
-            rows.append((*parts[images[0]], label, os.fsencode(key)))
-    return ShardIndex(*_columns(rows, relative))
+    starts, sizes, keys, labels = _indexed(path, relative, ("cls", "json"), _label, "a label", _label_cure)
+    return ShardIndex(starts, sizes, np.array(labels, np.int64), keys)
 
 
 def _build_captions(path: Path, relative: str) -> CaptionIndex:
-    rows, blob, ends, counts = [], bytearray(), [], []
+    starts, sizes, keys, captions = _indexed(path, relative, ("txt", "json"), _captions, "a caption", _caption_cure)
+    texts = TextStore.pack(chain(*captions))
+    counts = np.array(list(map(len, captions)), np.int64)
+    return CaptionIndex(starts, sizes, np.full(len(keys), UNKNOWN), keys, texts.blob, texts.ends, counts)
+
+
+def _indexed(
+    path: Path,
+    relative: str,
+    beside: Sequence[str],
+    parse: Callable[[str, bytes, str], _Value | None],
+    what: str,
+    cure: Callable[[Parts], str],
+) -> tuple[Any, Any, Any, list[_Value]]:
+    """Return the first byte, size and key of each image, and what ``parse`` reads from the first file of ``beside``."""
+    rows, values = [], []
     with path.open("rb") as file:
-        for key, parts in _samples(path, relative, ("txt", "json")).items():
+        for key, parts in _samples(path, relative, beside).items():
             images = [ending for ending in parts if ending in IMAGE_ENDINGS]
-            captions = _captions(file.fileno(), parts, f"{relative}/{key}")
-            if len(images) != 1 or not captions:
+            value = None
+            for ending in [ending for ending in beside if ending in parts][:1]:
+                start, size = parts[ending]
+                value = parse(ending, os.pread(file.fileno(), size, start), f"{relative}/{key}")
+            if len(images) != 1 or value is None:
                 raise DataError(
-                    f"sample {relative}/{key} must have one image and a caption",
+                    f"sample {relative}/{key} must have one image and {what}",
                     got=", ".join(f".{ending}" for ending in parts),
-                    cure=_caption_cure(parts) if images else "add the image or remove the sample",
+                    cure=cure(parts) if images else "add the image or remove the sample",
                 )
-            rows.append((*parts[images[0]], UNKNOWN, os.fsencode(key)))
-            for caption in captions:
-                blob += caption.encode()
-                ends.append(len(blob))
-            counts.append(len(captions))
-    texts = np.frombuffer(bytes(blob), np.uint8), np.array(ends, np.int64), np.array(counts, np.int64)
-    return CaptionIndex(*_columns(rows, relative), *texts)
-
-
-def _columns(rows: list[tuple[int, int, int, bytes]], relative: str) -> tuple[Any, Any, Any, Any]:
+            rows.append((*parts[images[0]], os.fsencode(key)))
+            values.append(value)
     if not rows:
         raise DataError(f"shard {relative} must hold a sample", got="none", cure="remove the shard, or write it again")
-    starts, sizes, labels, keys = zip(*rows, strict=True)
-    return np.array(starts), np.array(sizes), np.array(labels, dtype=np.int64), np.array(keys)
+    starts, sizes, keys = map(np.array, zip(*rows, strict=True))
+    return starts, sizes, keys, values
 
 
 def _samples(path: Path, relative: str, beside: Sequence[str]) -> dict[str, Parts]:
@@ -162,15 +160,14 @@ def _ends(path: Path, offset: int) -> bool:
         return file.read(512) == bytes(512)
 
 
-def _label(handle: int, parts: Parts, name: str) -> int | None:
+def _label_cure(_: Parts) -> str:
+    return 'add a .cls file with the class index, or a .json file with "label"'
+
+
+def _label(ending: str, data: bytes, name: str) -> int | None:
     """Return the class index in the ``.cls`` or ``.json`` file of a sample; None if there is none."""
-    ending = "cls" if "cls" in parts else "json"
-    if ending not in parts:
-        return None
-    start, size = parts[ending]
-    text = os.pread(handle, size, start)
     try:
-        value: Any = text if ending == "cls" else json.loads(text)
+        value: Any = data if ending == "cls" else json.loads(data)
         if ending == "json":
             value = value.get("label", value.get("cls")) if isinstance(value, dict) else value
             if value is None:
@@ -181,7 +178,7 @@ def _label(handle: int, parts: Parts, name: str) -> int | None:
     except (ValueError, TypeError):
         raise DataError(
             f"the label of sample {name} must be an integer",
-            got=text[:40],
+            got=data[:40],
             cure=f"write the class index to its .{ending} file",
         ) from None
 
@@ -194,13 +191,8 @@ def _caption_cure(parts: Parts) -> str:
     return 'add a .txt file with the caption, or a .json file with "caption"'
 
 
-def _captions(handle: int, parts: Parts, name: str) -> list[str]:
-    """Return the captions in the ``.txt`` file of a sample, or else in its ``.json`` file; [] if there are none."""
-    ending = "txt" if "txt" in parts else "json"
-    if ending not in parts:
-        return []
-    start, size = parts[ending]
-    data = os.pread(handle, size, start)
+def _captions(ending: str, data: bytes, name: str) -> list[str] | None:
+    """Return the captions in the ``.txt`` or ``.json`` file of a sample; None if there are none."""
     try:
         value: Any = data.decode("utf-8-sig") if ending == "txt" else json.loads(data)
         if ending == "json":
@@ -214,4 +206,4 @@ def _captions(handle: int, parts: Parts, name: str) -> list[str]:
             got=data[:40],
             cure=f"write it to its .{ending} file again",
         ) from None
-    return [caption for caption in captions if caption]
+    return [caption for caption in captions if caption] or None

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from matryo.data.texts.tables import Row
 
-__all__ = ["beir_folder"]
-
 _ID = ("_id", "id")
 
 

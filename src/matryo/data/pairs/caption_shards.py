@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from matryo.data.pairs.pairs import Pairs
 
-__all__ = ["caption_shards"]
-
 
 def caption_shards(
     root: Path | str, classes: Sequence[str] | None = None, *, threads: int = 8, progress: bool = True

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from matryo.data.dataset import UNKNOWN, Dataset
+from matryo.data.dataset import Dataset
 from matryo.data.images.folder import FolderImages
 from matryo.data.images.listing import check_present, is_image
 from matryo.data.images.npz import read_npz
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from matryo.data.dataset import Labels
     from matryo.data.images.decode import EncodedImages
     from matryo.data.texts.rows import TextStore
-
-__all__ = ["caption_folder", "with_captions"]
 
 _IMAGE = ("image", "file_name", "path")
 _CAPTION = ("caption", "captions", "text")
@@ -143,7 +141,7 @@ def _images(root: Path, keys: Sequence[str], source: str, positional: bool) -> E
                 f"{source}: an image must be a path below {folder.name}/", got=repr(key), cure="write folder/image.jpg"
             )
     check_present(folder, source, keys, cure=f"correct the list; its paths are relative to {folder.name}/")
-    return FolderImages(folder, keys, np.full(len(keys), UNKNOWN))
+    return FolderImages(folder, keys)
 
 
 def _folder(root: Path, keys: Sequence[str]) -> Path:
@@ -166,8 +164,7 @@ def _packed(path: Path, keys: Sequence[str], source: str, positional: bool) -> E
             got=f"{count} images, {len(keys)} keys in {source}",
             cure="complete captions.json, or pack the images with matryo.data.pack",
         )
-    unlabelled = np.full(count, UNKNOWN)
-    images = PackedImages(arrays["blob"], arrays["off"], unlabelled, keys if names is None else names, source=path.name)
+    images = PackedImages(arrays["blob"], arrays["off"], names=keys if names is None else names, source=path.name)
     row_of = {images.name(row): row for row in range(count)}
     missing = [key for key in keys if key not in row_of]
     if missing:

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from matryo.data.pairs.pairs import Pairs
     from matryo.data.texts.tables import Row
 
-__all__ = ["pair_folder"]
-
 _QUERY = ("query", "anchor", "sentence1")
 _POSITIVE = ("positive", "sentence2")
 _NEGATIVE = re.compile(r"negatives?|negative_(\d+)")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from copy import copy
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
 from matryo.data.dataset import UNKNOWN, Dataset
-from matryo.data.split import Rows, subset_indices
+from matryo.data.split import subset_indices
 from matryo.data.texts.rows import TextRows
 from matryo.errors import DataError
 
@@ -16,11 +17,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
+    from matryo.arrays import Floats
     from matryo.data.dataset import ImageSplit, Labels, TextSplit
-
-    Grades = np.ndarray[Any, np.dtype[np.float32]]
-
-__all__ = ["PairBuilder", "Pairs", "pair_dataset", "pairs_by_label"]
 
 
 class Pairs:
@@ -46,7 +44,7 @@ class Pairs:
         self.queries, self.candidates, self.by_label = queries, candidates, by_label
         self.pairs: Labels = _indices(pairs, 2, f"{source}: pairs")
         count = len(self.pairs)
-        self.grades: Grades = np.ones(count, np.float32) if grades is None else _grades(grades, count, source)
+        self.grades: Floats = np.ones(count, np.float32) if grades is None else _grades(grades, count, source)
         none = np.empty((count, 0), np.int64)
         self.negatives: Labels = none if negatives is None else _indices(negatives, None, f"{source}: negatives")
         if len(self.negatives) != count:
@@ -69,20 +67,15 @@ class Pairs:
     def subset(self, indices: ArrayLike) -> Self:
         """Return the pairs at ``indices`` (integers, or a boolean mask), in that order; both sides stay complete."""
         chosen = subset_indices(indices, len(self), "pair")
-        part = self._copy()
+        part = copy(self)
         part.pairs, part.grades, part.negatives = self.pairs[chosen], self.grades[chosen], self.negatives[chosen]
         return part
 
     def map_labels(self, table: Labels) -> Self:
         """Return the pairs with label l of either side replaced by ``table[l]``."""
-        part = self._copy()
-        part.queries = _map_labels(self.queries, table)
-        part.candidates = part.queries if self.candidates is self.queries else _map_labels(self.candidates, table)
-        return part
-
-    def _copy(self) -> Self:
-        part = object.__new__(type(self))
-        part.__dict__.update(self.__dict__)
+        part, queries, candidates = copy(self), cast("Any", self.queries), cast("Any", self.candidates)
+        part.queries = queries.map_labels(table)
+        part.candidates = part.queries if candidates is queries else candidates.map_labels(table)
         return part
 
 
@@ -200,12 +193,6 @@ def _row(rows: dict[str, int], text: str) -> int:
     return rows.setdefault(text, len(rows))
 
 
-def _map_labels(split: ImageSplit | TextSplit, table: Labels) -> ImageSplit | TextSplit:
-    assert isinstance(split, Rows), f"{type(split).__name__} cannot be relabelled"
-    mapped: Any = split.map_labels(table)
-    return mapped   # type: ignore[no-any-return]
-
-
 def _indices(values: ArrayLike, columns: int | None, source: str) -> Labels:
     array = np.asarray(values)
     if array.size == 0 and array.ndim < 2:
@@ -219,7 +206,7 @@ def _indices(values: ArrayLike, columns: int | None, source: str) -> Labels:
     return array.astype(np.int64)
 
 
-def _grades(values: ArrayLike, count: int, source: str) -> Grades:
+def _grades(values: ArrayLike, count: int, source: str) -> Floats:
     grades = np.asarray(values, np.float32)
     if grades.shape != (count,) or not (np.isfinite(grades) & (grades >= 0)).all():
         bad = list(grades.shape) if grades.shape != (count,) else grades[~(np.isfinite(grades) & (grades >= 0))][0]

@@ -28,8 +28,6 @@ from matryo.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["corpus_folder", "text_folder", "unlabelled_texts"]
-
 _TEXT = ("text", "sentence", "document")
 _ID = ("id", "_id")
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from matryo.data.dataset import UNKNOWN, Dataset
-from matryo.data.split import Rows, as_labels, check_below, numbered
+from matryo.data.dataset import Dataset
+from matryo.data.split import Rows, as_labels, class_names
 from matryo.errors import DataError
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from matryo.data.dataset import Labels, Pixels
-
-__all__ = ["TextRows", "TextStore", "text_dataset"]
 
 
 class TextStore:
@@ -77,9 +75,7 @@ class TextRows(Rows):
     ) -> None:
         self._texts = texts if isinstance(texts, TextStore) else TextStore.pack(texts, source)
         count = len(self._texts)
-        super().__init__(
-            np.full(count, UNKNOWN, np.int64) if labels is None else as_labels(labels, count, source, self.item)
-        )
+        super().__init__(as_labels(labels, count, source, self.item))
         self._names = _check_names(names, count, source)
         self.source = source
 
@@ -121,10 +117,7 @@ def text_dataset(
         raise DataError(
             "a dataset must have a split", got="none", cure='pass {"train": texts} or {"train": (texts, labels)}'
         )
-    names = numbered(list(rows.values())) if classes is None else tuple(classes)
-    for split, texts in rows.items():
-        check_below(texts.labels, len(names), split)
-    return Dataset(name, names, rows)
+    return Dataset(name, class_names(rows, classes), rows)
 
 
 def _texts_and_labels(values: Any, split: str) -> tuple[Any, Any]:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["TABLES", "Row", "check_new_id", "ending_of", "lines_of", "read_rows", "rows_of", "split_files"]
-
 TABLES = ("jsonl", "tsv", "csv", "parquet")
 # train-00000-of-00003 is a part of train; older Hugging Face exports append 16 digits of a hash.
 _PART = re.compile(r"(?P<split>.+?)(-\d+(-of-(?P<all>\d+)(-[0-9a-f]{16})?)?)?")
@@ -39,32 +37,27 @@ class Row:
 
     def has(self, *columns: str) -> bool:
         """Return whether one of ``columns`` exists and is not null."""
-        return self._first(columns) is not None
+        return self._value(columns) is not None
 
     def text(self, *columns: str, blank: bool = False) -> str:
         """Return the text in the first of ``columns`` that is not null; it may be blank only with ``blank``."""
-        column = self._first(columns)
-        value = None if column is None else self.values[column]
+        value = self._value(columns)
         if not isinstance(value, str) or not (blank or value.strip()):
-            self._refuse_text(columns, column, value)
+            self._refuse_text(columns, value)
         return self._whole(value)
 
     def texts(self, *columns: str) -> list[str]:
         """Return the text or list of texts in the first of ``columns`` that is not null; [] if all are null."""
-        column = self._first(columns)
-        if column is None:
-            return []
-        value = self.values[column]
-        texts = value if isinstance(value, list) else [value]
+        value = self._value(columns)
+        texts = value if isinstance(value, list) else [value] if value is not None else []
         for text in texts:
             if not isinstance(text, str) or not text.strip():
-                self._refuse_text(columns, column, text)
+                self._refuse_text(columns, text)
         return [self._whole(text) for text in texts]
 
     def id(self, *columns: str) -> str:
         """Return the name or integer in the first of ``columns`` that is not null, as text."""
-        column = self._first(columns)
-        value = None if column is None else self.values[column]
+        value = self._value(columns)
         # pandas stores integers as floats in a column with gaps; from 2⁵³ on, floats may be rounded.
         if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
             value = int(value)
@@ -75,8 +68,7 @@ class Row:
 
     def number(self, *columns: str) -> float:
         """Return the number in the first of ``columns`` that is not null."""
-        column = self._first(columns)
-        value = None if column is None else self.values[column]
+        value = self._value(columns)
         try:
             if isinstance(value, bool) or not isinstance(value, int | float | str):
                 raise ValueError
@@ -89,16 +81,17 @@ class Row:
         """Return an error about this row."""
         return DataError(f"{self.place}: {rule}", got=got, cure=cure)
 
-    def _first(self, columns: Sequence[str]) -> str | None:
-        return next((name for name in columns if self.values.get(name) is not None), None)
+    def _value(self, columns: Sequence[str]) -> Any:
+        return next((value for name in columns if (value := self.values.get(name)) is not None), None)
 
-    def _refuse_text(self, columns: Sequence[str], column: str | None, value: object) -> NoReturn:
-        column = column or next((name for name in columns if name in self.values), None)   # present, but null
-        if column is None:
+    def _refuse_text(self, columns: Sequence[str], value: object) -> NoReturn:
+        # A column that is not null comes first.
+        candidates = sorted((c for c in columns if c in self.values), key=lambda column: self.values[column] is None)
+        if not candidates:
             present = ", ".join(self.values) or "no columns"
             rule = f"a row needs a text in the column {_either(columns)}"
             raise self.refused(rule, f"{present:.80}", "rename the column")
-        raise self.refused(f"{column} must be a text", self._shown(value), "fill it in, or drop the row")
+        raise self.refused(f"{candidates[0]} must be a text", self._shown(value), "fill it in, or drop the row")
 
     def _shown(self, value: object) -> str:
         return "none" if value is None else f"{value!r:.60}"

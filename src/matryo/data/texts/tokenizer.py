@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     Mask = np.ndarray[Any, np.dtype[np.bool_]]
     Offsets = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = ["Tokenizer"]
-
 _ALPHABET = 1000   # letters in the vocabulary; words with other letters become [UNK]
 _BATCH = 1024   # texts per call of the library
 _MULTIPLE = 8   # lengths are rounded up to a multiple of this: fewer shapes to compile, and aligned for tensor cores

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from matryo.evaluation.subject import Subject
 
-__all__ = ["PROTOCOL"]
-
 
 def _measure(subject: Subject) -> Iterator[CascadeCurve]:
     for queries in subject.queries.values():

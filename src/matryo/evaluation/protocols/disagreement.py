@@ -10,28 +10,23 @@ import numpy as np
 from matryo.errors import InputError
 from matryo.evaluation.predictions import class_name
 from matryo.evaluation.protocol import Protocol
-from matryo.results import Result
+from matryo.results import SplitResult
 from matryo.tables import Block, Metric, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from matryo.arrays import Integers
     from matryo.embeddings import EmbeddingSet
     from matryo.evaluation.predictions import Predictions
     from matryo.evaluation.subject import Subject
-    from matryo.metrics.types import Integers
-
-__all__ = ["PROTOCOL", "Disagreement", "disagreement"]
 
 
 @dataclass(frozen=True)
-class Disagreement(Result):
+class Disagreement(SplitResult):
     """Two dims on the same examples, and the most confident examples on which they disagree."""
 
     kind: ClassVar[str] = "disagreement"
-    model: str
-    dataset: str
-    split: str
     by: str
     dims: tuple[int, int]
     """The low and the high dim."""
@@ -75,13 +70,13 @@ def disagreement(
     apart = apart[np.argsort(-confident, kind="stable")]
     by_low = low_right[apart]
     shown = apart[np.where(by_low, np.cumsum(by_low), np.cumsum(~by_low)) <= limit]
-    about, rows = embeddings.manifest, predictions.rows[shown].tolist()
+    rows = predictions.rows[shown].tolist()
 
     def named(labels: Integers) -> tuple[str, ...]:
         return tuple(class_name(embeddings, label) for label in labels.tolist())
 
     return Disagreement(
-        about.title, about.dataset, about.split, predictions.by, (low, high),
+        *embeddings.manifest.origin, predictions.by, (low, high),
         both_right=int((low_right & high_right).sum()),
         only_low=int((low_right & ~high_right).sum()),
         only_high=int((high_right & ~low_right).sum()),
@@ -95,8 +90,7 @@ def disagreement(
 
 
 def _measure(subject: Subject) -> Iterator[Disagreement]:
-    for split, queries in subject.queries.items():
-        predictions = subject.predictions[split]
+    for queries, predictions in subject.predictions:
         yield disagreement(queries, predictions, low=predictions.dims[0], high=predictions.dims[-1])
 
 

@@ -18,30 +18,18 @@ from matryo.errors import EmbeddingsError, InputError
 from matryo.evaluation.checks import check_different, check_pair, check_several, chosen_dims, labels_of, same_vectors
 from matryo.evaluation.knn.search import search_batches
 from matryo.evaluation.protocol import Protocol
-from matryo.metrics import (
-    hit_rate,
-    label_ranks,
-    majority,
-    mean_average_precision,
-    mflops,
-    precision,
-    recall,
-    relevance,
-)
+from matryo.metrics import hit_rate, label_ranks, majority, mean_average_precision, mflops, precision, recall, relevance
 from matryo.nesting import Nesting, as_nesting
-from matryo.results import Result
+from matryo.results import SplitResult
 from matryo.tables import Block, Metric, number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from matryo.metrics.types import Bools
+    from matryo.arrays import Bools
     Integers = np.ndarray[Any, np.dtype[np.integer[Any]]]
 
-__all__ = ["PROTOCOL", "DimRow", "Evaluation", "evaluate"]
-
 _VOTERS = (5, 10, 20)   # the k of k-NN
-_HEAD_BATCH = 8 << 20   # vector entries or logits that the head holds at a time
 
 
 @dataclass(frozen=True)
@@ -113,14 +101,11 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Evaluation(Result):
+class Evaluation(SplitResult):
     """The figures of one model's embeddings on one query split."""
 
     kind: ClassVar[str] = "evaluate"
     shown: ClassVar[tuple[str, ...]] = ("head", "1-NN", "mAP@10")
-    model: str
-    dataset: str
-    split: str
     database: int
     """How many vectors were searched."""
     queries: int
@@ -223,20 +208,19 @@ def evaluate(
         )
     check_several(known)
     check_different(database, queries)
-    neighbours = _search(database, queries, used, nesting, depths, progress)
+    figures = _search(database, queries, totals, nesting, depths, progress)
     head = _head_accuracy(queries, used, nesting)
     rows = tuple(
         DimRow(
             dim=dim,
             trained=dim in queries.nesting.dims,
             mflops=mflops(database.count, dim),
-            **_graded(neighbours[dim], totals[used], depths),
+            **figures[dim],
             **head.get(dim, {}),
         )
         for dim in nesting.dims
     )
-    about, excluded = queries.manifest, queries.count - len(used)
-    return Evaluation(about.title, about.dataset, about.split, database.count, len(used), excluded, rows)
+    return Evaluation(*queries.manifest.origin, database.count, len(used), queries.count - len(used), rows)
 
 
 PROTOCOL = Protocol("evaluate", lambda subject: subject.evaluations, baselined=True)
@@ -269,49 +253,34 @@ def _as_sets(database: Any, queries: Any, nesting: Nesting | Sequence[int] | Non
     return EmbeddingSet.of(train, labels=known, **about), EmbeddingSet.of(test, labels=asked, **about)
 
 
-def _graded(neighbours: _Neighbours, totals: Integers, depths: list[int]) -> dict[str, Any]:
-    relevant = neighbours.relevant
-    return {
-        **{f"top{k}": hit_rate(relevant, min(k, relevant.shape[1])) for k in (1, 5, 10)},
-        "map_at": {k: mean_average_precision(relevant, totals, k) for k in depths},
-        "precision_at": {k: precision(relevant, k) for k in depths},
-        "recall_at": {k: recall(relevant, totals, k) for k in depths},
-        "knn": neighbours.knn,
-    }
-
-
-@dataclass(frozen=True)
-class _Neighbours:
-    """Which neighbours at one dim have the query's class [queries, depth], and the k-NN accuracy by k."""
-
-    relevant: Bools
-    knn: dict[int, float]
-
-
 def _search(
-    database: EmbeddingSet,
-    queries: EmbeddingSet,
-    used: Integers,
-    nesting: Nesting,
-    depths: list[int],
-    progress: bool,
-) -> dict[int, _Neighbours]:
-    known, asked = labels_of(database, "database"), labels_of(queries, "queries")[used]
+    database: EmbeddingSet, queries: EmbeddingSet, totals: Integers, nesting: Nesting, depths: list[int], progress: bool
+) -> dict[int, dict[str, Any]]:
+    """Return the figures of :class:`DimRow` that grade the neighbours of the queries with ``totals``, by dim."""
+    used = np.flatnonzero(totals)
+    totals, known, asked = totals[used], labels_of(database, "database"), labels_of(queries, "queries")[used]
     vectors = queries.vectors if len(used) == queries.count else queries.vectors[used]
     voters = [k for k in _VOTERS if k <= database.count]
     depth = min(max([10, *depths, *voters]), database.count)
-    relevant: dict[int, list[Bools]] = {dim: [] for dim in nesting.dims}
+    graded: dict[int, list[Bools]] = {dim: [] for dim in nesting.dims}
     right = {dim: dict.fromkeys(voters, 0) for dim in nesting.dims}
     for batch in search_batches(database.vectors, vectors, nesting.dims, depth, progress=progress):
         for dim, indices in batch.indices.items():
             retrieved, truth = known[indices], asked[batch.start : batch.start + len(indices)]
-            relevant[dim].append(relevance(retrieved, truth))
+            graded[dim].append(relevance(retrieved, truth))
             for k in voters:
                 right[dim][k] += int((majority(retrieved, k) == truth).sum())
-    return {
-        dim: _Neighbours(np.concatenate(relevant[dim]), {k: right[dim][k] / len(used) for k in voters})
-        for dim in nesting.dims
-    }
+    figures = {}
+    for dim in nesting.dims:
+        relevant = np.concatenate(graded[dim])
+        figures[dim] = {
+            **{f"top{k}": hit_rate(relevant, min(k, depth)) for k in (1, 5, 10)},
+            "map_at": {k: mean_average_precision(relevant, totals, k) for k in depths},
+            "precision_at": {k: precision(relevant, k) for k in depths},
+            "recall_at": {k: recall(relevant, totals, k) for k in depths},
+            "knn": {k: right[dim][k] / len(used) for k in voters},
+        }
+    return figures
 
 
 def _head_accuracy(queries: EmbeddingSet, used: Integers, nesting: Nesting) -> dict[int, dict[str, Any]]:
@@ -320,12 +289,9 @@ def _head_accuracy(queries: EmbeddingSet, used: Integers, nesting: Nesting) -> d
         return {}
     dims = [m for m in nesting.dims if (m in head.dims if head.kind == "separate" else m <= head.dim)]
     labels, ranks = labels_of(queries, "queries"), {dim: np.empty(len(used), np.int64) for dim in dims}
-    done = 0
-    for start, vectors in queries.batches(max(1, _HEAD_BATCH // max(head.classes, queries.dim))):
-        rows = used[(used >= start) & (used < start + len(vectors))]
-        for dim, logits in head.all_logits(vectors[rows - start], dims) if dims else ():
-            ranks[dim][done : done + len(rows)] = label_ranks(logits, labels[rows])
-        done += len(rows)
+    for span, rows, vectors in queries.batches_of(used, head.classes):
+        for dim, logits in head.all_logits(vectors, dims) if dims else ():
+            ranks[dim][span] = label_ranks(logits, labels[rows])
     return {dim: {f"head_top{k}": float((rank < k).mean()) for k in (1, 5)} for dim, rank in ranks.items()}
 
 

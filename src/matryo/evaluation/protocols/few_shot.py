@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from tqdm import tqdm
@@ -23,29 +23,24 @@ from matryo.evaluation.checks import check_finite, chosen_dims, class_counts, la
 from matryo.evaluation.draws import shuffled_by_class
 from matryo.evaluation.protocol import Protocol
 from matryo.nesting import truncate
-from matryo.results import Result
+from matryo.results import SplitResult, as_tuples
 from matryo.tables import Metric
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from matryo.arrays import Floats, Integers
     from matryo.evaluation.subject import Subject
-    from matryo.metrics.types import Floats, Integers
-
-__all__ = ["PROTOCOL", "FewShot", "few_shot"]
 
 _SHOTS = (1, 3, 5, 7, 9)
 _DRAWS = 30   # all classes take part in each draw, so that the mean settles soon
 
 
 @dataclass(frozen=True)
-class FewShot(Result):
+class FewShot(SplitResult):
     """Nearest-class-mean accuracy by number of shots and dim."""
 
     kind: ClassVar[str] = "few-shot"
-    model: str
-    dataset: str
-    split: str
     classes: str
     """Which classes were drawn from: "all", or a phrase such as "never trained"."""
     ways: int
@@ -54,9 +49,9 @@ class FewShot(Result):
     dims: tuple[int, ...]
     shots: tuple[int, ...]
     accuracy: tuple[tuple[float, ...], ...]
-    """[shots][dims]: the mean over the draws."""
+    """[shots, dims]: the mean over the draws."""
     margin: tuple[tuple[float, ...], ...]
-    """[shots][dims]: half the width of the 95 % confidence interval of that mean."""
+    """[shots, dims]: half the width of the 95 % confidence interval of that mean."""
 
     @property
     def about(self) -> str:
@@ -109,10 +104,9 @@ def few_shot(
                 accuracies[:, place, number] = draw.accuracies(vectors, counts)
                 bar.update()
     mean, margin = accuracies.mean(axis=2), 1.96 * accuracies.std(axis=2, ddof=1) / np.sqrt(draws)
-    manifest = embeddings.manifest
     return FewShot(
-        manifest.title, manifest.dataset, manifest.split, about, chosen, draws, nesting.dims, counts, _tuples(mean),
-        _tuples(margin),
+        *embeddings.manifest.origin, about, chosen, draws, nesting.dims, counts,
+        as_tuples(mean.tolist()), as_tuples(margin.tolist()),
     )  # fmt: skip
 
 
@@ -187,7 +181,3 @@ def _check_shots(shots: Sequence[int], draws: int) -> tuple[int, ...]:
     if draws < 2:
         raise InputError("a confidence interval needs at least two draws", got=draws, cure="choose draws=30")
     return counts
-
-
-def _tuples(figures: Any) -> tuple[tuple[float, ...], ...]:
-    return tuple(map(tuple, figures.tolist()))

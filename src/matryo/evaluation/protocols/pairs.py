@@ -16,34 +16,29 @@ from matryo.evaluation.checks import check_columns, chosen_dims
 from matryo.evaluation.knn.search import search_batches
 from matryo.evaluation.protocol import Protocol
 from matryo.metrics import hit_rate, mean_reciprocal_rank, ndcg, recall
-from matryo.results import Result
+from matryo.results import SplitResult, as_tuples
 from matryo.tables import Block, Metric
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from matryo.arrays import Array, Doubles, Floats, Integers
     from matryo.embeddings import EmbeddingSet
     from matryo.evaluation.relevance import Relevance
     from matryo.evaluation.subject import Subject
-    from matryo.metrics.types import Array, Doubles, Floats, Integers
     from matryo.nesting import Nesting
     Figures = tuple[tuple[tuple[float, ...], ...], ...]
-
-__all__ = ["PAIR_METRICS", "PROTOCOL", "Pairs", "pairs"]
 
 PAIR_METRICS = {"nDCG": "ndcg", "hit": "hit", "recall": "recall", "MRR": "mrr"}
 """The metrics: their titles in tables, and the fields of :class:`Pairs`."""
 
 
 @dataclass(frozen=True)
-class Pairs(Result):
+class Pairs(SplitResult):
     """Retrieval metrics in both directions, by dim and k; [0] searches the candidates, [1] searches the queries."""
 
     kind: ClassVar[str] = "pairs"
     shown: ClassVar[tuple[str, ...]] = ("nDCG@10", "hit@1", "hit@10")
-    model: str
-    dataset: str
-    split: str
     sides: tuple[str, str]
     """The names of queries and candidates."""
     counts: tuple[int, int]
@@ -55,7 +50,7 @@ class Pairs(Result):
     dims: tuple[int, ...]
     ks: tuple[int, ...]
     ndcg: Figures
-    """[directions][dims][ks], with the grades of the pairs as gains; the following have the same shape."""
+    """[directions, dims, ks], with the grades of the pairs as gains; the following have the same shape."""
     hit: Figures
     """The share of queries with something relevant among the first k; papers on images and texts call it recall@k."""
     recall: Figures
@@ -118,11 +113,11 @@ def pairs(
     nesting, depths = chosen_dims(queries, dims), sorted({*ks})
     forth = _direction(queries, candidates, relevance, nesting, depths, progress)
     back = _direction(candidates, queries, relevance.reversed, nesting, depths, progress)
-    about, of = queries.manifest, relevance.pairs
-    named = {name: (_tuples(forth[place]), _tuples(back[place])) for place, name in enumerate(PAIR_METRICS.values())}
+    of, figures = relevance.pairs, as_tuples(np.stack([forth, back], axis=1).tolist())
     return Pairs(
-        about.title, about.dataset, about.split, sides, (queries.count, candidates.count),
-        (len(np.unique(of[:, 0])), len(np.unique(of[:, 1]))), len(of), nesting.dims, tuple(depths), **named,
+        *queries.manifest.origin, sides, (queries.count, candidates.count),
+        (len(np.unique(of[:, 0])), len(np.unique(of[:, 1]))), len(of), nesting.dims, tuple(depths),
+        **dict(zip(PAIR_METRICS.values(), figures, strict=True)),
     )   # fmt: skip
 
 
@@ -188,7 +183,3 @@ def _by_id(ids: Array) -> Integers | None:
     """Return the rows in the order of their ids, because search prefers early rows among equals; None if in order."""
     order = np.argsort(ids, kind="stable")
     return None if (order == np.arange(len(order))).all() else order
-
-
-def _tuples(values: Doubles) -> tuple[tuple[float, ...], ...]:
-    return tuple(tuple(row) for row in values.tolist())

@@ -24,29 +24,24 @@ from matryo.errors import EmbeddingsError, InputError, MissingExtra
 from matryo.evaluation.checks import check_finite, check_pair, chosen_dims, labels_of
 from matryo.evaluation.protocol import Protocol
 from matryo.metrics import label_ranks
-from matryo.results import Result
+from matryo.results import SplitResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from matryo.arrays import Doubles, Floats, Integers
     from matryo.embeddings import EmbeddingSet
     from matryo.evaluation.subject import Subject
-    from matryo.metrics.types import Doubles, Floats, Integers
-
-__all__ = ["PROTOCOL", "FittedProbe", "Probe", "fit_probe", "linear_probe"]
 
 _LOGITS = 2 << 20   # logits held at a time
 
 
 @dataclass(frozen=True)
-class Probe(Result):
+class Probe(SplitResult):
     """Accuracy on the queries of a linear classifier fitted on the database, at each dim."""
 
     kind: ClassVar[str] = "probe"
     titles: ClassVar[dict[str, str]] = {"top1": "top-1", "top5": "top-5"}
-    model: str
-    dataset: str
-    split: str
     dims: tuple[int, ...]
     top1: tuple[float, ...]
     top5: tuple[float, ...]
@@ -86,7 +81,8 @@ def fit_probe(
     progress: bool = True,
 ) -> FittedProbe:
     """Fit one classifier per dim on ``database``, to be measured on several splits."""
-    minimize = _minimizer()
+    with MissingExtra.unless_installed("scipy", "evaluate"):
+        from scipy.optimize import minimize
     _check_options(l2, tolerance, iterations)
     nesting = chosen_dims(database, dims)
     classes, train, labels = _examples(database, nesting.dim, "database")
@@ -127,8 +123,7 @@ class FittedProbe:
         ranks = [label_ranks(vectors[:, : w.shape[1]] @ w.T + bias, truth) for w, bias in self.classifiers]
         dims = tuple(weight.shape[1] for weight, _ in self.classifiers)
         top1, top5 = (tuple(float((rank < k).mean()) for rank in ranks) for k in (1, 5))
-        about = queries.manifest
-        return Probe(about.title, about.dataset, about.split, dims, top1, top5)
+        return Probe(*queries.manifest.origin, dims, top1, top5)
 
 
 def _classifier(
@@ -238,10 +233,3 @@ def _check_options(l2: float, tolerance: float, iterations: int) -> None:
             got=f"l2={l2}, tolerance={tolerance}, iterations={iterations}",
             cure="the defaults are 1e-4, 1e-5 and 60",
         )
-
-
-def _minimizer() -> Callable[..., Any]:
-    with MissingExtra.unless_installed("scipy", "evaluate"):
-        from scipy.optimize import minimize
-    minimizer: Callable[..., Any] = minimize
-    return minimizer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import starmap
 from typing import TYPE_CHECKING, ClassVar
 
 from matryo.errors import InputError
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from matryo.evaluation.protocols.evaluate import Evaluation
     from matryo.evaluation.subject import Subject
 
-__all__ = ["PROTOCOL", "Robustness", "robustness"]
-
 
 @dataclass(frozen=True)
 class Robustness(Result):
@@ -30,9 +29,9 @@ class Robustness(Result):
     dims: tuple[int, ...]
     splits: tuple[str, ...]
     head: tuple[tuple[float | None, ...], ...]
-    """[splits][dims]: top-1 of the head; None where there is none at that dim."""
+    """[splits, dims]: top-1 of the head; None where there is none at that dim."""
     top1: tuple[tuple[float, ...], ...]
-    """[splits][dims]: 1-NN."""
+    """[splits, dims]: 1-NN."""
     map10: tuple[tuple[float, ...], ...]
     by: str
     """The classifier behind the oracle: "head" or "1-NN"."""
@@ -86,8 +85,7 @@ def robustness(evaluations: Sequence[Evaluation], oracles: Sequence[Trends]) -> 
 def _measure(subject: Subject) -> Iterator[Robustness]:
     if len(subject.queries) < 2:
         raise InputError("robustness needs several query splits", got=len(subject.queries), cure="encode another one")
-    oracles = [trends(queries, subject.predictions[split]) for split, queries in subject.queries.items()]
-    yield robustness(subject.evaluations, oracles)
+    yield robustness(subject.evaluations, list(starmap(trends, subject.predictions)))
 
 
 PROTOCOL = Protocol("robustness", _measure)

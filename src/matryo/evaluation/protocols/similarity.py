@@ -12,30 +12,25 @@ from matryo.errors import EmbeddingsError, InputError
 from matryo.evaluation.checks import check_columns, check_pair, chosen_dims, labels_of
 from matryo.evaluation.cosines import cosines
 from matryo.evaluation.protocol import Protocol
-from matryo.results import Result
+from matryo.results import SplitResult
 from matryo.tables import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from matryo.arrays import Doubles, Integers
     from matryo.embeddings import EmbeddingSet
     from matryo.evaluation.relevance import Relevance
     from matryo.evaluation.subject import Subject
-    from matryo.metrics.types import Doubles, Integers
-
-__all__ = ["PROTOCOL", "Similarity", "similarity_span"]
 
 
 @dataclass(frozen=True)
-class Similarity(Result):
+class Similarity(SplitResult):
     """Cosines of positive and of random pairs, by dim."""
 
     kind: ClassVar[str] = "similarity"
     titles: ClassVar[dict[str, str]] = {"auc": "AUC", "positive_mean": "positive", "random_mean": "random"}
     texts: ClassVar[dict[str, Any]] = {"positive_mean": number, "random_mean": number}
-    model: str
-    dataset: str
-    split: str
     pairs: int
     dims: tuple[int, ...]
     positive_mean: tuple[float, ...]
@@ -84,9 +79,9 @@ def similarity_span(
         check_columns(*sides, ("embeddings", "others"))
         drawn = _draw_related(sides, relevance, pairs, rng)
     positive, random = (cosines(sides, rows, nesting) for rows in drawn)
-    edges, about = np.linspace(-1, 1, 41), embeddings.manifest
+    edges = np.linspace(-1, 1, 41)
     return Similarity(
-        about.title, about.dataset, about.split, pairs, nesting.dims,
+        *embeddings.manifest.origin, pairs, nesting.dims,
         positive_mean=tuple(positive.mean(axis=1).tolist()),
         positive_sd=tuple(positive.std(axis=1).tolist()),
         random_mean=tuple(random.mean(axis=1).tolist()),

@@ -21,31 +21,26 @@ from matryo.evaluation.checks import check_finite, check_pair, chosen_dims, labe
 from matryo.evaluation.draws import shuffled_by_class
 from matryo.evaluation.protocol import Protocol
 from matryo.nesting import truncate
-from matryo.results import Result
+from matryo.results import SplitResult
 from matryo.tables import Metric
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from matryo.arrays import Bools, Doubles, Floats, Integers
     from matryo.embeddings import EmbeddingSet
     from matryo.evaluation.subject import Subject
-    from matryo.metrics.types import Bools, Doubles, Floats, Integers
     from matryo.nesting import Nesting
-
-__all__ = ["PROTOCOL", "Stream", "stream"]
 
 _GROUPS = ("pretrain-head", "novel-head", "pretrain-tail", "novel-tail", "mean per class", "overall")
 _TAIL_BELOW = 50   # the paper's
 
 
 @dataclass(frozen=True)
-class Stream(Result):
+class Stream(SplitResult):
     """Accuracy over a long-tailed stream, by dim, averaged over draws of the stream."""
 
     kind: ClassVar[str] = "stream"
-    model: str
-    dataset: str
-    split: str
     draws: int
     length: int
     """Examples per stream."""
@@ -55,9 +50,9 @@ class Stream(Result):
     groups: tuple[str, ...]
     """("pretrain-head", "novel-head", "pretrain-tail", "novel-tail", "mean per class", "overall")."""
     accuracy: tuple[tuple[float | None, ...], ...]
-    """[groups][dims]; None for a group without examples."""
+    """[groups, dims]; None for a group without examples."""
     sd: tuple[tuple[float | None, ...], ...]
-    """[groups][dims], over the draws."""
+    """[groups, dims], over the draws."""
 
     @property
     def about(self) -> str:
@@ -106,10 +101,9 @@ def stream(
                 right = _run(vectors[rows], sides.asked[rows], sums, sides.known)
                 accuracies[:, place, number] = _accuracies(right, sides.asked[rows], sides.known, tail_below)
                 bar.update()
-    about, length = queries.manifest, round(sum(map(len, drawn)) / draws)
+    length = round(sum(map(len, drawn)) / draws)
     return Stream(
-        about.title, about.dataset, about.split, draws, length, tail_below, nesting.dims, _GROUPS,
-        *_over_draws(accuracies),
+        *queries.manifest.origin, draws, length, tail_below, nesting.dims, _GROUPS, *_over_draws(accuracies)
     )
 
 
@@ -226,7 +220,7 @@ def _accuracies(right: Bools, classes: Integers, known: Bools, tail_below: int) 
 
 
 def _over_draws(accuracies: Doubles) -> tuple[tuple[tuple[float | None, ...], ...], ...]:
-    """Return mean and standard deviation [groups][dims] over the draws with such a group; None with too few."""
+    """Return mean and standard deviation [groups, dims] over the draws with such a group; None with too few."""
     mean = [[_mean(values[~np.isnan(values)]) for values in group] for group in accuracies]
     sd = [[_sd(values[~np.isnan(values)]) for values in group] for group in accuracies]
     return tuple(tuple(map(tuple, one)) for one in (mean, sd))

@@ -10,7 +10,7 @@ from matryo.evaluation.checks import check_columns, chosen_dims
 from matryo.evaluation.cosines import cosines
 from matryo.evaluation.protocol import Protocol
 from matryo.metrics import pearson, spearman
-from matryo.results import Result
+from matryo.results import SplitResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,18 +19,13 @@ if TYPE_CHECKING:
     from matryo.evaluation.relevance import Relevance
     from matryo.evaluation.subject import Subject
 
-__all__ = ["PROTOCOL", "Sts", "sts"]
-
 
 @dataclass(frozen=True)
-class Sts(Result):
+class Sts(SplitResult):
     """Correlation of the cosines of graded pairs with their grades, by dim."""
 
     kind: ClassVar[str] = "sts"
     titles: ClassVar[dict[str, str]] = {"spearman": "Spearman", "pearson": "Pearson"}
-    model: str
-    dataset: str
-    split: str
     pairs: int
     dims: tuple[int, ...]
     spearman: tuple[float, ...]
@@ -65,10 +60,10 @@ def sts(
             got=f"{len(grades)} pairs of grade {grades[0]:g}",
             cure="include pairs with other scores, such as 0 for unrelated ones",
         )
-    nesting, about = chosen_dims(queries, dims), queries.manifest
+    nesting = chosen_dims(queries, dims)
     alike = cosines((queries, candidates), (pairs[:, 0], pairs[:, 1]), nesting)
     return Sts(
-        about.title, about.dataset, about.split, len(pairs), nesting.dims,
+        *queries.manifest.origin, len(pairs), nesting.dims,
         spearman=tuple(spearman(values, grades) for values in alike),
         pearson=tuple(pearson(values, grades) for values in alike),
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import starmap
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -10,28 +11,20 @@ import numpy as np
 from matryo.embeddings import UNKNOWN
 from matryo.errors import EmbeddingsError
 from matryo.evaluation.protocol import Protocol
-from matryo.results import Result
+from matryo.results import SplitResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from matryo.arrays import Integers
     from matryo.embeddings import EmbeddingSet
     from matryo.evaluation.predictions import Predictions
-    from matryo.evaluation.subject import Subject
-    from matryo.metrics.types import Integers
-
-__all__ = ["PROTOCOL", "Superclasses", "superclass_accuracy"]
 
 
 @dataclass(frozen=True)
-class Superclasses(Result):
+class Superclasses(SplitResult):
     """Superclass accuracy by dim, over the examples whose class has a superclass."""
 
     kind: ClassVar[str] = "superclass"
     titles: ClassVar[dict[str, str]] = {"accuracy": "superclass", "fine": "class", "rejected": "rejected"}
-    model: str
-    dataset: str
-    split: str
     by: str
     dims: tuple[int, ...]
     names: tuple[str, ...]
@@ -44,7 +37,7 @@ class Superclasses(Result):
     rejected: tuple[float, ...]
     """[dims]: the share of predicted classes without a superclass (the reject class), which are wrong."""
     each: tuple[tuple[float, ...], ...]
-    """[superclasses][dims]."""
+    """[superclasses, dims]."""
 
     @property
     def about(self) -> str:
@@ -77,7 +70,7 @@ def superclass_accuracy(embeddings: EmbeddingSet, predictions: Predictions) -> S
     truth, predicted = truth[graded], _superclass_of(predictions.predicted[:, graded], about.superclass_of)
     right, present = predicted == truth, np.unique(truth)
     return Superclasses(
-        about.title, about.dataset, about.split, predictions.by, predictions.dims,
+        *about.origin, predictions.by, predictions.dims,
         names=tuple(about.superclasses[number] for number in present),
         counts=tuple(int((truth == number).sum()) for number in present),
         accuracy=tuple(right.mean(axis=1).tolist()),
@@ -87,12 +80,7 @@ def superclass_accuracy(embeddings: EmbeddingSet, predictions: Predictions) -> S
     )   # fmt: skip
 
 
-def _measure(subject: Subject) -> Iterator[Superclasses]:
-    for split, queries in subject.queries.items():
-        yield superclass_accuracy(queries, subject.predictions[split])
-
-
-PROTOCOL = Protocol("superclass", _measure)
+PROTOCOL = Protocol("superclass", lambda subject: starmap(superclass_accuracy, subject.predictions))
 
 
 def _superclass_of(labels: Integers, superclass_of: tuple[int, ...]) -> Integers:

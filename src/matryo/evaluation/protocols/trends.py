@@ -16,37 +16,32 @@ are defined exactly and exclude each other. With r the number of a class's corre
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import starmap
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from matryo.evaluation.predictions import class_name
 from matryo.evaluation.protocol import Protocol
-from matryo.results import Result
+from matryo.results import SplitResult
 from matryo.tables import percent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from matryo.embeddings import EmbeddingSet
     from matryo.evaluation.predictions import Predictions
-    from matryo.evaluation.subject import Subject
-
-__all__ = ["PROTOCOL", "TRENDS", "Trends", "trend_of", "trends"]
 
 TRENDS = ("up", "up, then a dip", "down, then up", "no clear trend")
 _DIP = 2   # examples
 
 
 @dataclass(frozen=True)
-class Trends(Result):
+class Trends(SplitResult):
     """Accuracy per class and dim, the trend of each class, and the dim at which examples are first right."""
 
     kind: ClassVar[str] = "trends"
     titles: ClassVar[dict[str, str]] = {"accuracy": "accuracy", "first_right": "first right"}
-    model: str
-    dataset: str
-    split: str
     by: str
     dims: tuple[int, ...]
     accuracy: tuple[float, ...]
@@ -55,7 +50,7 @@ class Trends(Result):
     """The classes with examples, by name (or number)."""
     class_counts: tuple[int, ...]
     class_accuracy: tuple[tuple[float, ...], ...]
-    """[classes][dims]."""
+    """[classes, dims]."""
     trend: tuple[str, ...]
     """[classes]: one of TRENDS."""
     first_right: tuple[float, ...]
@@ -74,13 +69,13 @@ class Trends(Result):
 def trends(embeddings: EmbeddingSet, predictions: Predictions) -> Trends:
     """Return what ``predictions`` of ``embeddings`` gain and lose from dim to dim, by class and by example."""
     predictions.check_of(embeddings)
-    about, correct = embeddings.manifest, predictions.correct
+    correct = predictions.correct
     ever = np.asarray(correct.any(axis=0))
     classes, members, counts = np.unique(predictions.labels, return_inverse=True, return_counts=True)
     right = np.stack([np.bincount(members[row], minlength=len(classes)) for row in correct], axis=1)
     first = np.bincount(correct.argmax(axis=0)[ever], minlength=len(correct))
     return Trends(
-        about.title, about.dataset, about.split, predictions.by, predictions.dims,
+        *embeddings.manifest.origin, predictions.by, predictions.dims,
         accuracy=tuple(correct.mean(axis=1).tolist()),
         classes=tuple(class_name(embeddings, label) for label in classes.tolist()),
         class_counts=tuple(counts.tolist()),
@@ -92,12 +87,7 @@ def trends(embeddings: EmbeddingSet, predictions: Predictions) -> Trends:
     )   # fmt: skip
 
 
-def _measure(subject: Subject) -> Iterator[Trends]:
-    for split, queries in subject.queries.items():
-        yield trends(queries, subject.predictions[split])
-
-
-PROTOCOL = Protocol("trends", _measure)
+PROTOCOL = Protocol("trends", lambda subject: starmap(trends, subject.predictions))
 
 
 def trend_of(right: Sequence[int]) -> str:

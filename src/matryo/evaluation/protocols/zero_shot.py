@@ -13,30 +13,23 @@ from matryo.evaluation.checks import check_finite, check_pair, chosen_dims, labe
 from matryo.evaluation.protocol import Protocol
 from matryo.metrics import label_ranks
 from matryo.nesting import truncate
-from matryo.results import Result
+from matryo.results import SplitResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from matryo.arrays import Floats, Integers
     from matryo.embeddings import EmbeddingSet
     from matryo.evaluation.subject import Subject
-    from matryo.metrics.types import Floats, Integers
     from matryo.nesting import Nesting
-
-__all__ = ["PROTOCOL", "ZeroShot", "zero_shot"]
-
-_BATCH = 8 << 20   # vector entries or scores held at a time
 
 
 @dataclass(frozen=True)
-class ZeroShot(Result):
+class ZeroShot(SplitResult):
     """Zero-shot accuracy by dim."""
 
     kind: ClassVar[str] = "zero-shot"
     titles: ClassVar[dict[str, str]] = {"top1": "top-1", "top5": "top-5"}
-    model: str
-    dataset: str
-    split: str
     prompts: int
     """The number of texts; those of one class are averaged."""
     dims: tuple[int, ...]
@@ -71,19 +64,15 @@ def zero_shot(texts: EmbeddingSet, queries: EmbeddingSet, *, dims: Sequence[int]
     _check_classes(classes, asked[rows])
     means = _class_means(texts, prompts[np.argsort(described[prompts], kind="stable")], nesting)
     places, ranks = np.searchsorted(classes, asked), np.empty((len(nesting), len(rows)), np.int64)
-    done = 0
-    for start, vectors in queries.batches(max(1, _BATCH // max(len(classes), queries.dim))):
-        here = rows[(rows >= start) & (rows < start + len(vectors))]
+    for span, here, vectors in queries.batches_of(rows, len(classes)):
         for mean, rank in zip(means, ranks, strict=True):
             with np.errstate(over="ignore", invalid="ignore"):   # reported by check_finite, with the row
                 # The query's own norm does not change the order of the classes.
-                scores = truncate(vectors[here - start], mean.shape[1], normalize=False) @ mean.T
+                scores = truncate(vectors, mean.shape[1], normalize=False) @ mean.T
             check_finite(scores, here, "queries")
-            rank[done : done + len(here)] = label_ranks(scores, places[here])
-        done += len(here)
+            rank[span] = label_ranks(scores, places[here])
     top1, top5 = (tuple((ranks < k).mean(axis=1).tolist()) for k in (1, 5))
-    about = queries.manifest
-    return ZeroShot(about.title, about.dataset, about.split, len(prompts), nesting.dims, top1, top5)
+    return ZeroShot(*queries.manifest.origin, len(prompts), nesting.dims, top1, top5)
 
 
 def _measure(subject: Subject) -> Iterator[ZeroShot]:
