@@ -14,7 +14,7 @@ from matryo.errors import DataError
 from matryo.training import held_out, train
 from matryo.training.recipe.fields import Recipe
 from matryo.training.recipe.load import override
-from matryo.training.unreadable import check_readable
+from matryo.training.unreadable import readable
 
 
 def recipe(**changes):
@@ -54,9 +54,9 @@ def test_gray_excludes_it_from_the_figure(folder, tmp_path):
     with pytest.MonkeyPatch.context() as patched, pytest.warns(UserWarning, match=r"1 image of the test split 'val'"):
         real = held_out.measure
 
-        def watched(model, split, *rest):
+        def watched(measured, split):
             seen.append(len(split))
-            return real(model, split, *rest)
+            return real(measured, split)
 
         patched.setattr(held_out, "measure", watched)
         run = train(recipe(data__damaged="gray"), image_folder(folder), tmp_path / "run", progress=False)
@@ -85,8 +85,7 @@ def test_pairs_lose_the_pairs_of_a_damaged_image(folder):
     images = image_folder(folder).split("val")
     texts = TextRows([f"text {i}" for i in range(8)])
     pairs = Pairs(images, texts, [(i, 7 - i) for i in range(8)])
-    with pytest.warns(UserWarning, match="cannot be read"):
-        kept, count = check_readable(pairs, "val", "gray", progress=False)
-    assert count == 1
+    kept, errors = readable(pairs, "val", sample=True, progress=False)
+    assert len(errors) == 1
     rows = [(kept.queries.name(q), kept.candidates.text(c)) for q, c in kept.pairs]
     assert rows == [(images.name(i), f"text {7 - i}") for i in range(8) if i != 1]

@@ -287,7 +287,7 @@ def test_an_unknown_encoder_needs_a_layer():
         ({"layer": "layer9"}, InputError, r"module of the encoder \(got 'layer9'\): try layer1, layer2, layer3"),
         ({"layer": ""}, InputError, "a module of the encoder"),
         ({"layer": "layer1.0.relu"}, InputError, r"once per image \(got layer1.0.relu, run 2 times\)"),
-        ({"dims": (8, 12)}, NestingError, r"only at the dims it was trained for \(got 12\): choose among 8, 16"),
+        ({"dims": (8, 12)}, NestingError, r"only at the dims they were trained for \(got 12\): use dim 8, 16"),
         ({"dims": (8, 1024)}, NestingError, "must not exceed the 512 dimensions"),
         ({"classes": 5}, InputError, r"integers in \[0, 5\).*got int64 \[\]: \[5\]"),
         ({"classes": [0, 1]}, InputError, "one, one per image, or one per image and dim"),

@@ -6,6 +6,7 @@ over all positions, of the derivative of the logit of that class at dim m with r
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from matryo.encoders import ConvNet, Projected, ResNet, TimmEncoder
-from matryo.errors import InputError, NestingError
+from matryo.errors import InputError
 from matryo.inference.items import as_images
 from matryo.nesting import Nesting
 from matryo.training.batches.augment import Normalise
@@ -23,7 +24,7 @@ from matryo.training.batches.open import ordered_batches
 from matryo.training.step import autocast
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import Tensor
 
@@ -80,16 +81,20 @@ def gradcam(
     if head is None:
         got = f"objective.kind {model.recipe.objective.kind}"
         raise InputError("Grad-CAM needs a model with classes", got=got, cure="train with --objective.kind classify")
-    dims = _check_dims(head, dims)
+    dims = head.nesting.dims if dims is None else Nesting(dims).dims
+    Nesting(dims).check_fits(head.nesting.dim)
+    for dim in dims:
+        head.weight_at(dim)   # an error for a dim without a head, before any encoding
     chosen = _check_classes(classes, len(given), len(dims), len(model.classes))
     model.network.eval()
+    normalise = Normalise(model.recipe.data.mean, model.recipe.data.std, model.device)
     batches = ordered_batches(given, model.recipe, model.device, batch=_BATCH, workers=0)
     parts: list[tuple[Tensor, ...]] = []
     for start, (pixels, _) in zip(range(0, len(given), _BATCH), batches, strict=True):
         layer = _choose_layer(model.network.encoder, pixels[:1]) if layer is None else layer
         wanted = None if chosen is None else chosen[start : start + _BATCH].to(model.device)
         explained = _explain(model, head, pixels, dims, wanted, layer)
-        parts.append(tuple(part.cpu() for part in (_seen(model, pixels), *explained)))
+        parts.append(tuple(part.cpu() for part in (normalise.undo(pixels), *explained)))
     columns = [torch.cat(column).numpy() for column in zip(*parts, strict=True)]
     return GradCam(dims, str(layer), *columns)
 
@@ -120,18 +125,14 @@ def _explain(
         kept.append(_check_map(output, layer).detach().requires_grad_())
         return kept[-1].clone()   # the next layer may change its input in place
 
-    hook = _module(network.encoder, layer).register_forward_hook(keep)
-    try:
-        with torch.enable_grad(), autocast(model.recipe, model.device):
-            z = network.embed(pixels, flip=flip)
-    finally:
-        hook.remove()
+    with _hooked(network.encoder, {layer: keep}), torch.enable_grad(), autocast(model.recipe, model.device):
+        z = network.embed(pixels, flip=flip)
     if len(kept) != 1 + flip:
         times = len(kept) // (1 + flip)
         raise InputError("the layer must run once per image", got=f"{layer}, run {times} times", cure="choose another")
     maps, predicted, probability = [], [], []
     for i, dim in enumerate(dims):
-        logits = _logits(head, z, dim)
+        logits = F.linear(z[:, :dim], head.weight_at(dim), head.bias_at(dim))
         best = logits.argmax(1)
         chosen = best if wanted is None else wanted[:, i]
         total = logits.gather(1, chosen[:, None]).sum()   # images are independent, so one backward pass serves all
@@ -153,15 +154,6 @@ def _to_size(maps: Tensor, pixels: Tensor) -> Tensor:
     large = F.interpolate(maps, size=pixels.shape[-2:], mode="bilinear", align_corners=False)
     peak = large.amax((2, 3), keepdim=True)
     return large / torch.where(peak > 0, peak, 1)
-
-
-def _logits(head: NestedLinear, z: Tensor, dim: int) -> Tensor:
-    return F.linear(z[:, :dim], head.weight_at(dim), head.bias_at(dim))
-
-
-def _seen(model: TrainedModel, pixels: Tensor) -> Tensor:
-    data = model.recipe.data
-    return Normalise(data.mean, data.std, model.device).undo(pixels)
 
 
 def _stages(encoder: nn.Module) -> list[str]:
@@ -191,14 +183,20 @@ def _choose_layer(encoder: nn.Module, pixels: Tensor) -> str:
     def measure(name: str) -> Any:
         return lambda _, __, output: sizes.update({name: min(_check_map(output, name).shape[2:])})
 
-    hooks = [_module(encoder, name).register_forward_hook(measure(name)) for name in stages]
-    try:
-        with torch.no_grad():
-            encoder(pixels)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with _hooked(encoder, {name: measure(name) for name in stages}), torch.no_grad():
+        encoder(pixels)
     return next((name for name in reversed(stages) if sizes[name] >= _FINE), stages[0])
+
+
+@contextmanager
+def _hooked(encoder: nn.Module, hooks: dict[str, Callable[..., Any]]) -> Iterator[None]:
+    """Call each hook after the forward pass of the layer of its name."""
+    handles = [_module(encoder, layer).register_forward_hook(hook) for layer, hook in hooks.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _module(encoder: nn.Module, layer: str) -> nn.Module:
@@ -213,11 +211,9 @@ def _module(encoder: nn.Module, layer: str) -> nn.Module:
 
 
 def _check_map(output: Any, layer: str) -> Tensor:
-    if not isinstance(output, torch.Tensor):
-        raise _no_map(type(output).__name__, layer)
-    if output.ndim != 4:
-        raise _no_map(list(output.shape), layer)
-    return output
+    if isinstance(output, torch.Tensor) and output.ndim == 4:
+        return output
+    raise _no_map(list(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__, layer)
 
 
 def _no_map(got: object, layer: str) -> InputError:
@@ -226,19 +222,6 @@ def _no_map(got: object, layer: str) -> InputError:
         got=f"{got} from {layer}",
         cure="choose a convolutional layer; a transformer has none",
     )
-
-
-def _check_dims(head: NestedLinear, dims: Sequence[int] | None) -> tuple[int, ...]:
-    wanted = head.nesting.dims if dims is None else Nesting(dims).dims
-    Nesting(wanted).check_fits(head.nesting.dim)
-    unknown = [dim for dim in wanted if not head.tied and dim not in head.nesting.dims]
-    if unknown:
-        raise NestingError(
-            "a separate head classifies only at the dims it was trained for",
-            got=unknown[0],
-            cure=f"choose among {', '.join(map(str, head.nesting.dims))}",
-        )
-    return wanted
 
 
 def _check_classes(classes: Any, count: int, dims: int, known: int) -> Tensor | None:

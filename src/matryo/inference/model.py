@@ -200,8 +200,7 @@ class TrainedModel:
                 split, self.recipe, self.device, start=start, batch=batch, workers=workers, tokenizer=self.tokenizer
             ):
                 with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
-                    flip = self.recipe.data.test_flip and isinstance(inputs, torch.Tensor)
-                    z = self.network.embed(inputs, flip=flip)
+                    z = self.network.embed(inputs, flip=self.recipe.data.test_flip)
                 yield z.cpu().numpy(), labels.numpy()
 
 
@@ -217,12 +216,11 @@ def load(run: str | Path, *, device: str = "auto", width: float = 1.0, precision
     """
     if precision not in PRECISIONS:
         raise InputError("unknown precision", got=repr(precision), cure=f"choose one of {', '.join(PRECISIONS)}")
-    path = Path(run)
-    stored = open_trained(path)
-    network = at_width(stored.network, width)
-    target = choose_device(device)
+    folder = RunFolder(Path(run))
+    network, tokenizer = open_trained(folder)
+    network, target = at_width(network, width), choose_device(device)
     network.to(target, memory_format=torch.channels_last).eval()   # type: ignore[call-overload]
-    weights = sha256(RunFolder(path).weights)
+    weights = sha256(folder.weights)
     return TrainedModel(
-        network, stored.recipe, stored.classes, target, weights, width, stored.tokenizer, stored.sides, precision
+        network, folder.recipe, folder.classes, target, weights, width, tokenizer, folder.sides, precision
     )

@@ -56,7 +56,7 @@ def train(
         facts = describe(recipe, dataset, group)
         with writing(out, group):
             if not is_complete(out, facts, extend=extend):
-                with _own_random_state(group):
+                with torch.random.fork_rng([group.device] if group.device.type == "cuda" else []):   # the caller's state
                     work = _train if recipe.trains else _keep_pretrained
                     work(recipe, dataset, out, facts, group, progress=progress, extend=extend)
             group.wait()
@@ -74,7 +74,8 @@ def _train(
     tokenizer = open_tokenizer(recipe, split, out, group, resumed=resumed)
     model, frozen = _make_model(recipe, len(dataset.classes), tokenizer, group)
     average = moving_average(model, recipe.optim.ema) if recipe.optim.ema else None
-    _open_teacher(recipe, model, tokenizer, group)
+    if recipe.objective.teacher and isinstance(model, PairModel | DistilledModel):
+        model.taught_by = (open_teacher(recipe, tokenizer, group.device),)   # after the copy: a teacher is not averaged
     if not resumed:   # a run keeps the normalisation that it started with
         _check_normalisation(recipe, split, model)
     optimizer = make_optimizer(model, recipe)
@@ -92,10 +93,10 @@ def _train(
     if (warm_up := recipe.optim.warmup or recipe.optim.peak * batches.steps) >= total:
         log.remark(f"the warm-up takes {warm_up:g} steps and training only {total}: the learning rate never falls")
     if recipe.loop.compile:
-        log.show_now("compiling, which may take minutes")
+        log.bar.set_postfix_str("compiling, which may take minutes")
 
     # Train, step by step; save when a checkpoint is due or after Ctrl-C.
-    with contextlib.closing(log), _fast_convolutions(), _without_cudnn_attention():
+    with contextlib.closing(log), _gpu_kernels():
         stop_agreed = Agreement(group)
         for epoch in range(run.done // batches.steps, math.ceil(total / batches.steps) if run.done < total else 0):
             model.train()
@@ -103,7 +104,7 @@ def _train(
                 layer.eval()
             with interruptible(lambda: run.step_seconds, quiet=not group.first) as interrupted:
                 for inputs, target in batches.epoch(epoch, start=run.done % batches.steps):
-                    if run.is_first_step:
+                    if not run.step_seconds:   # the first step since this start
                         _warn_if_slow(step, log, inputs, target, total - run.done, reads_texts=tokenizer is not None)
                     rate = learning_rate(recipe, run.done, batches.steps, recipe.loop.batch * group.world)
                     # Dropout, too, is a function of seed, step and process: there is no generator state to restore.
@@ -114,7 +115,7 @@ def _train(
                     if average is not None:
                         average.update_parameters(model)
                     run.advance()
-                    log.step()
+                    log.bar.update()
                     if run.done % recipe.loop.log_every == 0 or run.done == total:
                         _report(run, log, step, z, losses, target, rate, noun(split, recipe.objective.kind))
                     stopping = stop_agreed(interrupted.is_set())
@@ -133,7 +134,7 @@ def _train(
 
         # Measure the result and complete the run folder.
         run.save()
-        log.end()
+        log.bar.close()   # lines may follow, and other bars
         run.finish(dataset, tests.measure(run, log), tests.unreadable)
 
 
@@ -181,12 +182,6 @@ def _make_model(
     return model, frozen
 
 
-def _open_teacher(recipe: Recipe, model: NestedModel, tokenizer: Tokenizer | None, group: Group) -> None:
-    """Give ``model`` its teacher, after the moving average has copied the model: the teacher is never averaged."""
-    if recipe.objective.teacher and isinstance(model, PairModel | DistilledModel):
-        model.taught_by = (open_teacher(recipe, tokenizer, group.device),)
-
-
 def _check_normalisation(recipe: Recipe, split: Any, model: NestedModel) -> None:
     if not recipe.finetune.start:   # weights from finetune.start replace the published ones
         check_normalisation(recipe, split, model.encoder, f"encoder.name {recipe.encoder.name}")
@@ -194,27 +189,18 @@ def _check_normalisation(recipe: Recipe, split: Any, model: NestedModel) -> None
         check_normalisation(recipe, split, teacher.network, f"the teacher {recipe.objective.teacher}")
 
 
-def _own_random_state(group: Group) -> Any:
-    """Restore the caller's random state afterwards."""
-    return torch.random.fork_rng([group.device] if group.device.type == "cuda" else [])
-
-
-def _fast_convolutions() -> Any:
-    """Let cuDNN time its kernels once and keep the fastest, as all batches have one shape."""
-    return torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=True)
-
-
 @contextlib.contextmanager
-def _without_cudnn_attention() -> Iterator[None]:
-    """Disable cuDNN's attention, torch's first choice on an H100 or H200, because its gradients may be NaN.
+def _gpu_kernels() -> Iterator[None]:
+    """Let cuDNN time its convolutions once and keep the fastest, as all batches have one shape; no cuDNN attention.
 
-    Seen in torch 2.11 to 2.13 where the keys do not fill a tile of 128, for example with 64 patches or tokens
-    (github.com/pytorch/pytorch/issues/196678). torch then uses its other kernels.
+    That attention is torch's first choice on an H100 or H200, but its gradients may be NaN in torch 2.11 to 2.13 where
+    the keys do not fill a tile of 128, for example with 64 patches or tokens (github.com/pytorch/pytorch/issues/196678).
     """
     before = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(False)
     try:
-        yield
+        with torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=True):
+            yield
     finally:
         torch.backends.cuda.enable_cudnn_sdp(before)
 
@@ -250,7 +236,8 @@ def _report(
     loss, top1 = by_dim["loss"], by_dim.get("top1", {})
     log.line(run.done, "train", **by_dim, lr=rate, **extra, **{f"{items}_per_second": round(run.speed, 1)})
     ends = {f"top1@{dim}": f"{top1[dim]:.1%}" for dim in dict.fromkeys((dims[0], dims[-1])) if top1}
-    log.show(loss=f"{sum(loss.values()) / len(loss):.3f}", **ends, **{items: f"{run.speed:,.{run.speed < 10:d}f}/s"})
+    speed = {items: f"{run.speed:,.{run.speed < 10:d}f}/s"}
+    log.bar.set_postfix({"loss": f"{sum(loss.values()) / len(loss):.3f}", **ends, **speed}, refresh=False)
 
 
 def _check_finite(run: Run, losses: list[float], in_a_row: int = 0) -> None:

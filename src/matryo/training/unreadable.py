@@ -2,60 +2,29 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from matryo.data import Pairs
-from matryo.data.dataset import PairSplit
 from matryo.data.images.decode import EncodedImages, in_threads, progress_bar
 from matryo.errors import DataError
+from matryo.training.recipe.against_data import sides_of
 
 if TYPE_CHECKING:
+    from matryo.data.dataset import PairSplit
     from matryo.training.batches.order import Rows
 
 _ALL_READ = 10_000   # splits of up to this many images are read completely before training; of larger ones, a sample
 _SAMPLE = 1_000
 
 
-def check_readable(split: Any, name: str, damaged: str, *, progress: bool) -> tuple[Any, int]:
-    """``split`` without its unreadable images, and their number; with ``damaged = "stop"``, any is an error.
+def readable(split: Any, name: str, *, sample: bool, progress: bool) -> tuple[Any, list[DataError]]:
+    """``split`` without its unreadable images and the pairs they are in, and the error of each.
 
-    Of more than 10,000 images, 1,000 are read, evenly spread over the split.
+    With ``sample``, only 1,000 images are read if there are more than 10,000, evenly spread over the split.
     """
-    readable, errors = _readable(split, name, progress, sample=True)
-    if errors and damaged == "stop":
-        raise DataError(
-            f"every image of the test split {name!r} must be readable",
-            got=f"{_images(errors)} that cannot be read; the first: {errors[0]}",
-            cure="remove or replace them, or exclude them from the figures: --data.damaged gray",
-        )
-    return _warned(readable, errors, name)
-
-
-def exclude_unreadable(split: Any, name: str, error: DataError, *, progress: bool) -> tuple[Any, int]:
-    """``split`` without its unreadable images, and their number; raises ``error`` if all can be read."""
-    readable, errors = _readable(split, name, progress, sample=False)
-    if not errors:
-        raise error
-    return _warned(readable, errors, name)
-
-
-def _warned(readable: Any, errors: list[DataError], name: str) -> tuple[Any, int]:
-    if errors:
-        text = f"{_images(errors)} of the test split {name!r} cannot be read and do not count in its figures"
-        warnings.warn(f"{text}; the first: {errors[0]}", stacklevel=3)
-    return readable, len(errors)
-
-
-def _images(errors: list[DataError]) -> str:
-    return f"{len(errors):,} image{'s' * (len(errors) != 1)}"
-
-
-def _readable(split: Any, name: str, progress: bool, *, sample: bool) -> tuple[Any, list[DataError]]:
-    """``split`` without its unreadable images and the pairs they are in, and the error of each."""
-    sides = (split.queries, split.candidates) if isinstance(split, PairSplit) else (split,)
+    sides = sides_of(split)
     errors = [_errors(side, name, progress, sample) for side in sides]
     if not any(errors):
         return split, []

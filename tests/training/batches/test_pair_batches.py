@@ -233,5 +233,5 @@ def test_mistakes_are_named():
             open_batches(split, recipe(**changes), ALONE, progress=False, tokenizer=words)
     judged = pairs().split("train")
     judged.grades[:] = 0
-    with pytest.raises(DataError, match="training on pairs needs some"):
+    with pytest.raises(DataError, match="training on pairs needs at least one pair"):
         open_batches(judged, recipe(objective__kind="pairs"), ALONE, progress=False, tokenizer=words)

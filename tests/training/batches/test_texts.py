@@ -10,13 +10,13 @@ import texts_made as made
 from texts_made import recipe
 
 from matryo.data import text_dataset
+from matryo.encoders import Tokens
 from matryo.errors import DataError
 from matryo.training.batches import open as module
-from matryo.training.batches import texts
 from matryo.training.batches.open import open_batches
 from matryo.training.batches.order import epoch_order
 from matryo.training.distributed import Group
-from matryo.training.measure import measure
+from matryo.training.measure import Measured, measure
 from matryo.training.model import build_model
 
 CPU = torch.device("cpu")
@@ -27,7 +27,7 @@ ALONE = Group(0, 1, CPU)
 @pytest.mark.parametrize("limit", [4_000_000, 0])
 def test_batches_are_what_the_tokenizer_says(monkeypatch, length, limit):
     """Kept on the device, or (above the limit) numbered as they come."""
-    monkeypatch.setattr(texts, "_RESIDENT_LIMIT", limit)
+    monkeypatch.setattr(module, "_RESIDENT_TEXTS", limit)
     split, words = made.labelled().split("train"), made.tokenizer()
     batches = open_batches(split, recipe(text__length=length), ALONE, progress=False, tokenizer=words)
     order = epoch_order(0, 3, 48).reshape(6, 8)
@@ -66,7 +66,7 @@ def test_testing_goes_on_from_any_text():
 def vectors(model, split, words):
     ids, mask = words.encode([split.text(i) for i in range(len(split))], 16)
     with torch.no_grad():
-        return model.embed(texts.Tokens(torch.from_numpy(ids).long(), torch.from_numpy(mask))).numpy()
+        return model.embed(Tokens(torch.from_numpy(ids).long(), torch.from_numpy(mask))).numpy()
 
 
 def test_hits_are_those_of_a_loop():
@@ -76,7 +76,7 @@ def test_hits_are_those_of_a_loop():
     split.grades[13] = 0   # or one that was judged not to belong to it
     made_recipe = recipe(objective__kind="pairs", loop__precision="fp32", encoder__dropout=0)
     model = build_model(made_recipe, vocabulary=words.vocabulary).eval()
-    found = measure(model, split, made_recipe, CPU, words)
+    found = measure(Measured(model, made_recipe, CPU, words), split)
     sides = [vectors(model, side, words) for side in (split.queries, split.candidates)]
     related = split.pairs[split.grades > 0].tolist()
     for way, (a, b) in (("", (0, 1)), ("reverse ", (1, 0))):
@@ -97,7 +97,7 @@ def test_hits_by_label_are_those_of_a_loop():
     split = text_dataset({"test": (made.sentences(16), labels)}, list("abcde")).split("test")
     words, made_recipe = made.tokenizer(), recipe(objective__kind="pairs", loop__precision="fp32", encoder__dropout=0)
     model = build_model(made_recipe, vocabulary=words.vocabulary).eval()
-    found = measure(model, split, made_recipe, CPU, words)
+    found = measure(Measured(model, made_recipe, CPU, words), split)
     z = vectors(model, split, words)
     for dim in (8, 32, 128):
         unit = z[:, :dim] / np.linalg.norm(z[:, :dim], axis=1, keepdims=True)
@@ -108,7 +108,7 @@ def test_hits_by_label_are_those_of_a_loop():
                 hits.append(labels[i] in labels[others[:depth]])
             assert found[f"hit@{depth}"][dim] == pytest.approx(np.mean(hits))
     assert found.keys() == {"hit@1", "hit@10"}
-    assert measure(model, split.subset(labels < 0), made_recipe, CPU, words) == {}
+    assert measure(Measured(model, made_recipe, CPU, words), split.subset(labels < 0)) == {}
 
 
 def test_masked_figures_are_the_mean_over_all_hidden_words(monkeypatch):
@@ -117,10 +117,10 @@ def test_masked_figures_are_the_mean_over_all_hidden_words(monkeypatch):
     words, split = made.tokenizer(), made.corpus().split("test")
     made_recipe = recipe(objective__kind="masked", head__kind="tied", loop__precision="fp32", text__length=12)
     model = build_model(made_recipe, vocabulary=words.vocabulary)
-    at_once = measure(model, split, made_recipe, CPU, words)
+    at_once = measure(Measured(model, made_recipe, CPU, words), split)
     monkeypatch.setattr(measuring, "_BATCH", 3)   # of unequal size at the end
-    parts = measure(model, split, made_recipe, CPU, words)
+    parts = measure(Measured(model, made_recipe, CPU, words), split)
     for name in ("masked_top1", "masked_loss"):
         assert parts[name] == pytest.approx(at_once[name], rel=1e-5)
     seeded = recipe(objective__kind="masked", head__kind="tied", loop__precision="fp32", text__length=12, loop__seed=3)
-    assert measure(model, split, seeded, CPU, words) == parts   # the same words, whatever the seed of the run
+    assert measure(Measured(model, seeded, CPU, words), split) == parts   # the same words, whatever the seed of the run

@@ -16,7 +16,7 @@ from matryo.errors import DataError, MatryoError
 from matryo.training.batches.augment import DRAWS, Normalise, X, Y, augment, crop_box, draws
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from torch import Tensor
 
@@ -95,7 +95,7 @@ class StreamedImages:
         self.recipe, self.device = recipe, device
         self.normalise = Normalise(recipe.data.mean, recipe.data.std, device)
         self.wanted: list[list[tuple[int, int, int]]] = []   # the sampler, refilled for every epoch
-        self.loader = _loader(_CroppedImages(split, recipe), self.wanted, recipe, device, persistent=True)
+        self.loader = _loader(_CroppedImages(split, recipe), self.wanted, device, persistent=True)
 
     def stream(self, epoch: int, rows: Rows) -> Iterator[Tensor]:
         """One batch per step: the images at ``rows`` [steps, batch], augmented as in ``epoch``."""
@@ -106,60 +106,67 @@ class StreamedImages:
             yield self.normalise(augment(images, u, self.recipe.augment, cropped=True))
 
 
-class _CroppedImages(TorchDataset[Any]):
-    """Decodes and crops one image to the wanted size, in a worker process."""
+class _Reader(TorchDataset[Any]):
+    """Reads one item in a worker process; returns errors, which torch would wrap in the worker's traceback."""
 
     def __init__(self, split: ImageSplit, recipe: Recipe) -> None:
         self.split, self.recipe = split, recipe
 
-    def __getitem__(self, wanted: tuple[int, int, int]) -> tuple[Any, Any]:
+    def __getitem__(self, wanted: Any) -> Any:
+        try:
+            return self.read(wanted)
+        except MatryoError as error:
+            return error
+
+    def read(self, wanted: Any) -> Any:
+        """Decode an image and crop it."""
+        raise NotImplementedError
+
+
+class _CroppedImages(_Reader):
+    """Images with the random crop of an epoch, and the draws for their augmentation on the device."""
+
+    def read(self, wanted: tuple[int, int, int]) -> tuple[Any, Any]:
         epoch, index, size = wanted
+        augment = self.recipe.augment
         u = draws(self.recipe.loop.seed, epoch, np.array([index]))[0]
         pixels = self.split.image(index)
         height, width = pixels.shape[:2]
-        if self.recipe.augment.crop == "resized":
-            box = crop_box(u, height, width, self.recipe.augment)
-        elif self.recipe.augment.crop == "pad":
-            box = _shifted_square(u, height, width, self.recipe.augment.pad / size)
+        if augment.crop == "resized":
+            box = crop_box(u, height, width, augment)
+        elif augment.crop == "pad":   # a smaller square at a random position, in place of padding
+            box = _square(height, width, 1 - augment.pad / size, float(u[X]), float(u[Y]))
         else:
-            box = _central_square(height, width, 1.0)
+            box = _square(height, width)
         return _resize(pixels, box, size), u
 
 
+class _CentredImages(_Reader):
+    """Images as the network sees them when encoding."""
+
+    def read(self, wanted: int) -> Any:
+        pixels = self.split.image(wanted)
+        box = _square(pixels.shape[0], pixels.shape[1], self.recipe.data.test_crop)
+        return _resize(pixels, box, self.recipe.data.encoded_size)
+
+
 def centred_images(
-    split: ImageSplit, recipe: Recipe, device: torch.device, rows: list[list[int]], workers: int | None = None
+    split: ImageSplit, recipe: Recipe, device: torch.device, rows: Sequence[Sequence[int]], workers: int | None = None
 ) -> Iterator[Tensor]:
     """The images at ``rows``, one list per batch, as the network sees them when encoding (no augmentation)."""
     size = recipe.data.encoded_size
-    reader = _CentredImages(split, size, recipe.data.test_crop)
     normalise = Normalise(recipe.data.mean, recipe.data.std, device)
     small = split.shape == (size, size) or len(rows) <= 1   # starting processes would take longer
-    for pixels in _raising(_loader(reader, rows, recipe, device, workers=0 if small else workers)):
+    for pixels in _raising(_loader(_CentredImages(split, recipe), rows, device, workers=0 if small else workers)):
         yield normalise(pixels.to(device))
 
 
-class _CentredImages(TorchDataset[Any]):
-    def __init__(self, split: ImageSplit, size: int, crop: float) -> None:
-        self.split, self.size, self.crop = split, size, crop
-
-    def __getitem__(self, index: int) -> Any:
-        pixels = self.split.image(index)
-        box = _central_square(pixels.shape[0], pixels.shape[1], self.crop)
-        return _resize(pixels, box, self.size)
-
-
 def _loader(
-    reader: TorchDataset[Any],
-    rows: list[Any],
-    recipe: Recipe,
-    device: torch.device,
-    *,
-    workers: int | None = None,
-    persistent: bool = False,
+    reader: _Reader, rows: Sequence[Any], device: torch.device, *, workers: int | None = None, persistent: bool = False
 ) -> DataLoader[Any]:
-    count = min(recipe.data.workers if workers is None else workers, processors())
+    count = min(reader.recipe.data.workers if workers is None else workers, processors())
     return DataLoader(
-        _ReturnsErrors(reader),
+        reader,
         batch_sampler=rows,
         num_workers=count,
         persistent_workers=persistent and count > 0,
@@ -168,19 +175,6 @@ def _loader(
         multiprocessing_context="spawn" if count else None,
         collate_fn=_collate,
     )
-
-
-class _ReturnsErrors(TorchDataset[Any]):
-    """A reader that returns its errors: torch would wrap a raised one in a worker's traceback."""
-
-    def __init__(self, reader: TorchDataset[Any]) -> None:
-        self.reader = reader
-
-    def __getitem__(self, wanted: Any) -> Any:
-        try:
-            return self.reader[wanted]
-        except MatryoError as error:
-            return error
 
 
 def _collate(items: list[Any]) -> Any:
@@ -198,16 +192,12 @@ def _raising(batches: DataLoader[Any]) -> Iterator[Any]:
         yield batch
 
 
-def _central_square(height: int, width: int, share: float) -> tuple[float, float, float, float]:
+def _square(
+    height: int, width: int, share: float = 1.0, x: float = 0.5, y: float = 0.5
+) -> tuple[float, float, float, float]:
+    """A square crop of ``share`` of the shorter side, at the position (x, y) in 0…1; in the centre by default."""
     side = min(height, width) * share
-    left, top = (width - side) / 2, (height - side) / 2
-    return left, top, left + side, top + side
-
-
-def _shifted_square(u: Any, height: int, width: int, share: float) -> tuple[float, float, float, float]:
-    """A square crop of 1 − ``share`` of the side at a random position, in place of padding."""
-    side = min(height, width) * (1 - share)
-    left, top = float(u[X]) * (width - side), float(u[Y]) * (height - side)
+    left, top = x * (width - side), y * (height - side)
     return left, top, left + side, top + side
 
 

@@ -14,7 +14,7 @@ from matryo.training.batches.images import StreamedImages, centred_images, open_
 from matryo.training.batches.masking import MaskedBatches
 from matryo.training.batches.order import Slices
 from matryo.training.batches.pairs import PairBatches
-from matryo.training.batches.texts import open_texts, to_tokens
+from matryo.training.batches.texts import ResidentTexts, StreamedTexts, to_tokens
 from matryo.training.recipe.against_data import check_objective, noun
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from matryo.training.distributed import Group
     from matryo.training.recipe.fields import Recipe
 
+_RESIDENT_TEXTS = 4_000_000   # larger splits are tokenized during training
 _PARTNERS = 16   # items of the same label that an item is paired with, one per epoch
 
 
@@ -75,7 +76,8 @@ def open_inputs(
     """Open a split of images or texts for training."""
     if isinstance(split, TextSplit):
         assert tokenizer is not None
-        return open_texts(split, tokenizer, recipe, device)
+        texts = ResidentTexts if len(split) <= _RESIDENT_TEXTS else StreamedTexts
+        return texts(split, tokenizer, recipe.text.length, device)
     return open_images(split, recipe, device, progress=progress)
 
 
@@ -100,7 +102,7 @@ class _Labelled:
         yield from zip(self.inputs.stream(epoch, rows), targets, strict=True)
 
 
-def ordered_inputs(
+def ordered_batches(
     split: ImageSplit | TextSplit,
     recipe: Recipe,
     device: torch.device,
@@ -110,12 +112,12 @@ def ordered_inputs(
     workers: int | None = None,
     tokenizer: Tokenizer | None = None,
     progress: str = "",
-) -> Iterator[Tensor | Tokens]:
-    """Iterate over the inputs of a split in order from item ``start``, as when encoding (no augmentation).
+) -> Iterator[tuple[Any, Tensor]]:
+    """Iterate over (inputs, labels) of a split in order from item ``start``, as when encoding (no augmentation).
 
-    ``progress`` is the label of a progress bar; empty shows none.
+    The labels stay on the CPU. ``progress`` is the label of a progress bar; empty shows none.
     """
-    rows = [list(range(low, min(low + batch, len(split)))) for low in range(start, len(split), batch)]
+    rows = [range(low, min(low + batch, len(split))) for low in range(start, len(split), batch)]
     batches: Iterator[Tensor | Tokens]
     if isinstance(split, TextSplit):
         assert tokenizer is not None
@@ -123,22 +125,8 @@ def ordered_inputs(
         batches = (to_tokens(part, tokenizer, recipe.text.length, device) for part in texts)
     else:
         batches = centred_images(split, recipe, device, rows, workers)
-    unit = "text" if isinstance(split, TextSplit) else "image"
+    unit = noun(split).removesuffix("s")
     with tqdm(total=len(split), initial=start, desc=progress, unit=unit, delay=2, disable=not progress) as bar:
         for indices, inputs in zip(rows, batches, strict=True):
-            yield inputs
+            yield inputs, torch.from_numpy(split.labels[indices.start : indices.stop])
             bar.update(len(indices))
-
-
-def ordered_batches(
-    split: ImageSplit | TextSplit, recipe: Recipe, device: torch.device, *, start: int = 0, **options: Any
-) -> Iterator[tuple[Any, Tensor]]:
-    """Iterate over (inputs, labels) of a split in order; ``options`` are those of :func:`ordered_inputs`.
-
-    The labels stay on the CPU.
-    """
-    done = start
-    for inputs in ordered_inputs(split, recipe, device, start=start, **options):
-        count = len(inputs) if isinstance(inputs, torch.Tensor) else len(inputs.ids)
-        yield inputs, torch.from_numpy(split.labels[done : done + count])
-        done += count

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from matryo.data.dataset import PairSplit, TextSplit
+from matryo.data.dataset import TextSplit
 from matryo.data.texts.tokenizer import Tokenizer
 from matryo.encoders import Tokens
 from matryo.errors import DataError, RecipeError
+from matryo.training.recipe.against_data import sides_of
 from matryo.training.run.paths import TOKENIZER
 
 if TYPE_CHECKING:
@@ -21,16 +22,7 @@ if TYPE_CHECKING:
     from matryo.training.distributed import Group
     from matryo.training.recipe.fields import Recipe
 
-_RESIDENT_LIMIT = 4_000_000   # texts; larger splits are tokenized during training
 _MULTIPLE = 8   # as Tokenizer.encode rounds lengths up
-
-
-def open_texts(
-    split: TextSplit, tokenizer: Tokenizer, recipe: Recipe, device: torch.device
-) -> ResidentTexts | StreamedTexts:
-    """Open the texts of a split for training."""
-    kind = ResidentTexts if len(split) <= _RESIDENT_LIMIT else StreamedTexts
-    return kind(split, tokenizer, recipe.text.length, device)
 
 
 class ResidentTexts:
@@ -79,19 +71,12 @@ def to_tokens(texts: Sequence[str], tokenizer: Tokenizer, length: int, device: t
     return Tokens(torch.from_numpy(ids).long(), kept).to(device)
 
 
-def texts_of(split: Any) -> list[TextSplit]:
-    """The text splits in ``split``: itself, or the sides of its pairs that are texts."""
-    sides = [split.queries, split.candidates] if isinstance(split, PairSplit) else [split]
-    same = len(sides) == 2 and sides[0] is sides[1]
-    return [side for side in sides[: 1 if same else 2] if isinstance(side, TextSplit)]
-
-
 def open_tokenizer(recipe: Recipe, split: Any, folder: Path, group: Group, *, resumed: bool) -> Tokenizer | None:
     """Open the tokenizer in a run's folder; a new run writes it first. None if the split has no texts.
 
     A new run overwrites a tokenizer that is already there: a failed start with another recipe may have left it.
     """
-    texts = texts_of(split)
+    texts = [side for side in {id(side): side for side in sides_of(split)}.values() if isinstance(side, TextSplit)]
     if not texts:
         return None
     path = folder / TOKENIZER

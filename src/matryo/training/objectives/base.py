@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from matryo.encoders import DualEncoder, Tokens
 from matryo.losses.cross_entropy import weighed
 
 if TYPE_CHECKING:
@@ -30,9 +31,9 @@ class NestedModel(nn.Module):
 
         The average, not the sum: a sum would sharpen the softmax of the head.
         """
-        z: Tensor = self.encoder(inputs)
-        if flip:
-            z = (z + self.encoder(inputs.flip(-1))) / 2
+        z = embed_side(self.encoder, inputs)
+        if flip and isinstance(inputs, Tensor):   # texts have no mirror image
+            z = (z + embed_side(self.encoder, inputs.flip(-1))) / 2
         return z[..., : self.nesting.dim].float()
 
     def hits(self, z: Tensor, target: Tensor) -> Tensor:
@@ -54,6 +55,14 @@ class NestedModel(nn.Module):
     def always_trained(self) -> Iterator[nn.Parameter]:
         """Parameters of the encoder that are trained even if the rest is frozen."""
         yield from ()
+
+
+def embed_side(encoder: nn.Module, inputs: Tensor | Tokens) -> Tensor:
+    """The embedding z of images or texts; a dual encoder embeds images as queries and texts as candidates."""
+    if isinstance(encoder, DualEncoder):
+        return encoder.embed_candidates(inputs) if isinstance(inputs, Tokens) else encoder.embed_queries(inputs)
+    z: Tensor = encoder(inputs)
+    return z
 
 
 @torch.no_grad()

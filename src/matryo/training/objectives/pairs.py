@@ -13,7 +13,7 @@ from matryo.encoders.dual import temperature_of
 from matryo.losses.contrastive import contrastive_by_dim, inverse_norms
 from matryo.losses.cross_entropy import prefix_logits
 from matryo.losses.distil import distil_by_dim
-from matryo.training.objectives.base import NestedModel
+from matryo.training.objectives.base import NestedModel, embed_side
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,13 +30,6 @@ class _Taught(NestedModel):
         super().__init__()
         self.encoder, self.nesting, self.objective = encoder, nesting, objective
         self.taught_by: tuple[Teacher, ...] = ()   # a tuple, in which torch does not look for submodules
-
-    def embed(self, inputs: Any, *, flip: bool = False) -> Tensor:
-        """The columns of z that the nesting trains; with ``flip``, averaged with those of the mirror image."""
-        z = embed_side(self.encoder, inputs)
-        if flip and not isinstance(inputs, Tokens):
-            z = (z + embed_side(self.encoder, inputs.flip(-1))) / 2
-        return z[..., : self.nesting.dim].float()
 
     def compile_encoder(self) -> None:
         """Compile the encoder; of a dual one the two towers, because training calls those."""
@@ -121,11 +114,3 @@ class DistilledModel(_Taught):
 
 def _scales(module: nn.Module) -> list[nn.Parameter]:
     return [value for name, value in module.named_parameters() if name.rpartition(".")[2] == "logit_scale"]
-
-
-def embed_side(encoder: nn.Module, inputs: Tensor | Tokens) -> Tensor:
-    """The embedding z of images or texts; a dual encoder embeds images as queries and texts as candidates."""
-    if isinstance(encoder, DualEncoder):
-        return encoder.embed_candidates(inputs) if isinstance(inputs, Tokens) else encoder.embed_queries(inputs)
-    z: Tensor = encoder(inputs)
-    return z

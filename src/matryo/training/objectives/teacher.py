@@ -10,8 +10,7 @@ import torch
 from matryo.data.texts.tokenizer import Tokenizer
 from matryo.encoders import build_encoder
 from matryo.errors import RecipeError
-from matryo.training.objectives.base import NestedModel
-from matryo.training.objectives.pairs import embed_side
+from matryo.training.objectives.base import NestedModel, embed_side
 from matryo.training.recipe.against_data import check_length
 from matryo.training.run.paths import RunFolder
 from matryo.training.run.trained import open_trained
@@ -40,35 +39,34 @@ class Teacher:
 def open_teacher(recipe: Recipe, tokenizer: Tokenizer | None, device: torch.device) -> Teacher:
     """Open objective.teacher: a run folder or an encoder, which must read the same inputs as the student."""
     name = recipe.objective.teacher
-    run = Path(name)
-    if not RunFolder(run).complete:
-        if ":" not in name and (run.exists() or len(run.parts) > 1):   # a path, not the name of an encoder
+    run = RunFolder(Path(name))
+    if run.complete:
+        folder, (network, _) = run.path, open_trained(run)
+        theirs, ours = run.recipe.data, recipe.data
+        if tokenizer is None and (theirs.mean, theirs.std) != (ours.mean, ours.std):
+            raise RecipeError(
+                "student and teacher must normalise images alike",
+                got=f"data.mean {ours.mean} and {theirs.mean}",
+                cure="use the data.mean and data.std of the teacher for the student",
+            )
+    else:
+        exists = run.path.exists()
+        if ":" not in name and (exists or len(run.path.parts) > 1):   # a path, not the name of an encoder
             raise RecipeError(
                 "objective.teacher must be the folder of a complete run, or an encoder",
-                got=f"{name}, which {'holds no run.json' if run.exists() else 'does not exist'}",
+                got=f"{name}, which {'holds no run.json' if exists else 'does not exist'}",
                 cure="check the path, or let its training finish",
             )
+        folder = Path(name.partition(":")[2])
         network = build_encoder(name, size=recipe.data.size, pretrained=name.startswith("timm:"))
-        if tokenizer is not None:
-            check_length(recipe, network, f"the teacher {name}")
-        _check_tokenizer(recipe, Path(name.partition(":")[2]), tokenizer)
-        return Teacher(network, recipe, device)
-    model = open_trained(run)
-    theirs, ours = model.recipe.data, recipe.data
-    if tokenizer is None and (theirs.mean, theirs.std) != (ours.mean, ours.std):
-        raise RecipeError(
-            "student and teacher must normalise images alike",
-            got=f"data.mean {ours.mean} and {theirs.mean}",
-            cure="use the data.mean and data.std of the teacher for the student",
-        )
     if tokenizer is not None:
-        check_length(recipe, model.network, f"the teacher {name}")
-    _check_tokenizer(recipe, run, tokenizer)
-    return Teacher(model.network, recipe, device)
+        check_length(recipe, network, f"the teacher {name}")
+        _check_tokenizer(recipe, folder, tokenizer)
+    return Teacher(network, recipe, device)
 
 
-def _check_tokenizer(recipe: Recipe, folder: Path, tokenizer: Tokenizer | None) -> None:
-    if tokenizer is None or RunFolder(folder).tokenizer is None:
+def _check_tokenizer(recipe: Recipe, folder: Path, tokenizer: Tokenizer) -> None:
+    if RunFolder(folder).tokenizer is None:
         return
     theirs = Tokenizer.open(folder)
     sample = ["Student and teacher must number the same pieces of words alike: 12,345 unbelievable cases."]

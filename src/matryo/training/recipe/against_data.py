@@ -11,6 +11,7 @@ from matryo.encoders import encoder_names
 from matryo.encoders.adapters.open_clip import OpenClip
 from matryo.encoders.bert.model import BERTS
 from matryo.errors import RecipeError
+from matryo.training.recipe.checks import check_rules
 from matryo.training.recipe.load import RECIPE, load_recipe
 
 if TYPE_CHECKING:
@@ -32,90 +33,66 @@ def noun(split: Any, objective: str = "") -> str:
     return "texts" if isinstance(split, TextSplit) else "images"
 
 
+def sides_of(split: Any) -> tuple[Any, ...]:
+    """The queries and candidates of pairs, or ``split`` itself."""
+    return (split.queries, split.candidates) if isinstance(split, PairSplit) else (split,)
+
+
 def check_objective(recipe: Recipe, split: Any) -> None:
     """Raise unless ``split`` has the pairs, words or labels that the objective needs."""
-    kind, what = recipe.objective.kind, noun(split)
-    if kind in ("classify", "masked") and what == "pairs":
-        raise RecipeError(
-            f"objective.kind {kind} needs items, not pairs",
-            got=f"{len(split)} {what}",
-            cure="choose another --objective.kind or --data.source",
-        )
-    if kind == "pairs" and what != "pairs" and (split.labels < 0).all():
-        raise RecipeError(
-            "objective.kind pairs needs pairs, or labels to form pairs",
-            got=f"{len(split)} {what} without labels",
-            cure="choose another --objective.kind or --data.source",
-        )
-    single = recipe.loop.batch == 1 and not (what == "pairs" and split.negatives.shape[1])
-    if kind in ("pairs", "distil") and single:
-        raise RecipeError(
-            f"objective.kind {kind} compares the items of a batch with each other",
-            got="loop.batch 1",
-            cure="use --loop.batch 2 or more",
-        )
-    if kind == "masked" and what != "texts":
-        raise RecipeError("objective.kind masked needs texts", got=what, cure="use --data.source corpus")
-    if kind == "classify" and len(split) and (split.labels < 0).all():
-        others = "masked (with --head.kind tied) or pairs" if what == "texts" else "pairs"
-        raise RecipeError(
-            "objective.kind classify needs labels",
-            got=f"a training split of {len(split)} {what} without labels",
-            cure=f"choose a --data.source with labels, or --objective.kind {others}",
-        )
+    kind, what, count = recipe.objective.kind, noun(split), len(split)
+    unlabelled = what != "pairs" and (split.labels < 0).all()
+    alone = recipe.loop.batch == 1 and not (what == "pairs" and split.negatives.shape[1])
+    other = "choose another --objective.kind or --data.source"
+    unsupervised = "masked (with --head.kind tied) or pairs" if what == "texts" else "pairs"
+    check_rules([
+        (what != "pairs" or kind not in ("classify", "masked"), f"objective.kind {kind} needs items, not pairs",
+         f"{count} {what}", other),
+        (kind != "pairs" or not unlabelled, "objective.kind pairs needs pairs, or labels to form pairs",
+         f"{count} {what} without labels", other),
+        (kind not in ("pairs", "distil") or not alone,
+         f"objective.kind {kind} compares the items of a batch with each other", "loop.batch 1",
+         "use --loop.batch 2 or more"),
+        (kind != "masked" or what == "texts", "objective.kind masked needs texts", what, "use --data.source corpus"),
+        (kind != "classify" or not unlabelled or not count, "objective.kind classify needs labels",
+         f"a training split of {count} {what} without labels",
+         f"choose a --data.source with labels, or --objective.kind {unsupervised}"),
+    ])  # fmt: skip
 
 
 def check_encoder(recipe: Recipe, split: Any) -> None:
     """Raise unless the recipe has the right encoder for each kind of item in ``split``, and no other."""
-    kinds = _kinds(split)
+    kinds = {noun(side) for side in sides_of(split)}
     name, text = recipe.encoder.name, recipe.text.encoder
-    if text and len(kinds) == 1:
-        kind = next(iter(kinds))
-        raise RecipeError(
-            "text.encoder is only for pairs of images and texts",
-            got=f"{text}, and a split of {kind} only",
-            cure='leave it empty: --text.encoder ""' + (f" --encoder.name {text}" if kind == "texts" else ""),
-        )
-    if not text and len(kinds) == 2 and not name.startswith("open_clip:"):
-        given = name if _reads(name) == "texts" else "bert-small"
-        raise RecipeError(
-            "pairs of images and texts need an encoder of each",
-            got=f"encoder.name {name} and no text.encoder",
-            cure=f"use --text.encoder {given}" + (" --encoder.name resnet18" if given == name else ""),
-        )
-    _check_reads("encoder.name", name, "images" if text else next(iter(kinds)))
+    first, both = next(iter(kinds)), len(kinds) == 2
+    given = name if _reads(name) == "texts" else "bert-small"
+    check_rules([
+        (both or not text, "text.encoder is only for pairs of images and texts",
+         f"{text}, and a split of {first} only",
+         'leave it empty: --text.encoder ""' + (f" --encoder.name {text}" if first == "texts" else "")),
+        (bool(text) or not both or name.startswith("open_clip:"), "pairs of images and texts need an encoder of each",
+         f"encoder.name {name} and no text.encoder",
+         f"use --text.encoder {given}" + (" --encoder.name resnet18" if given == name else "")),
+    ])  # fmt: skip
+    _check_reads("encoder.name", name, "images" if text else first)
     if text:
         _check_reads("text.encoder", text, "texts")
-    elif recipe.objective.teacher and len(kinds) == 1:
-        _check_teacher(recipe.objective.teacher, next(iter(kinds)))
-
-
-def _kinds(split: Any) -> set[str]:
-    """The kinds of items in a split: images, texts or both."""
-    return {noun(side) for side in ((split.queries, split.candidates) if isinstance(split, PairSplit) else (split,))}
+    elif recipe.objective.teacher and not both:
+        _check_teacher(recipe.objective.teacher, first)
 
 
 def _check_reads(field: str, name: str, wanted: str) -> None:
-    reads = _reads(name)
-    if reads and reads != wanted:
-        example = "bert-small" if wanted == "texts" else "resnet18"
-        raise RecipeError(
-            f"{field} must read {wanted}",
-            got=f"{name}, which reads {reads}",
-            cure=f"use for example --{field} {example}",
-        )
+    example = "bert-small" if wanted == "texts" else "resnet18"
+    check_rules([(_reads(name) in ("", wanted), f"{field} must read {wanted}", f"{name}, which reads {_reads(name)}",
+                  f"use for example --{field} {example}")])  # fmt: skip
 
 
 def _check_teacher(name: str, wanted: str) -> None:
     stored = Path(name) / RECIPE
     theirs = load_recipe(stored) if stored.is_file() else None
     reads = _reads(name) if theirs is None else "" if theirs.text.encoder else _reads(theirs.encoder.name)
-    if reads and reads != wanted:
-        raise RecipeError(
-            "the teacher must read the same inputs as the student",
-            got=f"{name}, which reads {reads}, and {wanted}",
-            cure="choose another --objective.teacher",
-        )
+    check_rules([(reads in ("", wanted), "the teacher must read the same inputs as the student",
+                  f"{name}, which reads {reads}, and {wanted}", "choose another --objective.teacher")])  # fmt: skip
 
 
 def _reads(name: str) -> str:
@@ -128,7 +105,7 @@ def _reads(name: str) -> str:
 
 def check_normalisation(recipe: Recipe, split: Any, encoder: nn.Module, name: str) -> None:
     """Raise if the pretrained ``encoder`` expects another mean/std normalisation of images than the recipe's."""
-    if "images" not in _kinds(split):
+    if all(noun(side) != "images" for side in sides_of(split)):
         return
     ours = (recipe.data.mean, recipe.data.std)
     for module in encoder.modules():

@@ -15,11 +15,16 @@ if TYPE_CHECKING:
 
 def check(recipe: Recipe) -> None:
     """Raise if the recipe breaks a rule."""
-    for holds, rule, got, cure in (*_of_fields(recipe), *_of_objectives(recipe)):
-        if not holds:
-            raise RecipeError(rule, got=got, cure=cure)
+    check_rules([*_of_fields(recipe), *_of_objectives(recipe)])
     if recipe.head.dims:
         Nesting(recipe.head.dims, recipe.head.weights or None)
+
+
+def check_rules(rules: list[Rule]) -> None:
+    """Raise for the first of the rules (holds, rule, got, cure) that does not hold."""
+    for holds, rule, got, cure in rules:
+        if not holds:
+            raise RecipeError(rule, got=got, cure=cure)
 
 
 def _of_fields(recipe: Recipe) -> list[Rule]:
@@ -68,8 +73,7 @@ def _of_fields(recipe: Recipe) -> list[Rule]:
         (not head.join or head.kind != "slimmable", "head.join does not apply to a slimmable network",
          f"head.join {head.join:g}", "use --head.join 0"),
         (head.kind != "slimmable" or not head.dims, "the dims of a slimmable network follow from encoder.widths",
-         head.dims,
-         "leave head.dims empty"),
+         head.dims, "leave head.dims empty"),
     ]  # fmt: skip
 
 
@@ -88,14 +92,13 @@ def _of_objectives(recipe: Recipe) -> list[Rule]:
         (objective.temperature > 0, "objective.temperature must be positive", objective.temperature,
          "use for example 0.05"),
         (kind != "pairs" or objective.temperature >= 0.01,
-         "objective.temperature must be 0.01 or more, as lower ones make "
-         "training unstable", objective.temperature, "use for example 0.05"),
+         "objective.temperature must be 0.01 or more, as lower ones make training unstable", objective.temperature,
+         "use for example 0.05"),
         (0 < objective.mask < 1, "objective.mask must be in (0, 1)", objective.mask, "use for example 0.15"),
         (objective.gain > 0, "objective.gain must be positive", objective.gain, "use for example 1"),
         (objective.distil >= 0, "objective.distil must not be negative", objective.distil, "use 0 for none"),
         (bool(objective.teacher) or (kind != "distil" and not objective.distil), "distilling needs a teacher",
-         "no objective.teacher",
-         "set a run folder: --objective.teacher RUN"),
+         "no objective.teacher", "set a run folder: --objective.teacher RUN"),
         (not objective.teacher or kind == "distil" or (kind == "pairs" and objective.distil > 0),
          "objective.teacher is set but no loss uses it",
          f"objective.teacher {objective.teacher} with objective.kind {kind} and objective.distil {objective.distil:g}",
@@ -103,8 +106,7 @@ def _of_objectives(recipe: Recipe) -> list[Rule]:
         (kind != "masked" or head in ("tied", "fixed"), "objective.kind masked predicts words with the word embedding, "
          "which all dims share", f"head.kind {head}", "use --head.kind tied, or fixed"),
         (kind == "classify" or head != "slimmable", "a slimmable network needs objective.kind classify",
-         f"objective.kind {kind}",
-         "use another --head.kind"),
+         f"objective.kind {kind}", "use another --head.kind"),
         (recipe.loop.parts == 1 or kind in ("classify", "masked"), "a batch of pairs cannot be computed in parts",
          f"loop.parts {recipe.loop.parts}", "use --loop.parts 1"),
         (text.length >= 8, "text.length must be at least 8 tokens", text.length, "64 tokens hold about two sentences"),

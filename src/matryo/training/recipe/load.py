@@ -85,19 +85,17 @@ def recipe_from_dict(table: dict[str, Any]) -> Recipe:
     table = dict(table)
     sections = _sections()
     values: dict[str, Any] = {"name": str(table.pop("name", "custom"))}
-    known = [item.name for item in recipe_fields()]
+    fields = {item.name: item for item in recipe_fields()}
     for name, given in table.items():
         if name not in sections:
-            raise _unknown(name, [*sections, *known])
+            raise _unknown(name, [*sections, *fields])
         if not isinstance(given, dict):
             cure = f"write [{name}] above its fields"
             raise RecipeError(f"{name} must be a table of fields", got=repr(given), cure=cure)
-        hints = typing.get_type_hints(sections[name], include_extras=True)
-        typed = {}
-        for key, value in given.items():
-            if key not in hints:
-                raise _unknown(f"{name}.{key}", known)
-            typed[key] = _convert(f"{name}.{key}", get_args(hints[key])[0], value)
+        for key in given:
+            if f"{name}.{key}" not in fields:
+                raise _unknown(f"{name}.{key}", fields)
+        typed = {key: _convert(f"{name}.{key}", fields[f"{name}.{key}"].type, value) for key, value in given.items()}
         values[name] = sections[name](**typed)
     return Recipe(**values)
 

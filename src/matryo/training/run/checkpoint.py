@@ -38,7 +38,7 @@ def save_checkpoint(
     tensors["random.cpu"] = torch.get_rng_state()
     if torch.cuda.is_available():
         tensors["random.cuda"] = torch.cuda.get_rng_state()
-    _write(path, tensors, facts)
+    save_weights(path, tensors, facts)
 
 
 def read_facts(path: Path) -> dict[str, Any]:
@@ -56,8 +56,7 @@ def load_checkpoint(
 ) -> dict[str, Any]:
     """Restore everything that :func:`save_checkpoint` stored; returns the facts."""
     facts = read_facts(path)
-    with _open(path) as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}   # noqa: SIM118 - no mapping
+    tensors = load_weights(path)
     model.load_state_dict(_under(tensors, "model."))
     if average is not None:
         average.module.load_state_dict(_under(tensors, "average."))
@@ -78,18 +77,14 @@ def load_checkpoint(
     return facts
 
 
-def save_weights(path: Path, state: dict[str, Tensor]) -> None:
-    """Write the weights of a finished model."""
-    _write(path, state, {})
-
-
 def load_weights(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file, on the CPU."""
     with _open(path) as file:
         return {name: file.get_tensor(name) for name in file.keys()}   # noqa: SIM118 - no mapping
 
 
-def _write(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+def save_weights(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any] | None = None) -> None:
+    """Write the tensors of a model, or those of a checkpoint with its ``facts``."""
     plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     # safetensors refuses tensors that share memory (tied or expanded ones): copy them.
     seen: set[int] = set()
@@ -99,7 +94,7 @@ def _write(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> Non
             plain[name] = value.clone()
         seen.add(memory)
     with replacing(path) as file:
-        file.write(to_bytes(plain, metadata={"facts": json.dumps(facts)}))
+        file.write(to_bytes(plain, metadata={"facts": json.dumps(facts or {})}))
 
 
 def _open(path: Path) -> Any:

@@ -19,7 +19,7 @@ from matryo.data.content import content_digest
 from matryo.errors import DataError, RunError
 from matryo.files import lock, replacing, storage, write_json
 from matryo.training.model import save_shapes
-from matryo.training.recipe.against_data import noun
+from matryo.training.recipe.against_data import noun, sides_of
 from matryo.training.recipe.load import RECIPE, recipe_fields
 from matryo.training.run.checkpoint import load_checkpoint, read_facts, save_checkpoint, save_weights
 from matryo.training.run.paths import CHECKPOINT, RUN, SHAPES, TOKENIZER, WEIGHTS, RunFolder
@@ -73,11 +73,6 @@ class Run:
     def speed(self) -> float:
         """Items per second, over all processes and restarts."""
         return self.done * self.recipe.loop.batch * self.group.world / max(self.seconds, 1e-9)
-
-    @property
-    def is_first_step(self) -> bool:
-        """Whether no step has been taken since this start."""
-        return self.step_seconds == 0
 
     def restore(self, total: int, *, extend: bool = False) -> None:
         """Restore the checkpoint, or write the recipe if there is none.
@@ -137,15 +132,17 @@ class Run:
         split = dataset.split(self.recipe.data.train)
         items = noun(split, self.recipe.objective.kind)
         figures = {**measured, "seconds": round(seconds, 1), f"{items}_per_second": round(speed, 1)}
+        device, world = self.group.device, self.group.world
+        hardware = f"{world} × {torch.cuda.get_device_name(device)}" if device.type == "cuda" else ""
         subject = f"{self.recipe.name} {self.recipe.variant}"
-        row = results.stamp("train", subject, figures, seed=self.recipe.loop.seed, hardware=self._hardware())
+        row = results.stamp("train", subject, figures, seed=self.recipe.loop.seed, hardware=hardware)
         about = {
             "format": 1,
             "classes": dataset.classes,
             "superclasses": dataset.superclasses,
             "superclass_of": dataset.superclass_of,
             "dims": self.model.nesting.dims,
-            "sides": [noun(side) for side in (split.queries, split.candidates)] if noun(split) == "pairs" else [],
+            "sides": [noun(side) for side in sides_of(split)] if noun(split) == "pairs" else [],
             **({"unreadable": unreadable} if unreadable else {}),   # images that do not count in the figures, by split
             "row": dataclasses.asdict(row),
         }
@@ -155,10 +152,6 @@ class Run:
         if self.group.first:
             with replacing(self.folder / RECIPE) as file:
                 file.write(self.recipe.to_toml().encode())
-
-    def _hardware(self) -> str:
-        device = self.group.device
-        return f"{self.group.world} × {torch.cuda.get_device_name(device)}" if device.type == "cuda" else ""
 
 
 @contextlib.contextmanager
@@ -191,16 +184,15 @@ def describe(recipe: Recipe, dataset: Dataset, group: Group) -> dict[str, Any]:
             got=", ".join(missing),
             cure=f'choose from {", ".join(sorted(dataset.splits))}, or test nothing: --data.test ""',
         )
-    what, pairs = noun(split), noun(split) == "pairs"
-    sides = (split.queries, split.candidates) if pairs else (split,)
     content = {
-        what: len(split),
+        noun(split): len(split),
         "classes": len(dataset.classes),
         # The folder may have moved; other classes or labels mean another dataset, even of the same size.
         "names": hashlib.sha256("\0".join(dataset.classes).encode()).hexdigest()[:16],
         "labels": hashlib.sha256(_labels(split).tobytes()).hexdigest()[:16],
         # A sample: reading all of a large dataset would take too long.
-        "content": [content_digest(side, _TEXTS if isinstance(side, TextSplit) else _IMAGES)[:16] for side in sides],
+        "content": [content_digest(side, _TEXTS if isinstance(side, TextSplit) else _IMAGES)[:16]
+                    for side in sides_of(split)],
     }
     return {"recipe": dataclasses.asdict(recipe), "dataset": content, "processes": group.world}
 

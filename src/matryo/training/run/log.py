@@ -32,10 +32,6 @@ class Log:
             self._drop_after(done)
             self.board = _tensorboard(folder / "tensorboard", done)
 
-    def step(self) -> None:
-        """Advance the bar by one step."""
-        self.bar.update()
-
     def line(self, step: int, kind: str, **figures: Any) -> None:
         """Record ``figures`` of ``step``; a dict holds one value per dim: ``loss={8: 1.2, 16: 0.9}``."""
         if not self.enabled:
@@ -48,26 +44,14 @@ class Log:
                 if self.board is not None and isinstance(number, (int, float)):
                     self.board.add_scalar(f"{kind}/{name}{f'/{part}' if part != '' else ''}", number, step)
 
-    def show(self, **shown: str) -> None:
-        """Set the text behind the bar."""
-        self.bar.set_postfix(shown, refresh=False)
-
-    def show_now(self, text: str) -> None:
-        """Put ``text`` behind the bar at once: before the first step the bar does not move."""
-        self.bar.set_postfix_str(text)
-
     def remark(self, text: str) -> None:
         """Print a line above the bar."""
         if self.progress:
             self.bar.write(text, file=sys.stderr)
 
-    def end(self) -> None:
-        """Close the bar; lines may follow, and other bars."""
-        self.bar.close()
-
     def close(self) -> None:
         """Close the bar and flush TensorBoard."""
-        self.end()
+        self.bar.close()
         if self.board is not None:
             self.board.close()
 
