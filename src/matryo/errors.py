@@ -86,6 +86,11 @@ class EmbeddingsError(InputError):
 class IndexFolderError(InputError):
     """An index folder is missing, unfinished or damaged."""
 
+    @classmethod
+    def damaged(cls, path: object, found: object) -> IndexFolderError:
+        """The error for a file whose content differs from what was written."""
+        return cls(f"{path} is damaged", got=found, cure="restore the index from a backup, or create it again")
+
 
 class UnknownId(InputError, KeyError):
     """An id that the index does not have."""

@@ -14,7 +14,7 @@ import shutil
 import zipfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,7 +26,10 @@ from matryo.files import check_may_write, replacing
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from matryo.retrieve import Hits, Index, Plan, Stage
+    from matryo.retrieve import Hits, Index, Plan
+
+    Answers = Iterator[tuple[Sequence[int | str], Hits]]
+    """The ids or numbers of a batch of queries, and their hits."""
 
 __all__ = ["add_arguments", "run"]
 
@@ -54,14 +57,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object per query instead of tables")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the hits to FILE.npz or FILE.jsonl")
     parser.add_argument("--force", action="store_true", help="overwrite --out, whatever it holds")
-
-
-class _Answer(NamedTuple):
-    """The hits of a batch of queries."""
-
-    queries: Sequence[int | str]
-    """The ids or numbers of the queries."""
-    hits: Hits
 
 
 def run(args: argparse.Namespace) -> None:
@@ -120,7 +115,11 @@ def _plan(args: argparse.Namespace) -> Plan | None:
         return None
     k, keeps = max(args.k, 1), _keeps(args.keep)
     if args.funnel:
-        stages = _funnel(args, dims, keeps, k)
+        if len(dims) != 2 or len(keeps) != 1:
+            rule = "a funnel needs a short dim, a long dim and the first shortlist length"
+            got = f"--dims {args.dims} --keep {args.keep or _KEEP}"
+            raise InputError(rule, got=got, cure="for example --dims 16,512 --keep 200")
+        stages = Plan.funnel(dims[0], dims[1], keep=keeps[0], k=k).stages
     else:
         if len(keeps) == 1:
             keeps = [keeps[0], *(max(keeps[0] >> place, k) for place in range(1, len(dims) - 1))][: len(dims) - 1]
@@ -133,18 +132,6 @@ def _plan(args: argparse.Namespace) -> Plan | None:
     if args.int8:
         stages = (replace(stages[0], precision="int8"), *stages[1:])
     return Plan(stages, probe=args.probe, ef=args.ef)
-
-
-def _funnel(args: argparse.Namespace, dims: Sequence[int], keeps: Sequence[int], k: int) -> tuple[Stage, ...]:
-    from matryo.retrieve import Plan
-
-    if len(dims) != 2 or len(keeps) != 1:
-        raise InputError(
-            "a funnel needs a short dim, a long dim and the first shortlist length",
-            got=f"--dims {args.dims} --keep {args.keep or _KEEP}",
-            cure="for example --dims 16,512 --keep 200",
-        )
-    return Plan.funnel(dims[0], dims[1], keep=keeps[0], k=k).stages
 
 
 def _keeps(text: str | None) -> list[int]:
@@ -166,17 +153,17 @@ def _where(text: str | None) -> dict[str, Any] | None:
 # ── searching ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _search(args: argparse.Namespace, index: Index, plan: Plan | None, where: Any) -> Iterator[_Answer]:
+def _search(args: argparse.Namespace, index: Index, plan: Plan | None, where: Any) -> Answers:
     """The hits of queries from a source, in batches."""
     first = 0
     for batch in open_queries(args, index).batches():
         numbers = list(range(first, first + len(batch.vectors)))
         hits = index.search(batch.vectors, args.k, plan, args.exact, where, args.threads)
-        yield _Answer(batch.ids or numbers, hits)
+        yield batch.ids or numbers, hits
         first += len(numbers)
 
 
-def _like(args: argparse.Namespace, index: Index, plan: Plan | None, where: Any) -> Iterator[_Answer]:
+def _like(args: argparse.Namespace, index: Index, plan: Plan | None, where: Any) -> Answers:
     """The hits of rows of the index, without the rows themselves."""
     from matryo.retrieve import Hits
 
@@ -184,16 +171,16 @@ def _like(args: argparse.Namespace, index: Index, plan: Plan | None, where: Any)
     more = args.k + 1 if args.k > 0 else args.k   # the search refuses k < 1
     hits = index.search(index.get(ids)[0], more, plan, args.exact, where, args.threads)
     others = np.argsort(hits.ids == np.array(ids)[:, None], axis=1, kind="stable")[:, : args.k]   # itself last
-    yield _Answer(ids, Hits(np.take_along_axis(hits.ids, others, 1), np.take_along_axis(hits.scores, others, 1)))
+    yield ids, Hits(np.take_along_axis(hits.ids, others, 1), np.take_along_axis(hits.scores, others, 1))
 
 
 # ── output ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _with_payloads(index: Index, answers: Iterator[_Answer]) -> Iterator[tuple[int | str, list[dict[str, Any]]]]:
+def _with_payloads(index: Index, answers: Answers) -> Iterator[tuple[int | str, list[dict[str, Any]]]]:
     """Each query with its hits: id, score and payload."""
-    for answer in answers:
-        for query, ids, scores in zip(answer.queries, answer.hits.ids, answer.hits.scores, strict=True):
+    for queries, hits in answers:
+        for query, (ids, scores) in zip(queries, hits, strict=True):
             real = np.isfinite(scores)
             hit_ids = ids[real].tolist()
             payloads = index.get(hit_ids)[1] if hit_ids else []
@@ -220,7 +207,7 @@ def _table(query: int | str, hits: Sequence[dict[str, Any]], metric: str) -> str
     return "\n".join([f"query {query}", *(lines if hits else ["  nothing found"])])
 
 
-def _write(out: Path, index: Index, answers: Iterator[_Answer]) -> int:
+def _write(out: Path, index: Index, answers: Answers) -> int:
     """Write all hits to one file atomically, and return the number of queries."""
     count = 0
     with replacing(out) as file:
@@ -230,8 +217,8 @@ def _write(out: Path, index: Index, answers: Iterator[_Answer]) -> int:
                 count += 1
             return count
         parts = list(answers)
-        queries = [query for part in parts for query in part.queries]
-        ids, scores = (np.concatenate([getattr(part.hits, name) for part in parts]) for name in ("ids", "scores"))
+        queries = [query for batch, _ in parts for query in batch]
+        ids, scores = (np.concatenate([getattr(hits, name) for _, hits in parts]) for name in ("ids", "scores"))
         np.savez(file, queries=np.array(queries), ids=ids, scores=scores)
     return len(queries)
 

@@ -29,8 +29,8 @@ from matryo.retrieve.description import Description, describe, outline_guides
 from matryo.retrieve.engines.compiled.engine import best_engine
 from matryo.retrieve.engines.execute import Engine, Hits, execute
 from matryo.retrieve.engines.request import Request
-from matryo.retrieve.guides import GUIDES, Guide
-from matryo.retrieve.guides.guide import unguided
+from matryo.retrieve.guides import GUIDES
+from matryo.retrieve.guides.guide import Search, unguided
 from matryo.retrieve.plan.choice import Choice, Cost, as_plan
 from matryo.retrieve.plan.plan import Plan
 from matryo.retrieve.store import Limits, Segment, Snapshot, Store
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from matryo.nesting import Nesting
-    from matryo.retrieve.guides.guide import Search
     from matryo.retrieve.vectors.blocks import Blocks
     from matryo.retrieve.vectors.metric import Metric
     from matryo.retrieve.vectors.types import Array, Floats, Indices
@@ -154,7 +153,7 @@ class Index(Store):
             wanted = {kind: GUIDES[kind].options(self.nesting, value) for kind, value in given.items() if value}
         for kind, guide in GUIDES.items():
             if kind in wanted:
-                self.build_guide(kind, wanted[kind], partial(_write_guide, guide, self.metric, wanted[kind]))
+                self.build_guide(kind, wanted[kind], partial(guide.of, metric=self.metric, **wanted[kind]))
 
     def to(self, device: str | None) -> Index:
         """Run later searches on a torch ``device`` such as "cuda"; None returns to the CPU."""
@@ -279,10 +278,6 @@ class Index(Store):
                     got=f"{guide.plan_field}={value}",
                     cure=f"index.build({kind}={plan.stages[0].dim})",
                 )
-
-
-def _write_guide(guide: type[Guide], metric: Metric, options: Mapping[str, Any], blocks: Blocks, folder: Path) -> None:
-    guide.of(blocks, metric, **options).write(folder)
 
 
 def _as_vectors(queries: Any) -> Array:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from matryo.errors import StorageError
 from matryo.nesting import Nesting
 from matryo.retrieve.store import Store
-from matryo.retrieve.store.segments.merging import to_merge
+from matryo.retrieve.store.segments.pieces import to_merge
 from matryo.retrieve.store.segments.segment import Limits
 
 if TYPE_CHECKING:
@@ -52,10 +52,18 @@ def test_what_was_deleted_stays_so(store: Store) -> None:
     store.verify()
 
 
+class Note:
+    """A guide that is one file."""
+
+    def write(self, folder: Path) -> None:
+        folder.mkdir()
+        (folder / "note.json").write_text("{}")
+
+
 def test_guides_go_with_their_segments(store: Store) -> None:
     for i in range(7):
         store.add(rows(3 * i, 3))
-    store.build_guide("note", {}, lambda _, place: place.mkdir() or (place / "note.json").write_text("{}"))
+    store.build_guide("note", {}, lambda _: Note())
     assert len(list(store.path.glob("guides/*"))) == 7
     assert [sorted(segment.guides) for segment in store.snapshot().segments] == [["note"]] * 7
     store.add(rows(21, 3))

@@ -16,7 +16,7 @@ from matryo.errors import InputError, MissingExtra
 from matryo.retrieve.engines.compiled.engine import best_engine
 from matryo.retrieve.engines.execute import Engine, execute
 from matryo.retrieve.engines.numpy.scan import unscored
-from matryo.retrieve.guides.guide import Guide, unguided
+from matryo.retrieve.guides.guide import Guide, Search, unguided
 from matryo.retrieve.plan.plan import Plan, Stage
 from matryo.retrieve.vectors.array_folder import open_arrays, write_arrays
 from matryo.retrieve.vectors.blocks import Blocks, tiles
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from matryo.retrieve.engines.numpy.shortlist import Shortlist
     from matryo.retrieve.engines.request import Request
-    from matryo.retrieve.guides.guide import Search
     from matryo.retrieve.vectors.types import Array, Bools, Floats, Indices
 
 FORMAT = 1

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from matryo.retrieve.engines.request import Request
 from matryo.retrieve.plan.plan import Plan
+from matryo.retrieve.vectors.types import Floats, Indices
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,12 +21,12 @@ if TYPE_CHECKING:
 
     from matryo.nesting import Nesting
     from matryo.retrieve.engines.execute import Engine
-    from matryo.retrieve.engines.request import Request
     from matryo.retrieve.vectors.blocks import Blocks
     from matryo.retrieve.vectors.metric import Metric
-    from matryo.retrieve.vectors.types import Floats, Indices
 
-    Search = Callable[[Request, int], tuple[Indices, Floats]]
+
+Search = Callable[[Request, int], tuple[Indices, Floats]]
+"""The rows and scores of a request, for a k."""
 
 
 class Guide(ABC):

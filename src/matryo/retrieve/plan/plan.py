@@ -50,10 +50,8 @@ class Stage:
 
     def __post_init__(self) -> None:
         for name in ("dim", "keep"):
-            value = getattr(self, name)
-            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-                raise InputError(f"{name} must be an integer of at least 1", got=repr(value), cure=f"pass {name}=64")
-            object.__setattr__(self, name, int(value))
+            check_count(name, getattr(self, name), example=64)
+            object.__setattr__(self, name, int(getattr(self, name)))
         if self.precision not in get_args(Precision):
             raise InputError("precision must be full or int8", got=repr(self.precision), cure="full is the default")
         if self.margin is not None and not 0 <= self.margin < float("inf"):
@@ -256,9 +254,14 @@ class Plan:
             given, done, before = min(stage.keep, given), stage.dim, stage.precision
 
 
+def check_count(name: str, value: Any, example: int) -> None:
+    """Raise unless ``value`` is a positive integer; the error suggests the ``example``."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+        raise InputError(f"{name} must be an integer of at least 1", got=repr(value), cure=f"pass {name}={example}")
+
+
 def _check_k(k: Any, keep: int | None = None) -> None:
-    if not isinstance(k, int | np.integer) or isinstance(k, bool) or k < 1:
-        raise InputError("k must be an integer of at least 1", got=repr(k), cure="pass k=10")
+    check_count("k", k, example=10)
     if keep is not None and keep < k:
         raise InputError("keep must be at least k", got=f"keep={keep}, k={k}", cure="raise keep or lower k")
 

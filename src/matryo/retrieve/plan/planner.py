@@ -32,7 +32,7 @@ from matryo.retrieve.engines.execute import Hits
 from matryo.retrieve.plan.bounds import best_stake, fewest_tests, lower_bound
 from matryo.retrieve.plan.candidates import FAR, Candidates, Trial
 from matryo.retrieve.plan.choice import Choice, Cost, Point
-from matryo.retrieve.plan.plan import Plan, Stage
+from matryo.retrieve.plan.plan import Plan, Stage, check_count
 from matryo.retrieve.vectors.queries import as_queries
 
 if TYPE_CHECKING:
@@ -281,8 +281,7 @@ class Workload:
 def _workload(
     searcher: Searcher, queries: Any, k: int, labels: tuple[Any, Any] | None, standins: int, seed: int
 ) -> Workload:
-    if not isinstance(k, int | np.integer) or isinstance(k, bool) or k < 1:
-        raise InputError("k must be an integer of at least 1", got=repr(k), cure="pass k=10")
+    check_count("k", k, example=10)
     most = searcher.count - (queries is None)
     if k > most:
         cure = f"pass k={most} or less" if most > 0 else "add vectors first"

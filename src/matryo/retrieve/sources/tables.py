@@ -171,7 +171,7 @@ def _chosen(arrow: Any, path: Path, schema: Any, columns: Columns) -> _Table:
     for name in (columns.id, columns.vector, *(columns.payload or ())):
         if name is not None and name not in types:
             raise InputError(f"{path} has no column {name}", got=", ".join(types), cure="use one of these names")
-    lists = [name for name, type in types.items() if _is_vector(arrow, type)]
+    lists = [name for name, type in types.items() if _is_vector(arrow.types, type)]
     usual = [name for name in VECTORS if name in lists]
     vector = columns.vector or next(iter(usual or (lists if len(lists) == 1 else [])), None)
     if vector is None or vector not in lists:
@@ -179,12 +179,12 @@ def _chosen(arrow: Any, path: Path, schema: Any, columns: Columns) -> _Table:
         cure = "specify one: --vector-column NAME" if lists else "write list<float> or fixed_size_list<float>"
         raise InputError(f"{path} must have one column of lists of numbers", got=got, cure=cure)
     id = columns.id or (ID if ID in types else None)
-    if id is not None and not _is_id(arrow, types[id]):
+    if id is not None and not _is_id(arrow.types, types[id]):
         raise InputError(
             f"{path}: the id column must have integers or strings", got=f"{id} of {types[id]}", cure="use another"
         )
     payload = columns.payload if columns.payload is not None else tuple(n for n in types if n not in (vector, id))
-    unsupported = [name for name in payload if not _is_plain(arrow, types[name])]
+    unsupported = [name for name in payload if not _is_plain(arrow.types, types[name])]
     if unsupported:
         rest = ",".join(name for name in payload if name not in unsupported) or "none"
         raise InputError(
@@ -195,31 +195,27 @@ def _chosen(arrow: Any, path: Path, schema: Any, columns: Columns) -> _Table:
     return _Table(arrow, path, vector, id, payload)
 
 
-def _is_list(arrow: Any, type: Any) -> bool:
-    types = arrow.types
+def _is_list(types: Any, type: Any) -> bool:
     return bool(types.is_list(type) or types.is_large_list(type) or types.is_fixed_size_list(type))
 
 
-def _is_vector(arrow: Any, type: Any) -> bool:
+def _is_vector(types: Any, type: Any) -> bool:
     type = getattr(type, "storage_type", type)   # fixed-shape tensors are stored as lists
-    types = arrow.types
-    return _is_list(arrow, type) and bool(types.is_floating(type.value_type) or types.is_integer(type.value_type))
+    return _is_list(types, type) and bool(types.is_floating(type.value_type) or types.is_integer(type.value_type))
 
 
-def _is_id(arrow: Any, type: Any) -> bool:
-    types = arrow.types
+def _is_id(types: Any, type: Any) -> bool:
     inner = type.value_type if types.is_dictionary(type) else type
     return bool(types.is_integer(inner) or types.is_string(inner) or types.is_large_string(inner))
 
 
-def _is_plain(arrow: Any, type: Any, top: bool = True) -> bool:
+def _is_plain(types: Any, type: Any, top: bool = True) -> bool:
     """Whether values of ``type`` are JSON values; at the ``top`` level dates are allowed, as text."""
-    types = arrow.types
     if types.is_struct(type):
-        return all(_is_plain(arrow, field.type, False) for field in type)
-    if _is_list(arrow, type):
-        return _is_plain(arrow, type.value_type, False)
-    if _is_id(arrow, type) or types.is_boolean(type) or types.is_floating(type) or types.is_null(type):
+        return all(_is_plain(types, field.type, False) for field in type)
+    if _is_list(types, type):
+        return _is_plain(types, type.value_type, False)
+    if _is_id(types, type) or types.is_boolean(type) or types.is_floating(type) or types.is_null(type):
         return True
     return top and bool(types.is_date(type) or types.is_timestamp(type) or types.is_time(type))
 

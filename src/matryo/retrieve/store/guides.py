@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 
 from matryo.errors import EmbeddingsError, IndexFolderError
 from matryo.files import sha256, storage
-from matryo.retrieve.store.damage import damaged
 from matryo.retrieve.store.sql.records import GuideRecord
 from matryo.retrieve.vectors.array_folder import verify_arrays
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
     from typing import Any
+
+    from matryo.retrieve.guides.guide import Guide
 
 _GUIDES = "guides"
 
@@ -28,15 +29,13 @@ def guide_folder(root: Path, name: str) -> Path:
     return root / _GUIDES / name
 
 
-def write_guide(
-    root: Path, segment: str, kind: str, fields: Mapping[str, Any], write: Callable[[Path], None]
-) -> GuideRecord:
-    """Let ``write`` fill a new folder, and return the record to commit."""
+def write_guide(root: Path, segment: str, kind: str, fields: Mapping[str, Any], guide: Guide) -> GuideRecord:
+    """Write ``guide`` to a new folder, and return the record to commit."""
     name = f"{kind}-{secrets.token_hex(8)}"   # never reused: a reader cannot take a new guide for an old one
     folder = guide_folder(root, name)
     with storage(folder):
         folder.parent.mkdir(exist_ok=True)
-        write(folder)
+        guide.write(folder)
     return GuideRecord(name, segment, kind, dict(fields), sha256(folder / f"{kind}.json"))
 
 
@@ -44,7 +43,7 @@ def verify_guide(root: Path, record: GuideRecord) -> None:
     """Read every byte of a guide; raise an error that names the file if a checksum differs."""
     folder, header = guide_folder(root, record.name), f"{record.kind}.json"
     if not (folder / header).is_file() or sha256(folder / header) != record.header:
-        raise damaged(folder / header, "other bytes than were written")
+        raise IndexFolderError.damaged(folder / header, "other bytes than were written")
     try:
         verify_arrays(folder, header)
     except EmbeddingsError as error:

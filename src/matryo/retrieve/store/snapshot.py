@@ -75,31 +75,25 @@ class Snapshot:
                 yield Piece(segment.blocks.rows(at, dim), segment.rows[at], segment.ids.take(at).tolist())
 
 
-class Loader:
-    """Load snapshots; segments that are already open are reused."""
+def load(root: Path, about: About, database: Database, opened: dict[str, Segment]) -> Snapshot:
+    """The snapshot of the current commit; call this inside a transaction.
 
-    def __init__(self, root: Path, about: About) -> None:
-        self._root, self._about = root, about
-        self._open: dict[str, Segment] = {}
-
-    def load(self, database: Database) -> Snapshot:
-        """The snapshot of the current commit; call this inside a transaction."""
-        listed = records.read_segments(database)
-        self._open = {record.name: self._open.get(record.name) or open_segment(self._root, record) for record in listed}
-        dead = records.read_dead(database)
-        guides: dict[str, dict[str, Path]] = {record.name: {} for record in listed}
-        for guide in records.read_guides(database):
-            guides[guide.segment][guide.kind] = guide_folder(self._root, guide.name)
-        segments = [_without(replace(self._open[name], guides=guides[name]), dead) for name in self._open]
-        pending = records.read_pending(database, self._about)
-        if len(pending.rows):
-            segments.append(self._in_memory(pending))
-        return Snapshot(self._about, tuple(segments))
-
-    def _in_memory(self, piece: Piece) -> Segment:
-        about = self._about
-        blocks = Blocks.of(piece.vectors, about.nesting, dtype=about.dtype, int8_up_to=about.int8_up_to)
-        return Segment(blocks, piece.rows, Ids.of(piece.ids))
+    ``opened`` has the segments that are open, by name. They are reused, and the dict is brought up to date.
+    """
+    listed = records.read_segments(database)
+    current = {record.name: opened.get(record.name) or open_segment(root, record) for record in listed}
+    opened.clear()
+    opened.update(current)
+    dead = records.read_dead(database)
+    guides: dict[str, dict[str, Path]] = {record.name: {} for record in listed}
+    for guide in records.read_guides(database):
+        guides[guide.segment][guide.kind] = guide_folder(root, guide.name)
+    segments = [_without(replace(segment, guides=guides[name]), dead) for name, segment in current.items()]
+    pending = records.read_pending(database, about)
+    if len(pending.rows):
+        blocks = Blocks.of(pending.vectors, about.nesting, dtype=about.dtype, int8_up_to=about.int8_up_to)
+        segments.append(Segment(blocks, pending.rows, Ids.of(pending.ids)))
+    return Snapshot(about, tuple(segments))
 
 
 def _without(segment: Segment, dead: Indices) -> Segment:

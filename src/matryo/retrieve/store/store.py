@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import functools
 import json
 import os
 import threading
@@ -40,13 +39,12 @@ from matryo.retrieve.store.batch import Batch, as_existing_ids, as_new_ids
 from matryo.retrieve.store.guides import sweep_guides, write_guide
 from matryo.retrieve.store.opening import Opened, open_reader, open_writer
 from matryo.retrieve.store.payload import as_payload
-from matryo.retrieve.store.segments.merging import to_merge
-from matryo.retrieve.store.segments.pieces import Piece, regroup
+from matryo.retrieve.store.segments.pieces import Piece, regroup, to_merge
 from matryo.retrieve.store.segments.segment import Limits, Segment, open_segment, sweep, write_segment
-from matryo.retrieve.store.snapshot import Loader, Snapshot
+from matryo.retrieve.store.snapshot import Snapshot, load
 from matryo.retrieve.store.sql import records
 from matryo.retrieve.store.sql.records import Item, State
-from matryo.retrieve.store.sql.where import as_path, as_sql
+from matryo.retrieve.store.sql.where import Filter, as_path
 from matryo.retrieve.store.verify import verify
 from matryo.retrieve.vectors.blocks import Blocks, checked_norms
 
@@ -54,6 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Self, TypeVar
 
+    from matryo.retrieve.guides.guide import Guide
     from matryo.retrieve.vectors.metric import Metric
     from matryo.retrieve.vectors.types import Floats
 
@@ -72,7 +71,7 @@ class Store:
     def __init__(self, opened: Opened, limits: Limits) -> None:
         self.path, self.about = opened.path, opened.about
         self._database, self._lock, self._limits = opened.database, opened.lock, limits
-        self._loader = Loader(opened.path, opened.about)
+        self._segments: dict[str, Segment] = {}   # those that are open
         self._latest: tuple[tuple[int, int], Snapshot] | None = None
         self._fields: tuple[tuple[int, int] | None, set[str]] = (None, set())
         self._guard = threading.RLock()
@@ -108,26 +107,13 @@ class Store:
     def __len__(self) -> int:
         return self.count
 
-    def __repr__(self) -> str:
-        about = self.about
-        return f"Store({str(self.path)!r}, {about.nesting.dim} {about.dtype}, {about.metric})"
-
     def add(self, vectors: Any, ids: Any = None, payload: Any = None) -> Ids:
         """Add vectors durably and return their ids, by default the integers after the largest id so far.
 
         ``vectors`` is an array, lists, a table of numbers or a column of lists. ``payload`` is a list of dicts, one per
         vector, or a table; numpy scalars and dates are converted, see :mod:`matryo.retrieve.store.payload`.
         """
-        with self._changing() as state:
-            new = self._checked(vectors, ids, state)
-            texts = as_payload(payload, len(new.rows))
-            existing = records.find(self._database, new.ids)
-            if existing:
-                raise InputError(
-                    "ids must be new", got=f"{existing[0].id!r:.60}, which exists", cure="use upsert to replace rows"
-                )
-            self._append(state, new, texts, [])
-            return new.ids
+        return self._put(vectors, ids, payload, may_replace=False)
 
     def add_batches(self, batches: Iterable[Any]) -> int:
         """Add batches (arrays of vectors, or :class:`Batch`) one by one, and return the number of rows.
@@ -141,12 +127,9 @@ class Store:
 
     def upsert(self, vectors: Any, ids: Any, payload: Any = None) -> None:
         """Add rows durably; rows with existing ids replace the old rows and payloads in the same commit."""
-        with self._changing() as state:
-            if ids is None:
-                raise InputError("upsert needs ids", got=None, cure="pass ids, or use add for new rows")
-            new = self._checked(vectors, ids, state)
-            texts = as_payload(payload, len(new.rows))
-            self._append(state, new, texts, records.find(self._database, new.ids))
+        if ids is None:
+            raise InputError("upsert needs ids", got=None, cure="pass ids, or use add for new rows")
+        self._put(vectors, ids, payload, may_replace=True)
 
     def delete(self, ids: Any) -> None:
         """Remove rows durably; all ids must exist."""
@@ -184,8 +167,8 @@ class Store:
             return self._read(lambda snapshot: snapshot)
 
     def where(self, where: Mapping[str, Any]) -> Snapshot:
-        """The current rows whose payload matches ``where``, a dict as in :func:`as_sql`."""
-        filter = as_sql(where)
+        """The current rows whose payload matches ``where``, a dict as in :class:`Filter`."""
+        filter = Filter(where)
         sql = f"SELECT row FROM items WHERE {filter.condition} ORDER BY row"
 
         def match(snapshot: Snapshot) -> Snapshot:
@@ -202,7 +185,7 @@ class Store:
 
         The cost is small: a field that exists is found in the first rows, and remembered until the next commit.
         """
-        fields = as_sql(where).fields
+        fields = Filter(where).fields
 
         def check(snapshot: Snapshot) -> None:
             version = self._database.version
@@ -243,8 +226,8 @@ class Store:
         """The guides that each segment should have: their arguments by kind."""
         return self._read(lambda _: records.read_wanted(self._database))
 
-    def build_guide(self, kind: str, fields: Mapping[str, Any], write: Callable[[Blocks, Path], None]) -> None:
-        """Build a guide of this ``kind`` with these ``fields`` for each segment that has none.
+    def build_guide(self, kind: str, fields: Mapping[str, Any], make: Callable[[Blocks], Guide]) -> None:
+        """Build a guide of this ``kind`` with these ``fields`` for each segment that has none, with ``make``.
 
         Later calls build it for new segments too. Each guide is one commit: a kill loses only the current one.
         """
@@ -254,8 +237,8 @@ class Store:
                 records.write_wanted(self._database, {**records.read_wanted(self._database), kind: dict(fields)})
             for record in records.read_segments(self._database):
                 if built.get((record.name, kind)) != fields:
-                    blocks = open_segment(self.path, record).blocks
-                    guide = write_guide(self.path, record.name, kind, fields, functools.partial(write, blocks))
+                    made = make(open_segment(self.path, record).blocks)
+                    guide = write_guide(self.path, record.name, kind, fields, made)
                     with self._database.writing():
                         records.insert_guide(self._database, guide)
             self._sweep()
@@ -293,7 +276,7 @@ class Store:
     def _snapshot(self) -> Snapshot:
         version = self._database.version
         if self._latest is None or self._latest[0] != version:
-            self._latest = version, self._loader.load(self._database)
+            self._latest = version, load(self.path, self.about, self._database, self._segments)
         return self._latest[1]
 
     def _names(self) -> list[str]:
@@ -321,12 +304,20 @@ class Store:
     def _rows_per_segment(self) -> int:
         return max(1, self._limits.segment_bytes // self.about.row_bytes)
 
-    def _checked(self, vectors: Any, ids: Any, state: State) -> Piece:
-        rows = as_vectors(vectors, self.about.dtype, self.about.nesting.dim)
-        if len(rows) and max(float(rows.max()), -float(rows.min())) > _LARGE:
-            checked_norms(rows, self.about.nesting, "vectors")
-        numbers = np.arange(state.next_row, state.next_row + len(rows))
-        return Piece(rows, numbers, as_new_ids(ids, len(rows), state))
+    def _put(self, vectors: Any, ids: Any, payload: Any, *, may_replace: bool) -> Ids:
+        with self._changing() as state:
+            rows = as_vectors(vectors, self.about.dtype, self.about.nesting.dim)
+            if len(rows) and max(float(rows.max()), -float(rows.min())) > _LARGE:
+                checked_norms(rows, self.about.nesting, "vectors")
+            numbers = np.arange(state.next_row, state.next_row + len(rows))
+            new = Piece(rows, numbers, as_new_ids(ids, len(rows), state))
+            texts = as_payload(payload, len(rows))
+            old = records.find(self._database, new.ids)
+            if old and not may_replace:
+                got = f"{old[0].id!r:.60}, which exists"
+                raise InputError("ids must be new", got=got, cure="use upsert to replace rows")
+            self._append(state, new, texts, old)
+            return new.ids
 
     def _append(self, state: State, new: Piece, payload: list[str | None], old: list[Item]) -> None:
         if not new.ids:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from matryo.retrieve.store.damage import damaged
+from matryo.errors import IndexFolderError
 from matryo.retrieve.store.guides import verify_guide
 from matryo.retrieve.store.segments.segment import open_segment, verify_segment
 from matryo.retrieve.store.sql import records
@@ -22,9 +22,9 @@ def verify(root: Path, database: Database, about: About) -> None:
     """Read every byte of the current commit; raise an error that names the damaged file."""
     problems = [line for (line,) in database.execute("PRAGMA integrity_check(1)")]
     if problems != ["ok"]:
-        raise damaged(database.path, problems[0])
+        raise IndexFolderError.damaged(database.path, problems[0])
     if records.read_about(database) != about:
-        raise damaged(database.path, "the record 'about'")
+        raise IndexFolderError.damaged(database.path, "the record 'about'")
     for record in records.read_segments(database):
         verify_segment(root, record)
     for guide in records.read_guides(database):
@@ -40,11 +40,12 @@ def _check_items(root: Path, database: Database, about: About) -> None:
         alive.append(item.row)
         total += item.crc
     if (len(alive), total) != (state.count, state.total):
-        raise damaged(database.path, f"{len(alive)} items that differ from the {state.count} committed ones")
+        found = f"{len(alive)} items that differ from the {state.count} committed ones"
+        raise IndexFolderError.damaged(database.path, found)
     parts = [np.asarray(open_segment(root, record).rows) for record in records.read_segments(database)]
     stored = np.concatenate([*parts, records.read_pending(database, about).rows])
     dead = records.read_dead(database)
     if not np.array_equal(np.setdiff1d(stored, dead), alive) or len(np.unique(stored)) != len(stored):
-        raise damaged(database.path, "live rows and rows with vectors differ")
+        raise IndexFolderError.damaged(database.path, "live rows and rows with vectors differ")
     if not np.isin(dead, stored).all():
-        raise damaged(database.path, "tombstones of rows that do not exist")
+        raise IndexFolderError.damaged(database.path, "tombstones of rows that do not exist")

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.errors import EmbeddingsError, InputError
-from matryo.retrieve.guides.guide import Guide
+from matryo.retrieve.guides.guide import Guide, Search
 from matryo.retrieve.guides.partition.build import LANES, NOBODY, Build
 from matryo.retrieve.guides.partition.search import PartitionSearch
 from matryo.retrieve.plan.plan import Plan, Stage
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from matryo.nesting import Nesting
     from matryo.retrieve.engines.execute import Engine
-    from matryo.retrieve.guides.guide import Search
     from matryo.retrieve.vectors.blocks import Blocks
     from matryo.retrieve.vectors.types import Array, Codes, Floats, Indices
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.errors import InputError
-from matryo.retrieve.guides.guide import Guide
+from matryo.retrieve.guides.guide import Guide, Search
 from matryo.retrieve.vectors.array_folder import open_arrays, write_arrays
 from matryo.retrieve.vectors.blocks import Blocks, tiles
 from matryo.retrieve.vectors.metric import Metric, check_metric
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from matryo.nesting import Nesting
     from matryo.retrieve.engines.execute import Engine
-    from matryo.retrieve.guides.guide import Search
     from matryo.retrieve.plan.plan import Plan
     from matryo.retrieve.vectors.types import Codes, Doubles, Floats, Indices
 

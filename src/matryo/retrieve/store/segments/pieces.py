@@ -1,4 +1,7 @@
-"""Regroup rows into pieces of equal size, which become segments."""
+"""Pieces: rows that become a segment. They have equal sizes, and segments of similar size are merged.
+
+Every search reads all segments, so there must be few. Each row is rewritten once per eightfold growth of the store.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from matryo.retrieve.vectors.types import Array, Indices
+
+_TOGETHER = 8   # the fewest segments that are merged into one
+_LARGEST = 4   # none of them may hold more than a quarter of all their rows
 
 
 class Piece(NamedTuple):
@@ -52,3 +58,19 @@ def _joined(pieces: list[Piece]) -> Piece:
         return pieces[0]
     vectors, rows, ids = zip(*pieces, strict=True)
     return Piece(np.concatenate(vectors), np.concatenate(rows), [id for part in ids for id in part])
+
+
+def to_merge(counts: Sequence[int], most: int) -> int:
+    """The number of last segments to merge, given their row counts; 0 for none. The result has at most ``most`` rows.
+
+    >>> to_merge([64, 1, 1, 1, 1, 1, 1, 1, 1], 1000), to_merge([64, 8, 8, 1], 1000)
+    (8, 0)
+    """
+    total = largest = 0
+    for number, count in enumerate(reversed(counts), 1):
+        total, largest = total + count, max(largest, count)
+        if total > most:
+            return 0
+        if number >= _TOGETHER and _LARGEST * largest <= total:
+            return number
+    return 0

@@ -18,7 +18,6 @@ import numpy as np
 from matryo.embeddings.manifest import FileRecord
 from matryo.errors import EmbeddingsError, IndexFolderError
 from matryo.files import replacing, sha256, storage, sync_folder
-from matryo.retrieve.store.damage import damaged
 from matryo.retrieve.store.sql.records import Record
 from matryo.retrieve.vectors.blocks import HEADER, Blocks
 
@@ -130,7 +129,8 @@ def open_segment(root: Path, record: Record) -> Segment:
     for file, expected in record.files.items():
         size = (folder / file).stat().st_size if (folder / file).is_file() else None
         if size != expected.size:
-            raise damaged(folder / file, "no such file" if size is None else f"{size} bytes instead of {expected.size}")
+            found = "no such file" if size is None else f"{size} bytes instead of {expected.size}"
+            raise IndexFolderError.damaged(folder / file, found)
     text = np.memmap(folder / _TEXT, np.uint8, mode="r") if _TEXT in record.files else None
     ids = Ids(_mapped(folder / _IDS, record.rows), text)
     try:
@@ -139,7 +139,7 @@ def open_segment(root: Path, record: Record) -> Segment:
         raise IndexFolderError(str(error)) from error
     segment = Segment(blocks, _mapped(folder / _ROWS, record.rows), ids)
     if segment.blocks.count != record.rows:
-        raise damaged(folder / _BLOCKS, f"{segment.blocks.count} rows instead of {record.rows}")
+        raise IndexFolderError.damaged(folder / _BLOCKS, f"{segment.blocks.count} rows instead of {record.rows}")
     return segment
 
 
@@ -148,7 +148,7 @@ def verify_segment(root: Path, record: Record) -> None:
     folder = root / _SEGMENTS / record.name
     for file, expected in record.files.items():
         if not (folder / file).is_file() or sha256(folder / file) != expected.sha256:
-            raise damaged(folder / file, "other bytes than were written")
+            raise IndexFolderError.damaged(folder / file, "other bytes than were written")
     try:
         Blocks.verify(folder / _BLOCKS)
     except EmbeddingsError as error:
@@ -167,7 +167,7 @@ def _mapped(path: Path, count: int) -> Indices:
     try:
         array = np.lib.format.open_memmap(path, mode="r")
     except Exception as error:   # numpy raises errors of many types for a damaged header
-        raise damaged(path, error) from error
+        raise IndexFolderError.damaged(path, error) from error
     if array.shape != (count,) or array.dtype != np.int64:
-        raise damaged(path, f"{array.dtype} {array.shape} instead of int64 {(count,)}")
+        raise IndexFolderError.damaged(path, f"{array.dtype} {array.shape} instead of int64 {(count,)}")
     return array

@@ -12,8 +12,7 @@ import os
 import sqlite3
 from typing import TYPE_CHECKING, Any, Literal
 
-from matryo.errors import StorageError
-from matryo.retrieve.store.damage import damaged
+from matryo.errors import IndexFolderError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,7 +108,7 @@ class Database:
             for start, cure in _CURES.items():
                 if name.startswith(start):
                     raise StorageError(f"cannot use {self.path}", got=error, cure=cure) from error
-            raise damaged(self.path, error) from error
+            raise IndexFolderError.damaged(self.path, error) from error
 
 
 _CURES = {

@@ -19,7 +19,6 @@ import numpy as np
 from matryo.embeddings.manifest import FileRecord
 from matryo.errors import IndexFolderError, UnknownId
 from matryo.retrieve.store.about import FORMAT, About
-from matryo.retrieve.store.damage import damaged
 from matryo.retrieve.store.segments.pieces import Piece
 
 if TYPE_CHECKING:
@@ -191,7 +190,7 @@ def read_pending(database: Database, about: About) -> Piece:
     found = database.execute(sql).fetchall()
     for row, id, vector, crc in found:
         if crc != _crc(row, vector) or len(vector) != about.row_bytes or id is None:
-            raise damaged(database.path, f"the vector of row {row}")
+            raise IndexFolderError.damaged(database.path, f"the vector of row {row}")
     vectors = np.frombuffer(b"".join(vector for _, _, vector, _ in found), about.dtype)
     rows = np.array([row for row, _, _, _ in found], np.int64)
     return Piece(vectors.reshape(-1, about.nesting.dim), rows, [id for _, id, _, _ in found])
@@ -223,7 +222,7 @@ def read_segments(database: Database) -> list[Record]:
     records = []
     for first, name, rows, files, crc in database.execute("SELECT * FROM segments ORDER BY first"):
         if crc != _crc(first, name, rows, files):
-            raise damaged(database.path, f"the record of segment {name!r:.40}")
+            raise IndexFolderError.damaged(database.path, f"the record of segment {name!r:.40}")
         by_path = {path: FileRecord(*record) for path, record in json.loads(files).items()}
         records.append(Record(name, first, rows, by_path))
     return records
@@ -252,7 +251,7 @@ def read_guides(database: Database) -> list[GuideRecord]:
     guides = []
     for *values, crc in database.execute("SELECT * FROM guides"):
         if crc != _crc(*values):
-            raise damaged(database.path, f"the record of guide {values[0]!r:.40}")
+            raise IndexFolderError.damaged(database.path, f"the record of guide {values[0]!r:.40}")
         name, segment, kind, fields, header = values
         guides.append(GuideRecord(name, segment, kind, json.loads(fields), header))
     return guides
@@ -284,14 +283,14 @@ def _put(database: Database, key: str, value: Any) -> None:
 def _take(database: Database, key: str) -> Any:
     record = database.execute("SELECT value, crc FROM meta WHERE key = ?", (key,)).fetchone()
     if record is None or record[1] != _crc(key, record[0]):
-        raise damaged(database.path, f"the record {key!r}")
+        raise IndexFolderError.damaged(database.path, f"the record {key!r}")
     return json.loads(record[0])
 
 
 def _checked(database: Database, row: int, id: Id, payload: str | None, crc: int) -> Item:
     item = Item(row, id, payload)
     if crc != item.crc:
-        raise damaged(database.path, f"row {row}, id {id!r:.60}")
+        raise IndexFolderError.damaged(database.path, f"row {row}, id {id!r:.60}")
     return item
 
 

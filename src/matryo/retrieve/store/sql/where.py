@@ -1,11 +1,11 @@
 """A filter on payloads as one SQL condition. User input is always bound, never part of the SQL text.
 
->>> filter = as_sql({"year": {"$gte": 2020}, "tags.lang": "en"})
+>>> filter = Filter({"year": {"$gte": 2020}, "tags.lang": "en"})
 >>> filter.bound
 ['$."year"', '$."year"', '2020', '$."tags"."lang"', '$."tags"."lang"', '["en"]']
 >>> "year" in filter.condition or "en" in filter.condition
 False
->>> filter.fields
+>>> list(filter.fields)
 ['year', 'tags.lang']
 
 A condition on a field matches only values of the same type. The types are number, string, boolean and null. A missing
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from matryo.errors import InputError
 from matryo.retrieve.store.payload import is_unicode, plain_scalar
@@ -28,32 +28,20 @@ _NUMBER, _TEXT = "'integer', 'real'", "'text'"   # SQLite's names of the types
 _MOST, _DEEPEST = 200, 12   # limits that every build of SQLite parses: expression depth 1000, parser stack 100
 
 
-class Filter(NamedTuple):
-    """A filter in SQL."""
+class Filter:
+    """``where`` in SQL; raises an error that names the part that is wrong.
 
-    condition: str
-    """A condition on the column ``payload`` that is always 0 or 1."""
-    bound: list[str]
-    """The values of its question marks."""
-    fields: list[str]
-    """The fields whose values it compares; ``$exists`` compares no value."""
+    ``condition`` is a condition on the column ``payload`` that is always 0 or 1, ``bound`` has the values of its
+    question marks, and ``fields`` the fields whose values it compares; ``$exists`` compares no value.
+    """
 
-
-def as_sql(where: Mapping[str, Any]) -> Filter:
-    """Translate ``where`` to SQL, or raise an error that names the part that is wrong."""
-    sql = _Sql()
-    return Filter(sql.filter(where, 1), sql.bound, list(sql.fields))
-
-
-class _Sql:
-    """A condition under construction."""
-
-    def __init__(self) -> None:
+    def __init__(self, where: Mapping[str, Any]) -> None:
         self.bound: list[str] = []
         self.fields: dict[str, None] = {}
         self._count = 0
+        self.condition = self._all(where, 1)
 
-    def filter(self, where: Any, depth: int) -> str:
+    def _all(self, where: Any, depth: int) -> str:
         if not isinstance(where, Mapping):
             raise _refused("where must be a dict of payload fields and conditions", where)
         if depth > _DEEPEST:
@@ -63,9 +51,9 @@ class _Sql:
     def _entry(self, key: Any, wanted: Any, depth: int) -> str:
         self._take(1)
         if key in _JOINED:
-            return _join(key, [self.filter(inner, depth + 1) for inner in _listed(key, wanted)])
+            return _join(key, [self._all(inner, depth + 1) for inner in _listed(key, wanted)])
         if key == "$not":
-            return f"NOT {self.filter(wanted, depth + 1)}"
+            return f"NOT {self._all(wanted, depth + 1)}"
         path = as_path(key)
         if not isinstance(wanted, Mapping) or wanted.keys() - {"$exists"}:
             self.fields[key] = None
