@@ -128,9 +128,7 @@ class _Table(Protocol):
 @overload
 def truncate(z: Array, dim: int, normalize: bool = True) -> Array: ...
 @overload
-def truncate(
-    z: Sequence[Any] | _Table, dim: int, normalize: bool = True
-) -> np.ndarray[Any, np.dtype[Any]]: ...
+def truncate(z: Sequence[Any] | _Table, dim: int, normalize: bool = True) -> np.ndarray[Any, np.dtype[Any]]: ...
 def truncate(z: Any, dim: int, normalize: bool = True) -> Any:
     """Return the first ``dim`` columns of ``z``, scaled to norm 1 again unless ``normalize=False``.
 

@@ -84,9 +84,7 @@ class Column:
         return max(map(len, (self.title, *self.cells)))
 
 
-def render(
-    blocks: Sequence[Block], *, show: Sequence[str] | None = None, style: str = "text", width: int = 100
-) -> str:
+def render(blocks: Sequence[Block], *, show: Sequence[str] | None = None, style: str = "text", width: int = 100) -> str:
     """Return ``blocks`` as tables, one per group of blocks that can be compared.
 
     ``show`` selects metrics by title; an empty one shows all. Blocks without any of these keep their default. Text

@@ -7,15 +7,6 @@ from matryo.baselines.named import DRAWN, NAMES, baseline
 from matryo.baselines.projection import RandomProjection
 
 __all__ = [
-    "DRAWN",
-    "NAMES",
-    "PCA",
-    "SVD",
-    "Baseline",
-    "ClassifierSVD",
-    "Map",
-    "RandomFeatures",
-    "RandomProjection",
-    "Truncation",
-    "baseline",
-]
+    "DRAWN", "NAMES", "PCA", "SVD", "Baseline", "ClassifierSVD", "Map", "RandomFeatures", "RandomProjection",
+    "Truncation", "baseline",
+]  # fmt: skip

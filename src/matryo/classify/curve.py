@@ -108,8 +108,11 @@ def cascade_curve(
         order = np.random.default_rng([seed, turn]).permutation(outcomes.count)
         holdout, rest = outcomes.select(order[:fitted]), outcomes.select(order[fitted:])
         found.append(_fit_and_test(holdout, rest, strategy, points, confidence, turn))
+    model, dataset, split = X.manifest.origin if isinstance(X, EmbeddingSet) else ("", "", "")
     return CascadeCurve(
-        *(X.manifest.origin if isinstance(X, EmbeddingSet) else ("", "", "")),
+        model,
+        dataset,
+        split,
         head="tied" if rows.tied else "separate",
         strategy=strategy,
         holdouts=holdouts,

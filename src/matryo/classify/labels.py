@@ -43,7 +43,12 @@ def to_columns(x: Any, y: Any, classes: Array, count: int) -> Integers:
     elif y is None:
         raise InputError("a cascade requires y to be passed, but the target y is None", cure="give the true classes")
     else:
-        labels, known = _flat(y, count), classes
+        labels, known = np.asarray(y), classes
+        if labels.shape != (count,):
+            raise InputError(
+                f"y must be a list of labels, one for each of the {count} rows", got=f"shape {labels.shape}",
+                cure="pass the labels of the rows of X",
+            )   # fmt: skip
     column = {name: place for place, name in enumerate(known.tolist())}
     if strange := {label for label in labels.tolist() if label not in column}:
         raise InputError(
@@ -70,13 +75,3 @@ def check_known(columns: Integers) -> Integers:
     if not (columns != UNKNOWN).any():
         raise InputError("there must be rows whose class is known", got=f"{len(columns)} rows", cure="give labels")
     return columns
-
-
-def _flat(y: Any, count: int) -> Array:
-    labels = np.asarray(y)
-    if labels.shape != (count,):
-        raise InputError(
-            f"y must be a list of labels, one for each of the {count} rows", got=f"shape {labels.shape}",
-            cure="pass the labels of the rows of X",
-        )   # fmt: skip
-    return labels

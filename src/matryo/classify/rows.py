@@ -127,10 +127,10 @@ def _logits(given: Sequence[Any], dims: Sequence[int] | None) -> Rows:
             got=", ".join(map(str, sorted(shapes))),
             cure="stack them as [dims, n, classes]",
         )
-    nesting = Nesting(dims)
+    nesting, (count, classes) = Nesting(dims), arrays[0].shape
     by_dim = dict(zip(nesting.dims, arrays, strict=True))
     # How the logits were computed is unknown; assume that each dim started again, which costs more.
-    return Rows(nesting.dims, *arrays[0].shape, lambda part: lambda dim, rows: by_dim[dim][part][rows])
+    return Rows(nesting.dims, count, classes, lambda part: lambda dim, rows: by_dim[dim][part][rows])
 
 
 def _vectors(vectors: Array, dims: Sequence[int] | None, head: Head) -> Rows:

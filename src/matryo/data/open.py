@@ -40,9 +40,7 @@ BUNDLED = tuple(_BUNDLED)   # included in the package, so they need no root
 SOURCES = ("emoji", *_ON_DISK, "emoji-names", "wordnet")
 
 
-def open_dataset(
-    source: str, root: Path | str | None = None, classes: Sequence[str] | None = None
-) -> Dataset:
+def open_dataset(source: str, root: Path | str | None = None, classes: Sequence[str] | None = None) -> Dataset:
     """Open the dataset at ``root``, of the kind ``source``: one of :data:`SOURCES`. :data:`BUNDLED` ones need no root.
 
     With ``classes``, usually those of a trained model, labels index that list, matched by name, and items of other

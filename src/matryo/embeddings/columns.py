@@ -18,20 +18,38 @@ if TYPE_CHECKING:
     from matryo.arrays import Array
 
 
+class _File:
+    """A file that is written at given positions.
 
-class ArrayFile:
+    It is unbuffered: after a failed write, a buffer would be written again by every later call, even by close.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+")
+
+    def sync(self) -> None:
+        """Make all writes durable."""
+        os.fsync(self.file.fileno())
+
+    def _write_at(self, position: int, data: memoryview) -> None:
+        self.file.seek(position)
+        while data:
+            data = data[self.file.write(data) :]
+
+
+class ArrayFile(_File):
     """A ``.npy`` file of unknown length: the header is written last, into space reserved for it."""
 
     def __init__(self, path: Path, dtype: str, row: tuple[int, ...] = ()) -> None:
-        self.path = path
-        self.file = _open(path)
+        super().__init__(path)
         self._dtype, self._row = np.dtype(dtype).newbyteorder("<"), row
         self._start = len(self._header(0))
         self._row_bytes = self._dtype.itemsize * int(np.prod(row, dtype=int))
 
     def write(self, values: Array, count: int) -> None:
         """Write ``values`` after the first ``count`` rows."""
-        _write_at(self.file, self._end(count), values.data.cast("B"))
+        self._write_at(self._end(count), values.data.cast("B"))
 
     def resume(self, count: int) -> None:
         """Truncate the file to ``count`` rows."""
@@ -39,14 +57,10 @@ class ArrayFile:
             raise cut_short(self.path)
         self.file.truncate(self._end(count))
 
-    def sync(self) -> None:
-        """Make all writes durable."""
-        os.fsync(self.file.fileno())
-
     def finish(self, count: int) -> None:
         """Make the file a complete ``.npy`` of ``count`` rows."""
         self.file.truncate(self._end(count))
-        _write_at(self.file, 0, memoryview(self._header(count)))
+        self._write_at(0, memoryview(self._header(count)))
         self.sync()
 
     def _end(self, count: int) -> int:
@@ -56,25 +70,22 @@ class ArrayFile:
         # numpy pads the header so that the first axis can grow; its length does not depend on the count.
         buffer = io.BytesIO()
         shape = (count, *self._row)
-        np.lib.format.write_array_header_1_0(
-            buffer, {"descr": self._dtype.str, "fortran_order": False, "shape": shape}
-        )
+        np.lib.format.write_array_header_1_0(buffer, {"descr": self._dtype.str, "fortran_order": False, "shape": shape})
         return buffer.getvalue()
 
 
-class LinesFile:
+class LinesFile(_File):
     """One JSON value per line, for ids: the width of a string array is unknown until the last id."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.file = _open(path)
+        super().__init__(path)
         self._end = 0
 
     def write(self, values: list[Any], count: int) -> None:
         """Write ``values`` after the first ``count`` lines, which must be all lines written so far."""
         self._end = 0 if count == 0 else self._end
         data = "".join(json.dumps(value) + "\n" for value in values).encode()
-        _write_at(self.file, self._end, memoryview(data))
+        self._write_at(self._end, memoryview(data))
         self._end += len(data)
 
     def resume(self, count: int) -> list[Any]:
@@ -87,10 +98,6 @@ class LinesFile:
         self.file.truncate(self._end)
         return [json.loads(line) for line in lines]
 
-    def sync(self) -> None:
-        """Make all writes durable."""
-        os.fsync(self.file.fileno())
-
 
 def cut_short(path: Path) -> EmbeddingsError:
     """Return the error for a file that holds fewer rows than progress.json counts."""
@@ -99,14 +106,3 @@ def cut_short(path: Path) -> EmbeddingsError:
         got=f"{path.stat().st_size} bytes",
         cure="another program changed it: delete that folder and start again",
     )
-
-
-def _open(path: Path) -> io.FileIO:
-    # Unbuffered: after a failed write, a buffer would be written again by every later call, even by close.
-    return io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+")
-
-
-def _write_at(file: io.FileIO, position: int, data: memoryview) -> None:
-    file.seek(position)
-    while data:
-        data = data[file.write(data) :]

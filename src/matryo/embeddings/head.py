@@ -56,9 +56,7 @@ class Head:
         return _checked("tied", dims, {columns: matrix}, {} if bias is None else {columns: bias})
 
     @classmethod
-    def separate(
-        cls, weights: Mapping[int, ArrayLike], biases: Mapping[int, ArrayLike] | None = None
-    ) -> Head:
+    def separate(cls, weights: Mapping[int, ArrayLike], biases: Mapping[int, ArrayLike] | None = None) -> Head:
         """Create a head from one weight [classes, m] per dim m, and one bias [classes] per dim or none."""
         return _checked("separate", sorted(weights), weights, biases or {})
 

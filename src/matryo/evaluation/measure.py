@@ -33,7 +33,8 @@ _TITLES = {
 def measure(subject: Subject, protocol: str) -> list[Any]:
     """Return the results of one of :data:`PROTOCOLS`, each under the subject's name."""
     check_known("protocol", protocol, PROTOCOLS)
-    return [dataclasses.replace(result, model=subject.name) for result in PROTOCOLS[protocol].run(subject)]
+    results: Iterable[Any] = PROTOCOLS[protocol].run(subject)
+    return [dataclasses.replace(result, model=subject.name) for result in results]
 
 
 def measure_baseline(subject: Subject, name: str, protocol: str | None = None, *, draws: int = 5) -> list[Any]:

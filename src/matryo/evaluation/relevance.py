@@ -88,22 +88,15 @@ class Relevance:
         rows, grades = self.judged
         return Relevance.of(rows[:, ::-1], grades)
 
-    def check_fits(self, queries: int, candidates: int) -> None:
-        """Raise unless there are relevant pairs, and all their rows exist."""
-        _check_rows(self.pairs, queries, candidates, ", with grades above 0")
-
-    def check_judged(self, queries: int, candidates: int) -> None:
-        """Raise unless there are pairs of any grade, and all their rows exist."""
-        _check_rows(self.judged[0], queries, candidates)
-
-
-def _check_rows(pairs: Integers, queries: int, candidates: int, grades: str = "") -> None:
-    if len(pairs) == 0 or (pairs < 0).any() or (pairs >= np.array([queries, candidates])).any():
-        raise InputError(
-            f"relevance must name pairs among {queries} queries and {candidates} candidates",
-            got=f"{len(pairs)} pairs up to rows {pairs.max(axis=0, initial=-1).tolist()}",
-            cure=f"use the rows of these embeddings{grades}",
-        )
+    def check_fits(self, queries: int, candidates: int, *, judged: bool = False) -> None:
+        """Raise unless there are relevant pairs (pairs of any grade with ``judged``), and all their rows exist."""
+        pairs, grades = (self.judged[0], "") if judged else (self.pairs, ", with grades above 0")
+        if len(pairs) == 0 or (pairs < 0).any() or (pairs >= np.array([queries, candidates])).any():
+            raise InputError(
+                f"relevance must name pairs among {queries} queries and {candidates} candidates",
+                got=f"{len(pairs)} pairs up to rows {pairs.max(axis=0, initial=-1).tolist()}",
+                cure=f"use the rows of these embeddings{grades}",
+            )
 
 
 def _is_number(text: str) -> bool:

@@ -16,18 +16,6 @@ from matryo.metrics.ranking import (
 )
 
 __all__ = [
-    "average_precision",
-    "hit_rate",
-    "label_ranks",
-    "majority",
-    "mean_average_precision",
-    "mean_reciprocal_rank",
-    "mflops",
-    "ndcg",
-    "pearson",
-    "precision",
-    "recall",
-    "relevance",
-    "spearman",
-    "vector_bytes",
-]
+    "average_precision", "hit_rate", "label_ranks", "majority", "mean_average_precision", "mean_reciprocal_rank",
+    "mflops", "ndcg", "pearson", "precision", "recall", "relevance", "spearman", "vector_bytes",
+]  # fmt: skip

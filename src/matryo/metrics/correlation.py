@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from matryo.arrays import Doubles
 
 
-
 def pearson(x: ArrayLike, y: ArrayLike) -> float:
     """Return the linear correlation, −1 … 1; 0 if either input is constant.
 

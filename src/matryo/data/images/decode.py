@@ -106,9 +106,7 @@ def decode_all(
     return pixels
 
 
-def in_threads(
-    work: Callable[[int], _T], count: int, threads: int | None = None, chunk: int = 64
-) -> Iterator[_T]:
+def in_threads(work: Callable[[int], _T], count: int, threads: int | None = None, chunk: int = 64) -> Iterator[_T]:
     """Yield ``work(0)``, ``work(1)``, … ``work(count - 1)`` in order, computed by ``threads`` threads.
 
     Pillow releases the interpreter lock while it decodes. Each task is ``chunk`` calls, and at most 8 tasks per thread

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from matryo.arrays import Array
 
 
-
 def read_npz(path: Path, needed: Collection[str], mapped: str) -> dict[str, Array]:
     """Return the arrays of the file at ``path``; the array ``mapped`` is memory-mapped if stored uncompressed.
 

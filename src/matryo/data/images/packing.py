@@ -17,8 +17,6 @@ from matryo.errors import DataError
 from matryo.files import replacing, storage, write_json
 
 if TYPE_CHECKING:
-    from typing import BinaryIO
-
     from matryo.data.dataset import Dataset, Pixels
 
 
@@ -58,7 +56,14 @@ def pack(
                     shapes.add((height, width))
                     bar.update()
             blob.flush()
-            _write(file, blob, ends, shapes, split)
+            np.savez(
+                file,
+                blob=np.memmap(blob, np.uint8, "r"),
+                off=np.array(ends, np.int64),
+                y=split.labels,
+                name=np.array([os.fsencode(split.name(i)) for i in range(len(split))]),
+                shape=np.array(shapes.pop() if len(shapes) == 1 else (0, 0), np.int64),
+            )
     return PackedImages.open(path)
 
 
@@ -107,16 +112,3 @@ def _resized(image: Pixels, size: int | None) -> Pixels:
         (size, size), pillow().Resampling.BICUBIC, box=(left, top, left + side, top + side)
     )
     return np.array(square)
-
-
-def _write(
-    file: BinaryIO, blob: Any, ends: list[int], shapes: set[tuple[int, int]], split: ImageSplit
-) -> None:
-    np.savez(
-        file,
-        blob=np.memmap(blob, np.uint8, "r"),
-        off=np.array(ends, np.int64),
-        y=split.labels,
-        name=np.array([os.fsencode(split.name(i)) for i in range(len(split))]),
-        shape=np.array(shapes.pop() if len(shapes) == 1 else (0, 0), np.int64),
-    )

@@ -16,7 +16,6 @@ Images without a caption are excluded.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,13 +44,8 @@ if TYPE_CHECKING:
 _IMAGE = ("image", "file_name", "path")
 _CAPTION = ("caption", "captions", "text")
 _OF_ALL = ("captions", "metadata")   # names of tables that may hold several splits
+_Entry = tuple[str, list[str]]   # the split and the captions of an image
 _FORM = 'write {"keys": ["1.jpg"], "split": ["train"], "captions": [["a cat"]]}'
-
-
-@dataclass
-class _Entry:
-    split: str
-    captions: list[str]
 
 
 def caption_folder(root: Path | str, classes: Sequence[str] | None = None) -> Dataset[Pairs]:
@@ -64,9 +58,9 @@ def caption_folder(root: Path | str, classes: Sequence[str] | None = None) -> Da
     entries, source, positional = _entries(root)
     images = _images(root, list(entries), source, positional)
     splits = {}
-    for split in sorted({entry.split for entry in entries.values()}):
-        rows = [row for row, entry in enumerate(entries.values()) if entry.split == split]
-        captions = [entry.captions for entry in entries.values() if entry.split == split]
+    for split in sorted({split for split, _ in entries.values()}):
+        rows = [row for row, (of, _) in enumerate(entries.values()) if of == split]
+        captions = [captions for of, captions in entries.values() if of == split]
         splits[split] = with_captions(images.subset(rows), chain(*captions), list(map(len, captions)), split)
     return align(Dataset(root.resolve().name, (), splits), classes)
 
@@ -96,12 +90,11 @@ def _entries(root: Path) -> tuple[dict[str, _Entry], str, bool]:
             name = row.id("split") if split in _OF_ALL and row.has("split") else split
             name = "train" if name in _OF_ALL else name
             captions = row.texts(*_CAPTION) or [row.text(*_CAPTION)]   # the latter raises the error for a missing text
-            entry = entries.setdefault(key, _Entry(name, []))
-            if entry.split != name:
-                raise row.refused(
-                    "an image must belong to one split", f"{key} in {entry.split} and in {name}", "drop it from one"
-                )
-            entry.captions += captions
+            first, own = entries.setdefault(key, (name, []))
+            if first != name:
+                got = f"{key} in {first} and in {name}"
+                raise row.refused("an image must belong to one split", got, "drop it from one")
+            own += captions
     return entries, ", ".join(paths[0].name for paths in files.values()), False
 
 
@@ -123,7 +116,7 @@ def _from_json(path: Path) -> Iterator[tuple[str, _Entry]]:
             got = f"{key!r:.40} twice" if key in seen else f"{own!r:.60} for {key!r:.40}"
             raise DataError("captions.json must give each key once, with a split and captions", got=got, cure=_FORM)
         seen.add(key)
-        yield key, _Entry(split, texts)
+        yield key, (split, texts)
 
 
 def _images(root: Path, keys: Sequence[str], source: str, positional: bool) -> EncodedImages:

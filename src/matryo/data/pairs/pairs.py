@@ -148,42 +148,36 @@ class PairBuilder:
         self.source = source
         self._queries: dict[str, int] = {}
         self._candidates: dict[str, int] = {}
-        self._pairs: list[tuple[int, int]] = []
-        self._grades: list[float] = []
-        self._negatives: list[list[int]] = []
-        self._places: list[str] = []
+        self._pairs: list[tuple[int, int, float]] = []   # with the grade
+        self._negatives: list[tuple[str, list[int]]] = []   # with the place of the pair
 
-    def add(
-        self, query: str, positive: str, negatives: Sequence[str] = (), grade: float = 1.0, *, place: str
-    ) -> None:
+    def add(self, query: str, positive: str, negatives: Sequence[str] = (), grade: float = 1.0, *, place: str) -> None:
         """Add one pair; ``place`` is used in errors."""
         if positive in negatives:
             raise DataError(
                 f"{place}: a negative must not be the positive", got=f"{positive!r:.60}", cure="drop that negative"
             )
-        self._pairs.append((_row(self._queries, query), _row(self._candidates, positive)))
-        self._grades.append(grade)
-        self._negatives.append([_row(self._candidates, text) for text in negatives])
-        self._places.append(place)
+        self._pairs.append((_row(self._queries, query), _row(self._candidates, positive), grade))
+        self._negatives.append((place, [_row(self._candidates, text) for text in negatives]))
 
     def build(self) -> Pairs:
         """Return all pairs added so far. Pairs with fewer negatives than others repeat theirs."""
         if not self._pairs:
             raise DataError(f"{self.source} must hold a pair", got="none", cure="add a query and a positive")
-        most = max(map(len, self._negatives))
-        for place, own in zip(self._places, self._negatives, strict=True):
+        most = max(len(own) for _, own in self._negatives)
+        for place, own in self._negatives:
             if most and not own:
                 raise DataError(
                     f"{place}: all pairs or no pairs must have negatives",
                     got="none",
                     cure="add a negative, or remove those of all pairs",
                 )
-        negatives = np.array([[own[i % len(own)] for i in range(most)] for own in self._negatives], np.int64)
+        negatives = np.array([[own[i % len(own)] for i in range(most)] for _, own in self._negatives], np.int64)
         return Pairs(
             TextRows(self._queries, source=self.source),
             TextRows(self._candidates, source=self.source),
-            np.array(self._pairs, np.int64),
-            self._grades,
+            np.array([pair for *pair, _ in self._pairs], np.int64),
+            [grade for *_, grade in self._pairs],
             negatives.reshape(len(self._pairs), most),
             source=self.source,
         )

@@ -17,9 +17,9 @@ from matryo.files import replacing
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from matryo.arrays import Bools, Integers
+
     Ids = np.ndarray[Any, np.dtype[np.int32]]
-    Mask = np.ndarray[Any, np.dtype[np.bool_]]
-    Offsets = np.ndarray[Any, np.dtype[np.int64]]
 
 _ALPHABET = 1000   # letters in the vocabulary; words with other letters become [UNK]
 _BATCH = 1024   # texts per call of the library
@@ -78,10 +78,7 @@ class Tokenizer:
             show_progress=False,
         )
         draft.train_from_iterator(texts, trainer)
-        inner = _word_piece(library, lowercase, draft.get_vocab())
-        inner.add_special_tokens(list(_BERT))
-        _surround(library, inner)
-        return cls(inner)
+        return cls(_surrounded(library, _word_piece(library, lowercase, draft.get_vocab())))
 
     @classmethod
     def open(cls, path: Path | str) -> Tokenizer:
@@ -147,7 +144,7 @@ class Tokenizer:
         added = self._inner.get_added_tokens_decoder()
         return frozenset(id for id, token in added.items() if token.special)
 
-    def encode(self, texts: Sequence[str], length: int) -> tuple[Ids, Mask]:
+    def encode(self, texts: Sequence[str], length: int) -> tuple[Ids, Bools]:
         """Return the ids, int32 [n, L], and a mask, bool [n, L], that is False for padding.
 
         L is the length of the longest text, rounded up to a multiple of 8, but at most ``length``.
@@ -160,7 +157,7 @@ class Tokenizer:
         ids[mask] = flat
         return ids, mask
 
-    def flat(self, texts: Iterable[str], length: int | None = None) -> tuple[Ids, Offsets]:
+    def flat(self, texts: Iterable[str], length: int | None = None) -> tuple[Ids, Integers]:
         """Return all ids concatenated, int32, and offsets, int64 [n + 1]: text i is ``ids[offsets[i]:offsets[i + 1]]``.
 
         Texts are truncated to ``length`` if given. A corpus is held in memory this way, without padding.
@@ -187,11 +184,8 @@ class Tokenizer:
         return f"Tokenizer({self.source!r}, {self.vocabulary:,} ids)"
 
     def _find(self, role: str) -> int | None:
-        for token in _SPELLINGS[role]:
-            id: int | None = self._inner.token_to_id(token)
-            if id is not None:
-                return id
-        return None
+        ids = map(self._inner.token_to_id, _SPELLINGS[role])
+        return next((id for id in ids if id is not None), None)
 
     def _must_find(self, role: str) -> int:
         id = self._find(role)
@@ -246,10 +240,12 @@ def _word_piece(library: Any, lowercase: bool, vocabulary: dict[str, int] | None
     return inner
 
 
-def _surround(library: Any, inner: Any) -> None:
-    """Add [CLS] before each text and [SEP] after it."""
+def _surrounded(library: Any, inner: Any) -> Any:
+    """Return ``inner`` with the special tokens of BERT: [CLS] before each text and [SEP] after it."""
+    inner.add_special_tokens(list(_BERT))
     ends = [(token, inner.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
     inner.post_processor = library.processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=ends)
+    return inner
 
 
 def _home(folder: Path) -> Path:
@@ -286,7 +282,4 @@ def _from_vocabulary(library: Any, folder: Path) -> Any:
         "strip_accents": None if accents is None else bool(accents),
         "handle_chinese_chars": bool(config.get("tokenize_chinese_chars", True)),
     }
-    inner = _word_piece(library, lowercase, vocabulary, **normal)
-    inner.add_special_tokens(list(_BERT))
-    _surround(library, inner)
-    return inner
+    return _surrounded(library, _word_piece(library, lowercase, vocabulary, **normal))

@@ -26,8 +26,7 @@ from matryo.tables import Block, Metric, number, percent
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from matryo.arrays import Bools
-    Integers = np.ndarray[Any, np.dtype[np.integer[Any]]]
+    from matryo.arrays import Bools, Integers
 
 _VOTERS = (5, 10, 20)   # the k of k-NN
 

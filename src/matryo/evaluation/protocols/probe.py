@@ -83,7 +83,12 @@ def fit_probe(
     """Fit one classifier per dim on ``database``, to be measured on several splits."""
     with MissingExtra.unless_installed("scipy", "evaluate"):
         from scipy.optimize import minimize
-    _check_options(l2, tolerance, iterations)
+    if not (l2 > 0 and tolerance >= 0 and iterations >= 1):
+        raise InputError(
+            "l2 must be positive, tolerance not negative, and iterations at least 1",
+            got=f"l2={l2}, tolerance={tolerance}, iterations={iterations}",
+            cure="the defaults are 1e-4, 1e-5 and 60",
+        )
     nesting = chosen_dims(database, dims)
     classes, train, labels = _examples(database, nesting.dim, "database")
     if len(classes) < 2:
@@ -126,9 +131,7 @@ class FittedProbe:
         return Probe(*queries.manifest.origin, dims, top1, top5)
 
 
-def _classifier(
-    train: Floats, labels: Integers, space: _Space, search: Callable[..., Any]
-) -> tuple[Doubles, Doubles]:
+def _classifier(train: Floats, labels: Integers, space: _Space, search: Callable[..., Any]) -> tuple[Doubles, Doubles]:
     """Return the weight [classes, dim] and the bias [classes] for centred prefixes."""
     # Start from zero: starting from the classifier of a smaller dim saved no steps when measured.
     start = np.zeros((space.classes, len(space.penalty)))
@@ -224,12 +227,3 @@ def _measure(subject: Subject) -> Iterator[Probe]:
 
 
 PROTOCOL = Protocol("probe", _measure)
-
-
-def _check_options(l2: float, tolerance: float, iterations: int) -> None:
-    if not (l2 > 0 and tolerance >= 0 and iterations >= 1):
-        raise InputError(
-            "l2 must be positive, tolerance not negative, and iterations at least 1",
-            got=f"l2={l2}, tolerance={tolerance}, iterations={iterations}",
-            cure="the defaults are 1e-4, 1e-5 and 60",
-        )

@@ -102,9 +102,7 @@ def stream(
                 accuracies[:, place, number] = _accuracies(right, sides.asked[rows], sides.known, tail_below)
                 bar.update()
     length = round(sum(map(len, drawn)) / draws)
-    return Stream(
-        *queries.manifest.origin, draws, length, tail_below, nesting.dims, _GROUPS, *_over_draws(accuracies)
-    )
+    return Stream(*queries.manifest.origin, draws, length, tail_below, nesting.dims, _GROUPS, *_over_draws(accuracies))
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,9 +219,9 @@ def _accuracies(right: Bools, classes: Integers, known: Bools, tail_below: int) 
 
 def _over_draws(accuracies: Doubles) -> tuple[tuple[tuple[float | None, ...], ...], ...]:
     """Return mean and standard deviation [groups, dims] over the draws with such a group; None with too few."""
-    mean = [[_mean(values[~np.isnan(values)]) for values in group] for group in accuracies]
-    sd = [[_sd(values[~np.isnan(values)]) for values in group] for group in accuracies]
-    return tuple(tuple(map(tuple, one)) for one in (mean, sd))
+    present = [[values[~np.isnan(values)] for values in group] for group in accuracies]
+    mean = tuple(tuple(float(v.mean()) if len(v) else None for v in group) for group in present)
+    return mean, tuple(tuple(float(v.std(ddof=1)) if len(v) > 1 else None for v in group) for group in present)
 
 
 def _check_options(draws: int, tail_below: int | None, zipf: float | None) -> None:
@@ -233,11 +231,3 @@ def _check_options(draws: int, tail_below: int | None, zipf: float | None) -> No
             got=f"draws={draws}, tail_below={tail_below}, zipf={zipf}",
             cure="use the defaults",
         )
-
-
-def _mean(values: Doubles) -> float | None:
-    return float(values.mean()) if len(values) else None
-
-
-def _sd(values: Doubles) -> float | None:
-    return float(values.std(ddof=1)) if len(values) > 1 else None

@@ -53,7 +53,7 @@ def sts(
     """
     check_columns(queries, candidates, ("queries", "candidates"))
     pairs, grades = relevance.judged
-    relevance.check_judged(queries.count, candidates.count)
+    relevance.check_fits(queries.count, candidates.count, judged=True)
     if len({*grades.tolist()}) < 2:
         raise InputError(
             "the pairs must have different grades",
