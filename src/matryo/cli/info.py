@@ -71,7 +71,7 @@ def _run(folder: RunFolder) -> dict[str, Any]:
         "recipe": f"{recipe.name} ({recipe.variant})",
         "encoder": " + ".join(filter(None, (recipe.encoder.name, recipe.text.encoder))),
         "data": recipe.data.source,
-        "seed": folder.seed,
+        "seed": recipe.loop.seed,
     }
     if not folder.complete:
         return {**facts, "next": "run its `matryo train` command again to finish it"}
