@@ -6,6 +6,7 @@ Pairs become two folders, queries and candidates, and relevance.tsv with the ids
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,7 @@ def encode_split(
     if isinstance(items, PairSplit):
         raise InputError("encode_split encodes items, not pairs", got=f"split {split!r}", cure="use encode_pairs")
     model.check_reads(items)
-    return _encode(model, dataset, split, items, out, dtype, batch, overwrite, progress)
+    return _Encoding(model, dataset, split, dtype, batch, overwrite, progress).write(items, out)
 
 
 def encode_pairs(
@@ -69,10 +70,10 @@ def encode_pairs(
     pairs, out = dataset.split(split), Path(out)
     for side in (pairs.queries, pairs.candidates):
         model.check_reads(side)
-    options = (dtype, batch, overwrite, progress)
+    encoding = _Encoding(model, dataset, split, dtype, batch, overwrite, progress)
     kept = not overwrite and all((out / side / "manifest.json").exists() for side in ("queries", "candidates"))
-    queries = _encode(model, dataset, split, pairs.queries, out / "queries", *options)
-    candidates = _encode(model, dataset, split, pairs.candidates, out / "candidates", *options)
+    queries = encoding.write(pairs.queries, out / "queries")
+    candidates = encoding.write(pairs.candidates, out / "candidates")
     query_ids, candidate_ids = queries.ids, candidates.ids
     lines = ["query-id\tcorpus-id\tscore"]
     for (query, candidate), grade in zip(pairs.pairs.tolist(), pairs.grades.tolist(), strict=True):
@@ -85,83 +86,79 @@ def encode_pairs(
     return queries, candidates
 
 
-def _encode(
-    model: TrainedModel,
-    dataset: Dataset,
-    split: str,
-    items: Any,
-    out: Path,
-    dtype: str,
-    batch: int,
-    overwrite: bool,
-    progress: bool,
-) -> EmbeddingSet:
-    names = [items.name(i) for i in range(len(items))]
-    unique = len(set(names)) == len(names)   # names may repeat in a split made in memory
-    content = content_digest(items, None if isinstance(items, TextSplit) else _LOOKED_AT)
-    if (out / "manifest.json").exists() and not overwrite:
-        stored = EmbeddingSet.open(out)
-        wanted = (model.description, dtype, dataset.name, split, dataset.classes)
-        _check_same(out, stored, wanted, content, items.labels, names if unique else None)
-        return stored
-    writer = EmbeddingWriter(
-        out,
-        dim=model.nesting.dim,
-        dtype=dtype,
-        # Batch and device affect rounding, and a resumed file must equal an uninterrupted one.
-        fingerprint={
-            "count": len(items),
-            "content": content,
-            "names": hashlib.sha256("\0".join(names).encode(errors="surrogateescape")).hexdigest(),
-            "batch": batch,
-            "device": model.device.type,
-            "precision": model.precision,
-        },
-        head=head_arrays(model.head) if model.head is not None and dataset.classes == model.classes else None,
-        overwrite=overwrite,
-        nesting=model.nesting,
-        model=model.description,
-        content=content,
-        dataset=dataset.name,
-        split=split,
-        classes=dataset.classes,
-        superclasses=dataset.superclasses,
-        superclass_of=dataset.superclass_of,
-    )
-    with writer:
-        done = writer.count
-        what = noun(items)
-        bar = tqdm(
-            total=len(items), initial=done, desc=f"encode {split} {what}", unit=what[:-1], delay=2, disable=not progress
+@dataclass(frozen=True)
+class _Encoding:
+    """The model, the data and the options of one call."""
+
+    model: TrainedModel
+    dataset: Dataset
+    split: str
+    dtype: str
+    batch: int
+    overwrite: bool
+    progress: bool
+
+    def write(self, items: Any, out: Path) -> EmbeddingSet:
+        """Encode ``items``, the split or one side of its pairs, into ``out``; a finished folder is left unchanged."""
+        model, dataset, what = self.model, self.dataset, noun(items)
+        names = [items.name(i) for i in range(len(items))]
+        unique = len(set(names)) == len(names)   # names may repeat in a split made in memory
+        content = content_digest(items, None if isinstance(items, TextSplit) else _LOOKED_AT)
+        if (out / "manifest.json").exists() and not self.overwrite:
+            return self._stored(out, content, items.labels, names if unique else None)
+        writer = EmbeddingWriter(
+            out,
+            dim=model.nesting.dim,
+            dtype=self.dtype,
+            # Batch and device affect rounding, and a resumed file must equal an uninterrupted one.
+            fingerprint={
+                "count": len(items),
+                "content": content,
+                "names": hashlib.sha256("\0".join(names).encode(errors="surrogateescape")).hexdigest(),
+                "batch": self.batch,
+                "device": model.device.type,
+                "precision": model.precision,
+            },
+            head=head_arrays(model.head) if model.head is not None and dataset.classes == model.classes else None,
+            overwrite=self.overwrite,
+            nesting=model.nesting,
+            model=model.description,
+            content=content,
+            dataset=dataset.name,
+            split=self.split,
+            classes=dataset.classes,
+            superclasses=dataset.superclasses,
+            superclass_of=dataset.superclass_of,
         )
-        with bar:
-            for vectors, labels in model.embed(items, start=done, batch=batch):
+        with writer, tqdm(
+            total=len(items), initial=writer.count, desc=f"encode {self.split} {what}", unit=what[:-1], delay=2,
+            disable=not self.progress,
+        ) as bar:  # fmt: skip
+            for vectors, labels in model.embed(items, start=writer.count, batch=self.batch):
                 ids = names[writer.count : writer.count + len(vectors)] if unique else None
                 writer.append(vectors, labels, ids)
                 bar.update(len(vectors))
-    return EmbeddingSet.open(out)
+        return EmbeddingSet.open(out)
 
-
-def _check_same(
-    out: Path, stored: EmbeddingSet, wanted: tuple[Any, ...], content: str, labels: Any, ids: list[str] | None
-) -> None:
-    """Raise unless the folder ``out`` holds what would be written now."""
-    about = stored.manifest
-    same_data = (
-        about.content in ("", content)   # older folders do not store it
-        and np.array_equal(np.asarray(stored.labels), labels)
-        and (ids is None or list(stored.ids) == ids)
-    )
-    same = (about.model, about.dtype, about.dataset, about.split, about.classes) == wanted
-    if not same or not same_data:
-        held = f"{len(stored)} {about.dtype} vectors of {about.dataset} {about.split} by {about.title or '?'}"
-        raise _other(out, f"{held}, made from other data" if same else held)
+    def _stored(self, out: Path, content: str, labels: Any, ids: list[str] | None) -> EmbeddingSet:
+        """The embeddings in ``out``; raises unless they are what would be written now."""
+        stored = EmbeddingSet.open(out)
+        about = stored.manifest
+        wanted = (self.model.description, self.dtype, self.dataset.name, self.split, self.dataset.classes)
+        same_data = (
+            about.content in ("", content)   # older folders do not store it
+            and np.array_equal(np.asarray(stored.labels), labels)
+            and (ids is None or list(stored.ids) == ids)
+        )
+        same = (about.model, about.dtype, about.dataset, about.split, about.classes) == wanted
+        if not same or not same_data:
+            held = f"{len(stored)} {about.dtype} vectors of {about.dataset} {about.split} by {about.title or '?'}"
+            raise _other(out, f"{held}, made from other data" if same else held)
+        return stored
 
 
 def _other(out: Path, got: str) -> EmbeddingsError:
-    return EmbeddingsError(
-        f"{out} holds other embeddings", got=got, cure="choose another --out, or pass --force"
-    )
+    return EmbeddingsError(f"{out} holds other embeddings", got=got, cure="choose another --out, or pass --force")
 
 
 def head_arrays(head: NestedLinear) -> Head:

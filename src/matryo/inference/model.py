@@ -27,13 +27,12 @@ from matryo.training.run.trained import open_trained
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from matryo.arrays import Floats
     from matryo.data import ImageSplit, TextSplit
     from matryo.heads import NestedLinear
     from matryo.nesting import Nesting
     from matryo.training.objectives.base import NestedModel
     from matryo.training.recipe.fields import Recipe
-
-    Vectors = np.ndarray[Any, np.dtype[np.float32]]
 
 PRECISIONS = ("fp32", "bf16")
 _SIDES = ("queries", "candidates")
@@ -45,7 +44,7 @@ class Prediction:
 
     labels: tuple[str, ...]
     """The class names."""
-    confidence: np.ndarray[Any, np.dtype[np.float32]]
+    confidence: Floats
     """The softmax probability of each label, [n]."""
     dim: int
     """The dim at which the head classified."""
@@ -107,7 +106,7 @@ class TrainedModel:
 
     def encode(
         self, items: Any, dim: int | None = None, *, normalize: bool = True, side: str | None = None
-    ) -> Vectors:
+    ) -> Floats:
         """Images or texts → float32 vectors [n, dim], of unit norm unless ``normalize=False``.
 
         Args:
@@ -146,7 +145,7 @@ class TrainedModel:
         confidence = exponentials[np.arange(len(best)), best] / exponentials.sum(1)
         return Prediction(tuple(self.classes[index] for index in best), confidence.astype(np.float32), dim)
 
-    def _vectors(self, split: ImageSplit | TextSplit) -> Vectors:
+    def _vectors(self, split: ImageSplit | TextSplit) -> Floats:
         # No worker processes: they would run the caller's script again, and receive copies of all the images.
         return np.concatenate([vectors for vectors, _ in self.embed(split, workers=0)])
 
@@ -189,7 +188,7 @@ class TrainedModel:
 
     def embed(
         self, split: ImageSplit | TextSplit, *, start: int = 0, batch: int = 512, workers: int | None = None
-    ) -> Iterator[tuple[Vectors, Any]]:
+    ) -> Iterator[tuple[Floats, Any]]:
         """Iterate over batches of (vectors, labels), in order from item ``start``; the vectors are not normalised.
 
         Large splits are decoded by ``workers`` processes; None is the recipe's number.

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel as Parallel
 
 from matryo.errors import RecipeError, TrainingError
 from matryo.training.batches.open import open_batches
@@ -56,7 +55,8 @@ def train(
         facts = describe(recipe, dataset, group)
         with writing(out, group):
             if not is_complete(out, facts, extend=extend):
-                with torch.random.fork_rng([group.device] if group.device.type == "cuda" else []):   # the caller's state
+                # The caller's random state is restored afterwards.
+                with torch.random.fork_rng([group.device] if group.device.type == "cuda" else []):
                     work = _train if recipe.trains else _keep_pretrained
                     work(recipe, dataset, out, facts, group, progress=progress, extend=extend)
             group.wait()
@@ -194,7 +194,7 @@ def _gpu_kernels() -> Iterator[None]:
     """Let cuDNN time its convolutions once and keep the fastest, as all batches have one shape; no cuDNN attention.
 
     That attention is torch's first choice on an H100 or H200, but its gradients may be NaN in torch 2.11 to 2.13 where
-    the keys do not fill a tile of 128, for example with 64 patches or tokens (github.com/pytorch/pytorch/issues/196678).
+    the keys do not fill a tile of 128, for example with 64 tokens (github.com/pytorch/pytorch/issues/196678).
     """
     before = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(False)
@@ -208,7 +208,7 @@ def _gpu_kernels() -> Iterator[None]:
 def _warn_if_slow(step: Step, log: Log, inputs: Any, target: Tensor, steps: int, *, reads_texts: bool) -> None:
     """Before the first step on a CPU, print a line if training would take long."""
     recipe = step.recipe
-    if step.device.type != "cpu" or recipe.loop.compile or not log.progress or isinstance(step.spread, Parallel):
+    if step.device.type != "cpu" or recipe.loop.compile or not log.progress or step.group.world > 1:
         return
     for _ in range(2):   # the first pass also sets up kernels, so only a second one is believed
         text = too_slow(estimated_step(step, inputs, target), steps, recipe, reads_texts=reads_texts)
@@ -234,10 +234,11 @@ def _report(
         return
     by_dim = {name: dict(zip(dims, row, strict=True)) for name, row in zip(("loss", "top1"), figures, strict=False)}
     loss, top1 = by_dim["loss"], by_dim.get("top1", {})
-    log.line(run.done, "train", **by_dim, lr=rate, **extra, **{f"{items}_per_second": round(run.speed, 1)})
+    speed = run.speed(run.seconds)
+    log.line(run.done, "train", **by_dim, lr=rate, **extra, **{f"{items}_per_second": round(speed, 1)})
     ends = {f"top1@{dim}": f"{top1[dim]:.1%}" for dim in dict.fromkeys((dims[0], dims[-1])) if top1}
-    speed = {items: f"{run.speed:,.{run.speed < 10:d}f}/s"}
-    log.bar.set_postfix({"loss": f"{sum(loss.values()) / len(loss):.3f}", **ends, **speed}, refresh=False)
+    mean = f"{sum(loss.values()) / len(loss):.3f}"
+    log.bar.set_postfix({"loss": mean, **ends, items: f"{speed:,.{speed < 10:d}f}/s"}, refresh=False)
 
 
 def _check_finite(run: Run, losses: list[float], in_a_row: int = 0) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -47,8 +48,8 @@ class Measured:
 
     def batches(self, split: Any, batch: int = _BATCH, workers: int | None = None) -> Iterator[tuple[Any, Tensor]]:
         """Iterate over (inputs, labels) of ``split``."""
-        options = {"batch": batch, "workers": workers, "tokenizer": self.tokenizer, "progress": self.progress}
-        return ordered_batches(split, self.recipe, self.device, **options)
+        read = partial(ordered_batches, tokenizer=self.tokenizer, progress=self.progress)
+        return read(split, self.recipe, self.device, batch=batch, workers=workers)
 
     def embedded(self, split: Any, batch: int = _BATCH) -> Iterator[tuple[Tensor, Tensor]]:
         """Iterate over (vectors, labels) of ``split``."""
@@ -91,7 +92,7 @@ def measure(measured: Measured, split: Any) -> Figures:
 def rehearse(measured: Measured, split: Any) -> None:
     """Read and embed two items of ``split``, to raise before training the errors that :func:`measure` would raise."""
     model = measured.model.eval()
-    if isinstance(model, MaskedModel):
+    if isinstance(model, MaskedModel) and measured.tokenizer is not None:
         check_windows(split, measured.tokenizer, measured.recipe.text.length)
         return
     for side in sides_of(split):

@@ -18,8 +18,6 @@ from matryo.training.recipe.against_data import check_length
 from matryo.training.run.checkpoint import load_weights
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from matryo.training.objectives.base import NestedModel
     from matryo.training.recipe.fields import Recipe
 
@@ -147,10 +145,11 @@ def start_from(encoder: nn.Module, path: Path) -> None:
     wrong = [name for name, value in wanted.items() if name in given and given[name].shape != value.shape]
     missing = [name for name in wanted if name not in given and not name.endswith("num_batches_tracked")]
     if missing or wrong:
+        other_length = not missing and all(name.endswith("position_embeddings.weight") for name in wrong)
         raise RunError(
             "finetune.start must hold every weight of the encoder",
             got=f"{len(missing)} missing and {len(wrong)} of another shape, the first is {[*missing, *wrong][0]}",
-            cure=_other_length(given, wrong) if wrong and not missing else _SAME_ENCODER,
+            cure=f"use its text.length: --text.length {len(given[wrong[0]])}" if other_length else _SAME_ENCODER,
         )
     if surplus:   # without them, the encoder would be another model
         raise RunError(
@@ -165,10 +164,3 @@ def _is_irrelevant(name: str, value: torch.Tensor) -> bool:
     """Whether a weight does not affect the embedding: those of heads, and a bias of zeros."""
     no_bias = name.endswith("bias") and not value.any()
     return no_bias or name.startswith(_HEADS) or name.endswith(("num_batches_tracked", "position_ids"))
-
-
-def _other_length(given: Mapping[str, torch.Tensor], wrong: Sequence[str]) -> str:
-    """The cure for weights of another shape: another text.length if only the position embeddings differ."""
-    if all(name.endswith("position_embeddings.weight") for name in wrong):
-        return f"use its text.length: --text.length {len(given[wrong[0]])}"
-    return _SAME_ENCODER

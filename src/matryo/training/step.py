@@ -27,15 +27,9 @@ def make_step(model: NestedModel, optimizer: torch.optim.Optimizer, recipe: Reci
     """The step for this model: compiled, distributed over processes or recorded, as the recipe says."""
     if recipe.loop.compile:
         model.compile_encoder()
-    alone = group.device.type == "cuda" and group.world == 1
     # Only sgd: the other optimisers count steps on the CPU, which a graph cannot record.
-    if recipe.loop.graph and alone and recipe.optim.name == "sgd":
-        return _RecordedStep(model, model, optimizer, recipe, group.device)
-    # Models of other libraries have parameters that the embedding does not use, such as a pooler.
-    spread: nn.Module = model
-    if group.world > 1:
-        spread = nn.parallel.DistributedDataParallel(model, find_unused_parameters=recipe.pretrained)
-    return Step(model, spread, optimizer, recipe, group.device)
+    recorded = recipe.loop.graph and group.device.type == "cuda" and group.world == 1 and recipe.optim.name == "sgd"
+    return (_RecordedStep if recorded else Step)(model, optimizer, recipe, group)
 
 
 def autocast(recipe: Recipe, device: torch.device) -> Any:
@@ -47,21 +41,19 @@ class Step:
     """Called with a batch and a learning rate, updates the model and returns (embeddings, loss at each dim)."""
 
     def __init__(
-        self,
-        model: NestedModel,
-        spread: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        recipe: Recipe,
-        device: torch.device,
+        self, model: NestedModel, optimizer: torch.optim.Optimizer, recipe: Recipe, group: Group
     ) -> None:
-        self.model, self.spread, self.optimizer = model, spread, optimizer
-        self.recipe, self.device = recipe, device
+        self.model, self.optimizer, self.recipe = model, optimizer, recipe
+        self.group, self.device = group, group.device
+        self.spread: nn.Module = model
+        if group.world > 1:   # models of other libraries have parameters that the embedding does not use (a pooler)
+            self.spread = nn.parallel.DistributedDataParallel(model, find_unused_parameters=recipe.pretrained)
         # The running statistics of a batch norm become NaN even if the update is skipped: there, the run must stop.
         no_batch_norm = not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
         self.may_skip = bool(recipe.optim.clip) and no_batch_norm
         self.updated = bool(optimizer.state)   # now or before the checkpoint
-        self.skipped = torch.zeros(2, device=device)   # steps skipped since the last query, and in a row until now
-        self.joined = torch.ones(len(model.nesting), device=device)   # 0 for dims that have not joined yet
+        self.skipped = torch.zeros(2, device=self.device)   # steps skipped since the last query, and in a row until now
+        self.joined = torch.ones(len(model.nesting), device=self.device)   # 0 for dims that have not joined yet
 
     def join(self, joined: bool) -> None:
         """Set whether the smaller dims are trained from now on."""
@@ -122,7 +114,7 @@ class Step:
         """Accumulate the gradient of the batch over its parts; processes synchronise at the last one."""
         results = []
         for number, (part, wanted) in enumerate(zip(_chunks(inputs, parts), target.chunk(parts), strict=True)):
-            unsynchronised = number < parts - 1 and isinstance(self.spread, nn.parallel.DistributedDataParallel)
+            unsynchronised = number < parts - 1 and self.group.world > 1
             with self.spread.no_sync() if unsynchronised else contextlib.nullcontext():   # type: ignore[operator]
                 share = self.model.share_of(wanted, target)
                 z, losses = self._backward(part, wanted, share)

@@ -12,8 +12,8 @@ from matryo.errors import DataError
 from matryo.training.recipe.against_data import sides_of
 
 if TYPE_CHECKING:
+    from matryo.arrays import Integers
     from matryo.data.dataset import PairSplit
-    from matryo.training.batches.order import Rows
 
 _ALL_READ = 10_000   # splits of up to this many images are read completely before training; of larger ones, a sample
 _SAMPLE = 1_000
@@ -34,7 +34,7 @@ def readable(split: Any, name: str, *, sample: bool, progress: bool) -> tuple[An
     return (_pairs(split, parts, kept) if len(parts) == 2 else parts[0]), reasons
 
 
-def _pairs(split: PairSplit, sides: list[Any], kept: list[Rows]) -> Pairs:
+def _pairs(split: PairSplit, sides: list[Any], kept: list[Integers]) -> Pairs:
     """The pairs of which both items are kept; hard negatives, which only training uses, are dropped."""
     both = np.isin(split.pairs[:, 0], kept[0]) & np.isin(split.pairs[:, 1], kept[1])
     rows = [np.searchsorted(kept[side], split.pairs[both, side]) for side in (0, 1)]

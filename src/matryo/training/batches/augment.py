@@ -7,17 +7,18 @@ or how often the run was interrupted.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch.nn import functional as F
 
-from matryo.training.batches.order import mix
+from matryo.training.batches.order import hashed
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from matryo.arrays import Floats, Integers
     from matryo.training.recipe.fields import Augment
 
 # The columns of `draws`, one per random choice.
@@ -25,11 +26,9 @@ X, Y, FLIP, ZOOM, STRETCH, TURN, BRIGHT, CONTRAST, GREY, INVERT, OUTLINE, MIX = 
 DRAWS = MIX + 9   # the last nine are a matrix that mixes the channels
 
 
-def draws(seed: int, epoch: int, images: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.float32]]:
+def draws(seed: int, epoch: int, images: Integers) -> Floats:
     """Uniform numbers in [0, 1), [len(images), DRAWS]: a hash of seed, epoch, image and column."""
-    key = mix(np.array([(seed << 32) ^ epoch], np.uint64))
-    counter = images.astype(np.uint64)[:, None] * np.uint64(DRAWS) + np.arange(DRAWS, dtype=np.uint64)
-    bits = mix(np.bitwise_xor(counter, key)) >> np.uint64(40)
+    bits = hashed(seed, epoch, images[:, None] * DRAWS + np.arange(DRAWS)) >> np.uint64(40)
     return bits.astype(np.float32) / np.float32(1 << 24)
 
 
@@ -68,7 +67,7 @@ class Normalise:
         return values.round().clamp(0, 255).to(torch.uint8)
 
 
-def crop_box(u: np.ndarray[Any, Any], height: int, width: int, how: Augment) -> tuple[float, float, float, float]:
+def crop_box(u: Floats, height: int, width: int, how: Augment) -> tuple[float, float, float, float]:
     """The (left, top, right, bottom) of a random resized crop: its share of the area from scale, aspect 3/4 … 4/3."""
     low, high = how.scale
     area = (low + (high - low) * float(u[ZOOM])) * height * width

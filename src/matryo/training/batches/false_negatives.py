@@ -15,13 +15,13 @@ from matryo.data.dataset import TextSplit
 from matryo.training.batches.order import pick
 
 if TYPE_CHECKING:
+    from matryo.arrays import Bools, Integers
     from matryo.data.dataset import PairSplit
-    from matryo.training.batches.order import Rows
 
 _TRIES = 16   # draws of another negative; more are needed only if nearly all candidates are positives of the query
 
 
-def keys_of(split: PairSplit) -> tuple[Rows, Rows]:
+def keys_of(split: PairSplit) -> tuple[Integers, Integers]:
     """One key per query and one per candidate, counted from 0; equal items have equal keys.
 
     Texts are compared without case and extra spaces. Images are equal only if they are the same row.
@@ -44,7 +44,7 @@ def _hashes(side: Any, number: int) -> Any:
 class Positives:
     """The keys that belong to each query: those of its candidates, and its own."""
 
-    def __init__(self, pairs: Rows, keys: tuple[Rows, Rows]) -> None:
+    def __init__(self, pairs: Integers, keys: tuple[Integers, Integers]) -> None:
         self.keys, self.count = keys, 1 + int(max(keys[0].max(), keys[1].max()))
         queries = keys[0][pairs[:, 0]]
         own = np.unique(queries)
@@ -58,7 +58,7 @@ class Positives:
         positives: list[int] = (self.codes[self.starts[key] : self.starts[key + 1]] % self.count).tolist()
         return positives
 
-    def true_negatives(self, pairs: Rows, negatives: Rows, seed: int) -> Rows:
+    def true_negatives(self, pairs: Integers, negatives: Integers, seed: int) -> Integers:
         """``negatives`` [n, h] of ``pairs`` with the query's positives replaced by random candidates."""
         kept = negatives.copy()
         queries = np.repeat(self.keys[0][pairs[:, 0]], negatives.shape[1])
@@ -70,7 +70,7 @@ class Positives:
             flat[unchecked] = pick(seed, turn, unchecked, np.full(len(unchecked), len(self.keys[1])))
         return kept
 
-    def conflicting(self, queries: Rows, brought: Rows) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def conflicting(self, queries: Integers, brought: Integers) -> Bools:
         """Whether each of ``queries`` may conflict with another: one brings a candidate that belongs to the other.
 
         ``brought`` [n, 2] lists (position in ``queries``, key) of every candidate that may come with that query.

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from matryo.arrays import Integers
     from matryo.data import ImageSplit
-    from matryo.training.batches.order import Rows
     from matryo.training.recipe.fields import Recipe
 
 _RESIDENT_LIMIT = 4 * 2**30
@@ -77,7 +77,7 @@ class ResidentImages:
         self.normalise = Normalise(recipe.data.mean, recipe.data.std, device)
         self.images = torch.from_numpy(decode_all(split, progress=progress)).to(device)
 
-    def stream(self, epoch: int, rows: Rows) -> Iterator[Tensor]:
+    def stream(self, epoch: int, rows: Integers) -> Iterator[Tensor]:
         """One batch per step: the images at ``rows`` [steps, batch], augmented as in ``epoch``."""
         # The order and draws of the whole epoch are copied to the device at once, so that no step waits for a copy.
         chosen = torch.from_numpy(rows).to(self.device)
@@ -97,7 +97,7 @@ class StreamedImages:
         self.wanted: list[list[tuple[int, int, int]]] = []   # the sampler, refilled for every epoch
         self.loader = _loader(_CroppedImages(split, recipe), self.wanted, device, persistent=True)
 
-    def stream(self, epoch: int, rows: Rows) -> Iterator[Tensor]:
+    def stream(self, epoch: int, rows: Integers) -> Iterator[Tensor]:
         """One batch per step: the images at ``rows`` [steps, batch], augmented as in ``epoch``."""
         size = size_at(self.recipe, epoch)
         self.wanted[:] = [[(epoch, int(i), size) for i in batch] for batch in rows]

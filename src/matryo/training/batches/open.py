@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from matryo.arrays import Integers
     from matryo.data import ImageSplit
     from matryo.data.texts.tokenizer import Tokenizer
     from matryo.encoders import Tokens
-    from matryo.training.batches.order import Rows
     from matryo.training.distributed import Group
     from matryo.training.recipe.fields import Recipe
 
@@ -46,7 +46,7 @@ class Batches(Protocol):
 class Inputs(Protocol):
     """The items of a split as network input: images or texts, resident or streamed."""
 
-    def stream(self, epoch: int, rows: Rows) -> Iterator[Any]:
+    def stream(self, epoch: int, rows: Integers) -> Iterator[Any]:
         """One batch per step: the items at ``rows`` [steps, batch], augmented as in ``epoch``."""
 
 

@@ -14,16 +14,15 @@ import numpy as np
 from matryo.errors import DataError
 
 if TYPE_CHECKING:
-    from matryo.arrays import Doubles
+    from matryo.arrays import Doubles, Integers
     from matryo.training.distributed import Group
 
-    Rows = np.ndarray[Any, np.dtype[np.int64]]
     Bits = np.ndarray[Any, np.dtype[np.uint64]]
 
 GOLDEN, MIX = 0x9E3779B97F4A7C15, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)   # the constants of splitmix64
 
 
-def epoch_order(seed: int, epoch: int, count: int) -> Rows:
+def epoch_order(seed: int, epoch: int, count: int) -> Integers:
     """The order in which an epoch visits ``count`` items, equal in every process."""
     generator = np.random.Generator(np.random.Philox(key=[seed, epoch]))
     return generator.permutation(count)
@@ -37,17 +36,18 @@ def mix(x: Bits) -> Bits:
     return x ^ (x >> np.uint64(31))
 
 
-def pick(seed: int, epoch: int, items: Rows, choices: Rows) -> Rows:
+def pick(seed: int, epoch: int, items: Integers, choices: Integers) -> Integers:
     """One integer in [0, choices) per item: a hash of seed, epoch and item."""
-    return (_hashed(seed, epoch, items) % choices.astype(np.uint64)).astype(np.int64)
+    return (hashed(seed, epoch, items) % choices.astype(np.uint64)).astype(np.int64)
 
 
-def chances(seed: int, epoch: int, items: Rows) -> Doubles:
+def chances(seed: int, epoch: int, items: Integers) -> Doubles:
     """One number in [0, 1) per item: a hash of seed, epoch and item."""
-    return (_hashed(seed, epoch, items) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return (hashed(seed, epoch, items) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def _hashed(seed: int, epoch: int, items: Rows) -> Bits:
+def hashed(seed: int, epoch: int, items: Integers) -> Bits:
+    """64 random bits per item: a hash of seed, epoch and item."""
     return mix(items.astype(np.uint64) ^ mix(np.array([(seed << 32) ^ epoch], np.uint64)))
 
 
@@ -70,9 +70,9 @@ class Slices:
         """Full batches per epoch."""
         return self.count // self.together
 
-    def epoch(self, epoch: int) -> Rows:
+    def epoch(self, epoch: int) -> Integers:
         """The items of this process, [steps, batch]."""
-        rows: Rows = self.own(epoch_order(self.seed, epoch, self.count))
+        rows: Integers = self.own(epoch_order(self.seed, epoch, self.count))
         return rows
 
     def own(self, order: Any) -> Any:

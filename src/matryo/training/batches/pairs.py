@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from matryo.arrays import Doubles, Integers
     from matryo.data.dataset import PairSplit
     from matryo.training.batches.open import Inputs
-    from matryo.training.batches.order import Rows
     from matryo.training.distributed import Group
     from matryo.training.recipe.fields import Recipe
 
@@ -77,7 +77,7 @@ def _check_labels(count: int, slices: Slices) -> None:
 class PairOrder:
     """The pairs of each query, and the order in which an epoch visits them."""
 
-    def __init__(self, pairs: Rows, negatives: Rows, positives: Positives) -> None:
+    def __init__(self, pairs: Integers, negatives: Integers, positives: Positives) -> None:
         self.order = np.argsort(pairs[:, 0], kind="stable")
         self.queries, self.starts, self.counts = np.unique(
             pairs[self.order, 0], return_index=True, return_counts=True
@@ -92,17 +92,17 @@ class PairOrder:
     def __len__(self) -> int:
         return len(self.queries)
 
-    def epoch(self, seed: int, epoch: int, batch: int) -> Rows:
+    def epoch(self, seed: int, epoch: int, batch: int) -> Integers:
         """One pair per query, in the order of the epoch; pairs that conflict are in different batches."""
         drawn = self.order[self.starts + pick(seed, epoch, self.queries, self.counts)]
         order = epoch_order(seed, epoch, len(self))
         if self.conflicting.any():
             order = _spread(order, self.brought[drawn[order], 0], chances(seed, epoch, order))
             order = self._separated(order, drawn, batch)
-        chosen: Rows = drawn[order]
+        chosen: Integers = drawn[order]
         return chosen
 
-    def _separated(self, order: Rows, drawn: Rows, batch: int) -> Rows:
+    def _separated(self, order: Integers, drawn: Integers, batch: int) -> Integers:
         """``order`` changed so that a query that conflicts with its batch is moved to a later one.
 
         If no remaining query fits into a batch, queries that were used before fill it, and the remaining ones wait for
@@ -128,7 +128,7 @@ class PairOrder:
 class _Batch:
     """A batch being filled: its queries, the keys of its candidates, and all keys that belong to its queries."""
 
-    def __init__(self, order: PairOrder, drawn: Rows, size: int) -> None:
+    def __init__(self, order: PairOrder, drawn: Integers, size: int) -> None:
         self.order, self.drawn, self.size = order, drawn, size
         self.queries: dict[int, None] = {}
         self.taken: set[int] = set()
@@ -169,12 +169,12 @@ def _popped(waiting: deque[int], most: int) -> Iterator[int]:
         yield waiting.popleft()
 
 
-def _spread(order: Rows, keys: Rows, chance: np.ndarray[Any, np.dtype[np.float64]]) -> Rows:
+def _spread(order: Integers, keys: Integers, chance: Doubles) -> Integers:
     """``order`` with the items of one key spread evenly over the epoch; else frequent keys would fill its end."""
     by_key = np.argsort(keys, kind="stable")
     counts = np.unique(keys, return_counts=True)[1]
     turn = np.arange(len(keys)) - np.repeat(np.cumsum(counts) - counts, counts)
     place = np.empty(len(keys))
     place[by_key] = (turn + chance[by_key]) / np.repeat(counts, counts)
-    spread: Rows = order[np.argsort(place, kind="stable")]
+    spread: Integers = order[np.argsort(place, kind="stable")]
     return spread

@@ -18,7 +18,7 @@ from matryo.training.run.paths import TOKENIZER
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from matryo.training.batches.order import Rows
+    from matryo.arrays import Integers
     from matryo.training.distributed import Group
     from matryo.training.recipe.fields import Recipe
 
@@ -38,7 +38,7 @@ class ResidentTexts:
         self.starts = torch.from_numpy(offsets[:-1]).to(device)
         self.counts = np.diff(offsets)
 
-    def stream(self, epoch: int, rows: Rows) -> Iterator[Tokens]:   # noqa: ARG002 - texts do not vary by epoch
+    def stream(self, epoch: int, rows: Integers) -> Iterator[Tokens]:   # noqa: ARG002 - texts do not vary by epoch
         """One batch per step: the texts at ``rows`` [steps, batch]."""
         chosen, counts = torch.from_numpy(rows).to(self.device), self.counts[rows]
         on_device = torch.from_numpy(counts).to(self.device)
@@ -58,7 +58,7 @@ class StreamedTexts:
     def __init__(self, split: TextSplit, tokenizer: Tokenizer, length: int, device: torch.device) -> None:
         self.split, self.tokenizer, self.length, self.device = split, tokenizer, length, device
 
-    def stream(self, epoch: int, rows: Rows) -> Iterator[Tokens]:   # noqa: ARG002 - texts do not vary by epoch
+    def stream(self, epoch: int, rows: Integers) -> Iterator[Tokens]:   # noqa: ARG002 - texts do not vary by epoch
         """One batch per step: the texts at ``rows`` [steps, batch]."""
         for indices in rows:
             yield to_tokens([self.split.text(int(i)) for i in indices], self.tokenizer, self.length, self.device)

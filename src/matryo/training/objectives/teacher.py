@@ -40,6 +40,7 @@ def open_teacher(recipe: Recipe, tokenizer: Tokenizer | None, device: torch.devi
     """Open objective.teacher: a run folder or an encoder, which must read the same inputs as the student."""
     name = recipe.objective.teacher
     run = RunFolder(Path(name))
+    network: nn.Module
     if run.complete:
         folder, (network, _) = run.path, open_trained(run)
         theirs, ours = run.recipe.data, recipe.data

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim.swa_utils import AveragedModel
 
+    from matryo.arrays import Array
     from matryo.data import Dataset
     from matryo.training.distributed import Group
     from matryo.training.held_out import Figures
@@ -69,10 +70,9 @@ class Run:
         """Seconds trained, over all restarts."""
         return self.spent + time.monotonic() - self.started
 
-    @property
-    def speed(self) -> float:
-        """Items per second, over all processes and restarts."""
-        return self.done * self.recipe.loop.batch * self.group.world / max(self.seconds, 1e-9)
+    def speed(self, seconds: float) -> float:
+        """Items per second, over all processes and restarts, if the steps took ``seconds``."""
+        return self.done * self.recipe.loop.batch * self.group.world / max(seconds, 1e-9)
 
     def restore(self, total: int, *, extend: bool = False) -> None:
         """Restore the checkpoint, or write the recipe if there is none.
@@ -128,10 +128,9 @@ class Run:
             return
         save_weights(self.folder / WEIGHTS, self.weights())
         seconds = self.spent + self.saved - self.started   # up to the last checkpoint: without the test after it
-        speed = self.done * self.recipe.loop.batch * self.group.world / max(seconds, 1e-9)
         split = dataset.split(self.recipe.data.train)
         items = noun(split, self.recipe.objective.kind)
-        figures = {**measured, "seconds": round(seconds, 1), f"{items}_per_second": round(speed, 1)}
+        figures = {**measured, "seconds": round(seconds, 1), f"{items}_per_second": round(self.speed(seconds), 1)}
         device, world = self.group.device, self.group.world
         hardware = f"{world} × {torch.cuda.get_device_name(device)}" if device.type == "cuda" else ""
         subject = f"{self.recipe.name} {self.recipe.variant}"
@@ -197,7 +196,7 @@ def describe(recipe: Recipe, dataset: Dataset, group: Group) -> dict[str, Any]:
     return {"recipe": dataclasses.asdict(recipe), "dataset": content, "processes": group.world}
 
 
-def _labels(split: Any) -> np.ndarray[Any, Any]:
+def _labels(split: Any) -> Array:
     """The class of each item, or the pairs with their grades and negatives."""
     if noun(split) != "pairs":
         return np.asarray(split.labels)

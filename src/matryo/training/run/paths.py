@@ -96,11 +96,6 @@ class RunFolder:
         return tuple(self.facts["dims"])
 
     @property
-    def seed(self) -> int:
-        """The seed of the training."""
-        return self.recipe.loop.seed
-
-    @property
     def row(self) -> Row:
         """The result row: figures of the test splits, speed and provenance."""
         return Row(**self.facts["row"])
