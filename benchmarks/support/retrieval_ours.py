@@ -67,7 +67,8 @@ class Exact(Built):
     def __init__(self, database: Database, _threads: int, dtype: str = "float32") -> None:
         self.blocks = blocks_of(database, dtype)
         self.certified = Certified(self.blocks, Sketch.of(self.blocks, "cosine"))
-        self.nbytes = stored(self.blocks) + self.certified.sketch.nbytes
+        sketch = self.certified.sketch
+        self.nbytes = stored(self.blocks) + sum(level.codes.nbytes + level.tails.nbytes for level in sketch.levels)
 
     def ask(self, queries: Vectors, k: int, **_settings: Any) -> Rows:
         """The exact answer."""

@@ -12,9 +12,11 @@ __all__ = ["finding"]
 
 
 def finding(page: str, rows: list[Row]) -> str:
-    """The finding of a page; nothing for a page that has none."""
-    make = FINDINGS.get(page)
-    return make(rows) if make and rows else ""
+    """The finding of a page; nothing for a page without one, or whose rows lack what the finding compares."""
+    try:
+        return FINDINGS[page](rows)
+    except (LookupError, ValueError):
+        return ""
 
 
 def _of_kind(rows: Iterable[Row], kind: str) -> list[Row]:
@@ -191,9 +193,9 @@ def _vit(rows: list[Row]) -> str:
 
 def _retrieval(rows: list[Row]) -> str:
     """Queries per second against HNSW at one recall, on the largest real database."""
-    rows = [row for row in _of_kind(rows, "retrieval") if "generated" not in row.subject]
-    subject = max(rows, key=lambda row: row.figures["count"] * row.figures["dim"]).subject
-    good = [row.figures for row in rows if row.subject == subject and row.figures["recall@10"] >= 0.95]
+    real = [row for row in _of_kind(rows, "retrieval") if "generated" not in row.subject]
+    subject = max(real, key=lambda row: row.figures["count"] * row.figures["dim"]).subject
+    good = [row.figures for row in real if row.subject == subject and row.figures["recall@10"] >= 0.95]
     fastest: dict[str, float] = {}
     for figures in good:
         engine = "matryo" if figures["engine"].startswith("matryo") else figures["engine"]

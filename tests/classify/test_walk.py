@@ -163,7 +163,7 @@ def test_what_cannot_be_read() -> None:
         read_rows(VECTORS[0], None, head)
     with pytest.raises(InputError, match=r"must be real numbers \(got <U1\)"):
         read_rows([["a", "b"]], None, head)
-    with pytest.raises(InputError, match="logits and vectors must be .* lists of equal length"):
+    with pytest.raises(InputError, match=r"logits and vectors must be .* lists of equal length"):
         read_rows([[1, 2], [1]], None, head)
 
 

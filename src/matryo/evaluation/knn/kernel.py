@@ -32,14 +32,12 @@ from matryo.evaluation.knn import kernel_vectors as machine
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    Bools = np.ndarray[Any, np.dtype[np.bool_]]
-    Floats = np.ndarray[Any, np.dtype[np.float32]]
+    from matryo.arrays import Bools, Floats
+
     Indices = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = ["Scan"]
-
 LANES, QUERIES = machine.LANES, machine.QUERIES
-_VECTORS = "242af2e356d0ba5a"   # the first digits of the sha256 of kernel_vectors.py: this file must change with it
+_VECTORS = "294c668fb8e6b3c9"   # the first digits of the sha256 of kernel_vectors.py: this file must change with it
 THREADS = int(config.NUMBA_NUM_THREADS)
 _TILE = 48 << 20   # bytes of the database rows that all queries scan before the next tile
 _PART = 32   # groups of queries per thread at a time: they stay in its cache

@@ -15,25 +15,6 @@ from numba import config, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
-__all__ = [
-    "BLOCK",
-    "LANES",
-    "QUERIES",
-    "above",
-    "add_pairs",
-    "add_products",
-    "count_bits",
-    "find_hopeful",
-    "fold",
-    "lowest_bit",
-    "no_dot",
-    "no_dots",
-    "no_sums",
-    "nonzero",
-    "prefetch",
-    "store_folds",
-]
-
 
 def _has(feature):
     # The processor that numba compiles for, which may be configured to differ from this one.

@@ -24,15 +24,12 @@ from matryo.nesting import Nesting, prefix_norms
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from matryo.arrays import Bools, Floats
     from matryo.evaluation.knn import kernel
 
     Vectors = np.ndarray[Any, np.dtype[np.floating[Any]]]
-    Bools = np.ndarray[Any, np.dtype[np.bool_]]
-    Floats = np.ndarray[Any, np.dtype[np.float32]]
     Keys = np.ndarray[Any, np.dtype[np.int64]]
     Indices = np.ndarray[Any, np.dtype[np.int64]]
-
-__all__ = ["NeighbourBatch", "search", "search_batches"]
 
 _BUDGET = 256 << 20   # bytes for a batch of queries, its best so far at every dim, and a tile of the database
 _TILE = (1024, 2048)   # queries × database rows scored at a time: much work per product, yet small enough for the cache

@@ -35,8 +35,6 @@ from matryo.losses.engines.triton.small_dims import small_kernel
 from matryo.losses.engines.triton.statistics import Stats
 from matryo.losses.engines.triton.targets import Targets
 
-__all__ = ["gradients", "reductions"]
-
 _GRAD_BYTES = 1.0, 1 << 26   # bytes of score gradients at a time: per score, and the minimum
 _SMALL_DIM = 128   # dims up to this one use small_kernel
 _HELD_DIMS = 4   # large dims whose score gradients fit in registers together

@@ -16,8 +16,6 @@ import triton.language as tl
 
 from matryo.losses.engines.triton.score_gradient import LOG2E, load_columns, load_rows, score_gradients, sign_of
 
-__all__ = ["combine_kernel", "gradient_kernel", "lse_kernel"]
-
 _STEPS = ["ragged_steps", "even_steps", "even_start"]   # not specialised: one compilation serves all values
 
 _LN2 = tl.constexpr(0.6931471805599453)

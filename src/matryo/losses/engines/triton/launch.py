@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 from triton.runtime.jit import JITFunction
 
-__all__ = ["launch"]
-
 _COMPILED: dict[tuple[Any, ...], tuple[Any, tuple[Any, ...]]] = {}
 
 

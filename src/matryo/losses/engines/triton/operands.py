@@ -19,11 +19,6 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from matryo.losses.engines.contract import Scores, spans
 from matryo.losses.engines.triton.launch import launch
 
-__all__ = [
-    "PrefixOperands", "Tile", "aligned", "aligned_rows", "ceil_div", "descriptor", "device_ints", "flags",
-    "padded_width", "unaligned",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Tile:

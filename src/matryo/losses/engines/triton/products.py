@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from matryo.losses.engines.contract import Scores
 
-__all__ = ["Buffers", "Products"]
-
 
 @dataclass(frozen=True, eq=False)
 class Buffers:

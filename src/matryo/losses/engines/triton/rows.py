@@ -18,8 +18,6 @@ from matryo.losses.engines.triton.launch import launch
 from matryo.losses.engines.triton.operands import ceil_div, device_ints, flags
 from matryo.losses.engines.triton.score_gradient import as_operand
 
-__all__ = ["inverse_norms", "inverse_norms_backward", "scores_at"]
-
 _ROWS, _STEP = 16, 128   # rows per program; columns per step
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["LOG2E", "as_operand", "load_columns", "load_rows", "score_gradients", "sign_of"]
-
 LOG2E = tl.constexpr(1.4426950408889634)
 
 

@@ -7,8 +7,6 @@ import triton.language as tl
 
 from matryo.losses.engines.triton.score_gradient import as_operand, load_columns, load_rows, score_gradients, sign_of
 
-__all__ = ["small_kernel"]
-
 
 @triton.jit(do_not_specialize=["level", "dim", "tiles_each"])
 def small_kernel(

@@ -19,8 +19,6 @@ from matryo.losses.engines.triton.launch import launch
 from matryo.losses.engines.triton.operands import ceil_div
 from matryo.losses.engines.triton.score_gradient import LOG2E
 
-__all__ = ["Stats"]
-
 _BLOCK = 256
 
 

@@ -27,8 +27,6 @@ from matryo.losses.engines.triton.score_gradient import (
 )
 from matryo.losses.engines.triton.statistics import Stats
 
-__all__ = ["Targets"]
-
 _ROWS, _BLOCK = 16, 128   # rows per program, in kernels that read vectors and in those that do not
 
 
