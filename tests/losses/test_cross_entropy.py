@@ -201,8 +201,9 @@ def test_all_ignored_is_nan_as_in_torch(engine, device):
     assert nested_cross_entropy(z, weight, target.to(device), Nesting([2, 4]), engine=engine).isnan()
 
 
-def test_a_list_of_dims_is_a_nesting(engine):
-    z, weight, target, dims = torch.randn(2, 4), torch.randn(3, 4), torch.tensor([0, 1]), [2, 4]
+def test_a_list_of_dims_is_a_nesting(engine, device):
+    z, weight, target = torch.randn(2, 4).to(device), torch.randn(3, 4).to(device), torch.tensor([0, 1]).to(device)
+    dims = [2, 4]
     assert nested_cross_entropy(z, weight, target, dims, engine=engine) == nested_cross_entropy(
         z, weight, target, Nesting(dims), engine=engine
     )
