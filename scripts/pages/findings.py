@@ -176,13 +176,13 @@ def _tiny_imagenet(rows: list[Row]) -> str:
 
 
 def _mlm(rows: list[Row]) -> str:
-    settings = ("12000", "4000")   # the longest training first
-    chosen = next(
-        (found for steps in settings
-         if len(found := [row for row in rows if row.figures.get("changed") == {"loop.steps": steps}]) > 1), []
+    longest = next(
+        (chosen for steps in ("12000", "4000")
+         if len(chosen := [row for row in rows if row.figures.get("changed") == {"loop.steps": steps}]) > 1), []
     )  # fmt: skip
-    found = _against_fixed(chosen, "test", "masked_top1")
-    return f"Share of masked words predicted, {len({row.seed for row in chosen})} seed(s): {found}" if found else ""
+    sentence = _against_fixed(longest, "test", "masked_top1")
+    seeds = len({row.seed for row in longest})
+    return f"Share of masked words predicted, {seeds} seed(s): {sentence}" if sentence else ""
 
 
 def _vit(rows: list[Row]) -> str:

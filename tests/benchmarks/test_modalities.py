@@ -77,7 +77,7 @@ def test_a_vision_transformer_is_fixed_at_every_dim():
 def test_no_training_begins_after_the_last_minute(tmp_path, monkeypatch, capsys):
     out = tmp_path / "rows.jsonl"
     run(monkeypatch, vit, "--quick", "--minutes", "-1", "--models", "tied", "--out", out)
-    assert "left out tied, seed 0" in capsys.readouterr().out
+    assert "skipped tied, seed 0" in capsys.readouterr().out
     assert not out.exists()
 
 
@@ -85,6 +85,6 @@ def test_a_quick_try_is_no_result(monkeypatch):
     for quick, folder in ((True, "tmp"), (False, "docs/results")):
         args = SimpleNamespace(quick=quick, rows=None, set=["a=1"])
         monkeypatch.setattr("tempfile.gettempdir", lambda: "tmp")
-        sys.modules["series"].settle(args, "x.jsonl", ("b=2",))
+        sys.modules["support.series"].settle(args, "x.jsonl", ("b=2",))
         assert str(args.rows) == f"{folder}/x.jsonl"
         assert args.set == (["a=1", "b=2"] if quick else ["a=1"])

@@ -110,7 +110,7 @@ def test_nested_models_trained_otherwise_stand_beside_the_same_fixed_ones():
     page = "\n".join(mlm_tables(rows))
     assert page.count("\n## ") == 1   # one section for all
     assert "| 12 | 30.00 (1) | 40.00 (1) | -10.00 |" in page
-    assert "| nested, as the recipe is | 30.00 (-10.00) | 50.00 |" in page
+    assert "| nested, as in the recipe | 30.00 (-10.00) | 50.00 |" in page
     assert "| head.weights = 2,1 | 35.00 (-5.00) | 45.00 |" in page
     assert "| head.join = 0.5, head.weights = 2,1 | 36.00 (-4.00) | – |" in page
     assert "join later" not in "\n".join(mlm_tables(rows[:2]))
