@@ -42,9 +42,9 @@ wheel: $(VENV)/dev
 	$(CLEAN)/bin/python $(INSTALL) "$$(ls dist/matryo-*.whl)[images]"
 	cd $(CLEAN) && bin/python ../scripts/check_wheel.py
 
-# The kill tests of the store, with 300 kills instead of 50.
+# Every attack of tests/hostile/attacks, for about 20 minutes; SOAK="--only kill_index --scale 0.1" for a short run.
 soak: $(VENV)/dev
-	MATRYO_SOAK=300 $(VENV)/bin/python -m pytest tests/retrieve/store/test_store_kill.py tests/retrieve/store/test_store_model.py
+	$(VENV)/bin/python scripts/soak.py $(SOAK)
 
 docs: $(VENV)/dev
 	$(VENV)/bin/python scripts/make_docs.py

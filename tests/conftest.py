@@ -7,7 +7,7 @@ import pytest
 
 TORCH_SIDE = ("encoders", "export", "inference", "losses", "training", "test_heads.py", "test_nesting_torch.py",
               "cli/test_demo.py", "cli/test_export.py", "cli/test_train*.py")  # fmt: skip
-collect_ignore_glob = ["helpers", *([] if importlib.util.find_spec("torch") else TORCH_SIDE)]
+collect_ignore_glob = ["helpers", "hostile/attacks", *([] if importlib.util.find_spec("torch") else TORCH_SIDE)]
 
 
 @pytest.fixture(scope="module", autouse=True)
