@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 UNKNOWN = -1
 """The label of a row whose class is not known. Evaluation excludes such queries."""
+ID_CHARACTERS = 512
+"""The longest id, in embeddings and in an index. Arrays of strings give every row the space of the longest."""
 
 
 def as_vectors(values: Any, dtype: str = "float32", dim: int | None = None) -> Array:
@@ -114,7 +116,8 @@ def _indices(names: Array, classes: Sequence[str]) -> Integers:
 
 
 def as_ids(values: Any, count: int) -> list[int] | list[str]:
-    """Return ``values`` as ``count`` distinct ids: all 64-bit integers, or all strings."""
+    """Return ``values`` as ``count`` distinct ids: all 64-bit integers, or all strings of at most 512 characters."""
+    _check_short(values)   # before numpy gives every row the space of the longest
     array = as_array(values, "ids", EmbeddingsError)
     integers = array.dtype.kind in "iu"
     # numpy turns [1, "a"] into strings, so the type is checked on the values passed in, not on the array.
@@ -131,6 +134,21 @@ def as_ids(values: Any, count: int) -> list[int] | list[str]:
         raise EmbeddingsError("ids must fit in 64 signed bits", got=array.max(), cure="use strings for larger ids")
     check_unique(ids)
     return ids
+
+
+def _check_short(ids: Any) -> None:
+    if isinstance(ids, np.ndarray) and ids.dtype != object:
+        longest = ids.dtype.itemsize // 4 if ids.dtype.kind == "U" else 0   # an upper bound
+        each = ids.ravel() if longest > ID_CHARACTERS else ()
+    else:
+        each = ids if hasattr(ids, "__len__") and not hasattr(ids, "detach") else ()
+    for row, id in enumerate(each):
+        if isinstance(id, str) and len(id) > ID_CHARACTERS:
+            raise EmbeddingsError(
+                f"an id must have at most {ID_CHARACTERS} characters",
+                got=f"{len(id):,} in row {row}: {id[:40]!r}…",
+                cure="use a shorter id, such as a hash of it",
+            )
 
 
 def check_unique(ids: list[int] | list[str], earlier: dict[int | str, None] | None = None) -> None:
