@@ -15,8 +15,8 @@ from typing import Any, BinaryIO
 
 from matryo.errors import InputError, StorageError
 
-__all__ = ["alone_with", "check_may_write", "lock", "replacing", "sha256", "storage", "swap_in", "sync_folder",
-           "write_json"]  # fmt: skip
+__all__ = ["alone_with", "check_may_write", "is_below", "is_plain_name", "json_digest", "lock", "replacing", "sha256",
+           "storage", "swap_in", "sync_folder", "write_json"]  # fmt: skip
 
 
 def check_may_write(path: Path, *, force: bool = False, is_ours: Callable[[Path], bool] | None = None) -> None:
@@ -140,6 +140,38 @@ def sha256(path: Path) -> str:
     """Return the SHA-256 of a file's bytes, in hexadecimal."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def json_digest(value: Any) -> str:
+    """Return the SHA-256 of a JSON value, which does not depend on the order of keys or on white space.
+
+    >>> json_digest({"a": 1, "b": (2, 3)}) == json_digest(json.loads('{"b": [2, 3], "a": 1}'))
+    True
+    """
+    plain = json.loads(json.dumps(value))   # integer keys become strings before they are sorted
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether ``name``, read from a file, can be the name of one file or folder and leads nowhere else.
+
+    >>> [is_plain_name(name) for name in ("demo", "my run.v2", "", "..", "../demo", "/demo", "a\\nb")]
+    [True, True, False, False, False, False, False]
+    """
+    return (
+        name not in ("", ".", "..")
+        and not any(character in "/\\" or ord(character) < 32 or ord(character) == 127 for character in name)
+        and len(name.encode(errors="surrogatepass")) <= 255
+    )
+
+
+def is_below(path: str) -> bool:
+    """Whether ``path``, read from a file, stays below the folder that it is relative to. Links are not followed.
+
+    >>> [is_below(path) for path in ("a/b.jpg", "a..b.jpg", "../b.jpg", "a/../../b.jpg", "/b.jpg")]
+    [True, True, False, False, False]
+    """
+    return not path.startswith("/") and ".." not in path.split("/")
 
 
 def swap_in(folder: Path, path: Path) -> None:

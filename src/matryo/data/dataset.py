@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from matryo.errors import DataError
+from matryo.files import is_plain_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -118,6 +119,13 @@ class Dataset(Generic[S]):
     """Attributions required wherever the images or texts are shown, one line each."""
 
     def __post_init__(self) -> None:
+        for name in self.splits:   # embeddings are written to a folder of this name
+            if not is_plain_name(name):
+                raise DataError(
+                    f"dataset {self.name!r}: the name of a split must be a plain file name",
+                    got=repr(name)[:80],
+                    cure="rename the split, for example to train or test",
+                )
         if self.superclass_of and len(self.superclass_of) != len(self.classes):
             raise DataError(
                 "every class needs one superclass",

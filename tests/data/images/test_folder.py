@@ -173,7 +173,7 @@ def test_listed_files_must_exist(image_tree, refuses):
 def test_lines_that_name_no_image(image_tree, refuses, line):
     root = image_tree({"n01/a.png": 0})
     (root / "train.txt").write_text(f"n01/a.png\n{line}\n")
-    with refuses("train.txt: a line must be a path relative to", f"{line!r}, entry 2", "write folder/"):
+    with refuses("train.txt: a line must be a path below", f"{line!r}, entry 2", "write folder/"):
         image_folder(root)
 
 

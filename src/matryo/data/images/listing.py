@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from matryo.data.images.decode import progress_bar
 from matryo.data.meta import read_json, read_lines
 from matryo.errors import DataError
+from matryo.files import is_below
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +63,7 @@ def _list_files(root: Path) -> dict[str, list[str]]:
     for path in sorted(root.glob("*.txt")):
         with path.open(encoding="utf-8-sig", errors="replace") as file:
             first_line = next((line for line in file if line.strip()), "")
-        if is_image(_entry(first_line)[0]) and not path.name.startswith("."):
+        if is_image(_entry(first_line)[0].rpartition("/")[2]) and not path.name.startswith("."):
             lists[path.stem] = read_lines(path)
     return lists
 
@@ -131,12 +132,13 @@ def _from_lines(root: Path, split: str, lines: list[str]) -> Listing:
     for number, line in enumerate(lines, 1):
         path, key = _entry(line)
         key = key or path.rpartition("/")[0].rpartition("/")[2]
-        if not is_image(path.rpartition("/")[2]) or path.startswith("/") or not key:
+        if not is_image(path.rpartition("/")[2]) or not is_below(path) or not key:
             raise DataError(
-                f"{split}.txt: a line must be a path relative to the image folder, optionally with a class",
+                f"{split}.txt: a line must be a path below the image folder, optionally with a class",
                 got=f"{line!r}, entry {number}",
-                cure="write folder/image.jpg, or image.jpg, a tab and the class",
-            )
+                cure="write folder/image.jpg, or image.jpg, a tab and the class" if is_below(path)
+                else "move or link the images into the image folder, and write folder/image.jpg",
+            )  # fmt: skip
         listing.paths.append(path)
         listing.keys.append(key)
     check_present(root, f"{split}.txt", listing.paths)
@@ -148,7 +150,7 @@ def _entry(line: str) -> tuple[str, str]:
     line = line.strip().removeprefix("./")
     if "\t" in line:
         path, _, key = line.partition("\t")
-    elif is_image(line):
+    elif is_image(line.rpartition("/")[2]):
         path, key = line, ""
     else:
         path, _, key = line.rpartition(" ")
@@ -171,7 +173,7 @@ def check_present(
             try:
                 with os.scandir(root / folder) as entries:
                     present[folder] = {entry.name for entry in entries}
-            except OSError:
+            except (OSError, ValueError):   # ValueError: a NUL in the name
                 present[folder] = set()
         if name not in present[folder]:
             missing.append(path)

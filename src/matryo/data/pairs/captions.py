@@ -33,6 +33,7 @@ from matryo.data.split import align
 from matryo.data.texts.rows import TextRows
 from matryo.data.texts.tables import rows_of, split_files
 from matryo.errors import DataError
+from matryo.files import is_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -129,7 +130,7 @@ def _images(root: Path, keys: Sequence[str], source: str, positional: bool) -> E
         return _packed(packed[0], keys, source, positional)
     folder = _folder(root, keys)
     for key in keys:
-        if not is_image(key.rpartition("/")[2]) or key.startswith("/") or ".." in key.split("/"):
+        if not is_image(key.rpartition("/")[2]) or not is_below(key):
             raise DataError(
                 f"{source}: an image must be a path below {folder.name}/", got=repr(key), cure="write folder/image.jpg"
             )

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from matryo.errors import InputError
+from matryo.files import is_below
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 _POOLINGS = {
@@ -75,6 +76,9 @@ def _sentence_modules(folder: Path) -> tuple[Path, str]:
         return folder, ""
     inside, pooling = folder, ""
     for module in _json(folder / "modules.json"):
+        if not is_below(str(module["path"])):
+            got = f"{folder / 'modules.json'} with the path {module['path']}"
+            raise InputError("the modules of a model must lie in its folder", got=got, cure="download the folder again")
         kind = str(module["type"]).rpartition(".")[2]
         if kind == "Transformer":
             inside = folder / module["path"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from matryo.errors import RecipeError
+from matryo.files import is_plain_name
 from matryo.nesting import Nesting
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ def check_rules(rules: list[Rule]) -> None:
 def _of_fields(recipe: Recipe) -> list[Rule]:
     data, head, augment, optim, loop = recipe.data, recipe.head, recipe.augment, recipe.optim, recipe.loop
     return [
+        # By default a run is written to runs/<name>, so the name of a recipe must not lead elsewhere.
+        (is_plain_name(recipe.name), "the name of a recipe must be a plain file name", repr(recipe.name)[:80],
+         'write for example name = "my-recipe", and choose the folder of the run with --out'),
         (loop.epochs >= 0, "loop.epochs must not be negative", loop.epochs, "train for at least one epoch"),
         (loop.batch >= 1, "loop.batch must be at least 1", loop.batch, "use at least one item per step"),
         (loop.steps >= 0, "loop.steps must not be negative", loop.steps, "use 0 to count epochs instead"),
