@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from matryo.errors import StorageError
-from matryo.files import replacing, sha256, storage, swap_in, write_json
+from matryo.files import lock, remove_temporaries, replacing, sha256, storage, swap_in, write_json
 
 
 def names(folder: Path) -> list[str]:
@@ -158,3 +158,13 @@ def run_on_small_disk(tmp_path: Path, script: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_locking_removes_no_file_and_sweeping_only_our_temporaries(tmp_path: Path) -> None:
+    ours, others = ".run.json.0123abcd.tmp", [".precious.tmp", ".mine.0123abcd.tmp", ".run.json.tmp", "run.json"]
+    for name in (ours, *others):
+        (tmp_path / name).write_text("x")
+    os.close(lock(tmp_path))
+    assert names(tmp_path) == sorted([ours, *others])
+    remove_temporaries(tmp_path, ["run.json"])
+    assert names(tmp_path) == sorted(others)

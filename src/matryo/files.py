@@ -7,16 +7,17 @@ import errno
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from matryo.errors import InputError, StorageError
 
-__all__ = ["alone_with", "check_may_write", "is_below", "is_plain_name", "json_digest", "lock", "replacing", "sha256",
-           "storage", "swap_in", "sync_folder", "write_json"]  # fmt: skip
+__all__ = ["alone_with", "check_may_write", "is_below", "is_plain_name", "json_digest", "lock", "new_file",
+           "remove_temporaries", "replacing", "sha256", "storage", "swap_in", "sync_folder", "write_json"]  # fmt: skip
 
 
 def check_may_write(path: Path, *, force: bool = False, is_ours: Callable[[Path], bool] | None = None) -> None:
@@ -62,16 +63,42 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         sync_folder(path.parent)
 
 
+def remove_temporaries(folder: Path, names: Collection[str]) -> None:
+    """Remove the temporary files that `replacing` left in ``folder``, for files of these ``names``, when it was killed.
+
+    Call this only for a folder that is known to be ours and that no other process writes to.
+    """
+    for entry in folder.iterdir():
+        name = re.fullmatch(r"\.(.+)\.[0-9a-f]{8}\.tmp", entry.name)
+        if name and name[1] in names and entry.is_file():
+            entry.unlink()
+
+
 @contextlib.contextmanager
-def storage(path: Path) -> Iterator[None]:
+def new_file(path: Path) -> Iterator[BinaryIO]:
+    """Create a file that is durable after the block. Its folder must exist, and is not synced."""
+    with storage(path), path.open("xb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def storage(path: Path, verb: str = "write") -> Iterator[None]:
     """Turn an OSError in this block into a StorageError with ``path`` and advice, where the cause is known."""
     try:
         yield
     except StorageError:
         raise
     except OSError as error:
+        few_files = "raise the limit of open files (ulimit -n 65536), or close some; the files are intact"
         cures = {
-            **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "choose a folder that you can write to"),
+            **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), f"choose a folder that you may {verb}"),
+            **dict.fromkeys((errno.EMFILE, errno.ENFILE), few_files),
+            errno.ENOMEM: "free some memory, or raise the limit of mappings (vm.max_map_count); the files are intact",
+            errno.EIO: "check the disk; nothing else was changed",
+            errno.ELOOP: "choose another path: the links of this one form a loop",
+            errno.ENAMETOOLONG: "choose a shorter name",
             errno.ENOSPC: "free some space and run the same command again; earlier files are intact",
             errno.EFBIG: "raise the file-size limit and run the same command again; earlier files are intact",
             errno.EDQUOT: "free some quota and run the same command again; earlier files are intact",
@@ -83,14 +110,11 @@ def storage(path: Path) -> Iterator[None]:
         }
         if error.errno not in cures:
             raise
-        raise StorageError(f"cannot write {path}", got=error.strerror, cure=cures[error.errno]) from error
+        raise StorageError(f"cannot {verb} {path}", got=error.strerror, cure=cures[error.errno]) from error
 
 
 def lock(folder: Path) -> int:
-    """Lock ``folder`` against other writers until the returned handle is closed or this process ends.
-
-    Temporary files that `replacing` left there when an earlier process was killed are removed.
-    """
+    """Lock ``folder`` against other writers until the returned handle is closed or this process ends."""
     import fcntl  # not available on every system; readers do not need it
 
     handle = os.open(folder, os.O_RDONLY)
@@ -101,9 +125,9 @@ def lock(folder: Path) -> int:
         raise StorageError(
             "only one process at a time may write to a folder", got=folder, cure="wait for the other process to end"
         ) from error
-    for stray in Path(folder).glob(".*.tmp"):
-        if stray.is_file():
-            stray.unlink()
+    except BaseException:
+        os.close(handle)
+        raise
     return handle
 
 

@@ -88,7 +88,7 @@ def test_an_interrupted_write_continues(tmp_path: Path, after: int) -> None:
 
 def test_bytes_beyond_the_durable_rows_are_cut_off(tmp_path: Path) -> None:
     interrupt(tmp_path / "set", 10)
-    for name in ("vectors.npy", "labels.npy", "ids.jsonl", ".progress.json.abc.tmp"):
+    for name in ("vectors.npy", "labels.npy", "ids.jsonl", ".progress.json.0123abcd.tmp"):
         with (tmp_path / "set.partial" / name).open("ab") as file:
             file.write(b"half a row")
     with EmbeddingWriter(tmp_path / "set", dim=8, fingerprint="one") as writer:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PROGRESS = "progress.json"
 IDS = "ids.jsonl"
 RELEVANCE = "relevance.tsv"
-_OURS = {*FILES, MANIFEST, PROGRESS, IDS}
+OURS = {*FILES, MANIFEST, PROGRESS, IDS}
 
 
 def embedding_sets(
@@ -83,10 +83,10 @@ def check_place(path: Path, overwrite: bool) -> None:
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     names = {entry.name for entry in path.iterdir()} if path.is_dir() else {path.name}
-    if MANIFEST not in names or not names <= _OURS:
+    if MANIFEST not in names or not names <= OURS:
         raise EmbeddingsError(
             f"{path} must be free, or hold embeddings and nothing else",
-            got=", ".join(sorted(names - _OURS)[:4]) or f"no {MANIFEST}",
+            got=", ".join(sorted(names - OURS)[:4]) or f"no {MANIFEST}",
             cure="choose another folder",
         )
     if not overwrite:
@@ -97,7 +97,7 @@ def check_place(path: Path, overwrite: bool) -> None:
 
 def clear(folder: Path) -> None:
     """Empty a working folder, unless it holds files that no writer creates."""
-    foreign = sorted(entry.name for entry in folder.iterdir() if entry.name not in _OURS)
+    foreign = sorted(entry.name for entry in folder.iterdir() if entry.name not in OURS)
     if foreign:
         raise EmbeddingsError(
             f"{folder} must hold nothing but unfinished embeddings",

@@ -19,10 +19,10 @@ import numpy as np
 from matryo.embeddings.columns import ArrayFile, LinesFile
 from matryo.embeddings.head import HEAD, Head
 from matryo.embeddings.manifest import FILES, Description, FileRecord, describe
-from matryo.embeddings.place import IDS, PROGRESS, as_place, check_place, clear
+from matryo.embeddings.place import IDS, OURS, PROGRESS, as_place, check_place, clear
 from matryo.embeddings.rows import as_ids, as_labels, as_vectors, check_normalized, check_unique, has_unit_norms
 from matryo.errors import EmbeddingsError, MatryoError
-from matryo.files import lock, replacing, sha256, storage, swap_in, sync_folder, write_json
+from matryo.files import lock, remove_temporaries, replacing, sha256, storage, swap_in, sync_folder, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,6 +80,7 @@ class EmbeddingWriter:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._lock = lock(self._folder)
             try:
+                remove_temporaries(self._folder, OURS)
                 self._open()
             except BaseException:
                 self._close()

@@ -17,12 +17,12 @@ from matryo import results
 from matryo.data import TextSplit
 from matryo.data.content import content_digest
 from matryo.errors import DataError, RunError
-from matryo.files import lock, replacing, storage, write_json
+from matryo.files import lock, remove_temporaries, replacing, storage, write_json
 from matryo.training.model import save_shapes
 from matryo.training.recipe.against_data import noun, sides_of
 from matryo.training.recipe.load import RECIPE, recipe_fields
 from matryo.training.run.checkpoint import load_checkpoint, read_facts, save_checkpoint, save_weights
-from matryo.training.run.paths import CHECKPOINT, RUN, SHAPES, TOKENIZER, WEIGHTS, RunFolder
+from matryo.training.run.paths import CHECKPOINT, METRICS, RUN, SHAPES, TOKENIZER, WEIGHTS, RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -169,6 +169,8 @@ def writing(folder: Path, group: Group) -> Iterator[None]:
         cure = "choose an empty or a new folder: --out DIR"
         raise RunError("a run needs a folder of its own", got=f"{folder}, which holds {min(others)}", cure=cure)
     try:
+        with storage(folder):
+            remove_temporaries(folder, (RECIPE, CHECKPOINT, WEIGHTS, RUN, TOKENIZER, METRICS))
         yield
     finally:
         os.close(handle)

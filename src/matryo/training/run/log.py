@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from matryo.files import replacing, storage
+from matryo.training.run.paths import METRICS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +27,7 @@ class Log:
             total=total, initial=done, desc=folder.name, unit="step", disable=not (self.progress and total),
             dynamic_ncols=True, smoothing=0.05, mininterval=0.1 if sys.stderr.isatty() else 30,
         )  # fmt: skip
-        self.path = folder / "metrics.jsonl"
+        self.path = folder / METRICS
         self.board: Any = None
         if enabled:
             self._drop_after(done)

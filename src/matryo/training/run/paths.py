@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from matryo.training.recipe.fields import Recipe
 
 CHECKPOINT, WEIGHTS, RUN = "checkpoint.safetensors", "model.safetensors", "run.json"
-TOKENIZER, SHAPES, EMBEDDINGS = "tokenizer.json", "encoder", "embeddings"
+TOKENIZER, SHAPES, EMBEDDINGS, METRICS = "tokenizer.json", "encoder", "embeddings", "metrics.jsonl"
 
 
 @dataclass(frozen=True)
