@@ -42,7 +42,7 @@ def build_encoder(
     norm: str = "batch",
     pretrained: bool = False,
     widths: Sequence[float] = (),
-    size: int = 224,
+    size: int = 0,
     pooling: str = "",
     dropout: float | None = None,
     drop_path: float = 0.0,
@@ -62,7 +62,8 @@ def build_encoder(
         norm: ``batch`` or ``group``, for ``convnet`` and the ResNets.
         pretrained: load the published weights of a timm model. Models of other libraries always load their weights.
         widths: make a ResNet slimmable, with these widths.
-        size: the side of the images in pixels, for vision transformers (built-in or timm).
+        size: the side of the images in pixels, for vision transformers. 0 means 224, and for ``transformers:NAME`` that
+            of the model.
         pooling: ``mean``, ``cls`` or ``last``, for transformers; empty keeps the network's default.
         dropout: the dropout rate, for transformers; None keeps the network's default.
         drop_path: the stochastic-depth rate, for the built-in vision transformers.
@@ -77,16 +78,16 @@ def build_encoder(
     library, _, inside = name.partition(":")
     if library == "timm":
         source = f"local-dir:{shape}" if shape is not None and ":" in inside else inside
-        encoder = from_timm(source, pretrained=pretrained, size=size)
+        encoder = from_timm(source, pretrained=pretrained, size=size or 224)
     elif inside:
-        encoder = _from_library(library, inside, pooling, dropout, shape)
+        encoder = _from_library(library, inside, pooling, dropout, size, shape)
         _check_vocabulary(encoder, vocabulary)
     elif name in SHAPES and widths:
         encoder = SlimmableResNet(*SHAPES[name], widths=widths, stem=stem, layers=Layers(blurpool, norm))
     elif name in SHAPES:
         encoder = ResNet(*SHAPES[name], stem=stem, layers=Layers(blurpool, norm))
     elif name in VITS:
-        encoder = vit(name, size=size, pooling=pooling or "cls", dropout=dropout or 0.0, drop_path=drop_path)
+        encoder = vit(name, size=size or 224, pooling=pooling or "cls", dropout=dropout or 0.0, drop_path=drop_path)
     elif name in BERTS:
         config = BertConfig.named(name, vocab_size=vocabulary or 30522, max_position_embeddings=length or 512)
         encoder = Bert(config if dropout is None else config.with_dropout(dropout), pooling=pooling or "mean")
@@ -109,13 +110,16 @@ def save_shape(encoder: nn.Module, folder: Path) -> None:
         inner.save_shape(folder)
 
 
-def _from_library(library: str, name: str, pooling: str, dropout: float | None, shape: Path | None) -> nn.Module:
+def _from_library(
+    library: str, name: str, pooling: str, dropout: float | None, size: int, shape: Path | None
+) -> nn.Module:
     source = shape or name
     encoder: nn.Module
     if library == "bert":
         return Bert.open(source, pooling=pooling, dropout=dropout, weights=shape is None)
     if library == "transformers":
-        encoder = from_transformers(source, pooling=pooling or "mean", pretrained=shape is None)
+        new = shape is None   # a stored run was checked before its training
+        encoder = from_transformers(source, pooling=pooling or "mean", pretrained=new, size=size if new else 0)
     elif library == "sentence-transformers":
         encoder = from_sentence_transformers(source, truncation=truncation_of(name))
     elif library == "open_clip":

@@ -13,8 +13,9 @@ from matryo.files import write_json
 from matryo.inference.model import TrainedModel
 from matryo.training.objectives.masked import MaskedModel
 
-_POOLED = {"mean": "(hidden * kept).sum(1) / kept.sum(1)", "cls": "hidden[:, 0]",
-           "last": "hidden[range(len(hidden)), kept.sum(1)[:, 0] - 1]"}  # fmt: skip
+# Padding may be on either side: the first token is the first of those kept, the last has the largest running count.
+_POOLED = {"mean": "(hidden * kept).sum(1) / kept.sum(1)", "cls": "hidden[range(len(hidden)), kept.argmax(1)[:, 0]]",
+           "last": "hidden[range(len(hidden)), kept.cumsum(1).argmax(1)[:, 0]]"}  # fmt: skip
 _POOLED_IMAGES = {"mean": ".mean(1)", "cls": "[:, 0]", "last": "[:, -1]"}
 
 

@@ -12,10 +12,10 @@ import numpy as np
 
 from matryo.data.meta import read_json
 from matryo.errors import DataError, MissingExtra
-from matryo.files import replacing
+from matryo.files import replacing, write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from matryo.arrays import Bools, Integers
 
@@ -32,6 +32,12 @@ _SPELLINGS = {
     "sep": ("[SEP]", "</s>", "<eos>", "<|endoftext|>"),
     "mask": ("[MASK]", "<mask>"),
 }
+# The files of a tokenizer in a model folder, which transformers reads beside tokenizer.json.
+_COMPANIONS = (
+    "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "vocab.txt",
+    "vocab.json", "merges.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model",
+)  # fmt: skip
+BUNDLE = "tokenizer_files.json"   # in a run folder, name → content of each companion as latin-1, which keeps every byte
 _BERT = tuple(names[0] for names in _SPELLINGS.values())   # ids 0…4 of a tokenizer trained by this class
 
 
@@ -45,9 +51,11 @@ class Tokenizer:
     ((2, 8), [4, 5], 'a cat')
     """
 
-    def __init__(self, inner: Any, source: str = "tokenizer") -> None:
+    def __init__(self, inner: Any, source: str = "tokenizer", files: Mapping[str, bytes] | None = None) -> None:
         self._inner = inner
         self.source = source
+        self.files = dict(files or {})
+        """The files of the model folder that the tokenizer was opened from, by name, byte for byte."""
         inner.no_padding()   # padding configured in the file is ignored: each call decides the length
 
     @classmethod
@@ -91,7 +99,8 @@ class Tokenizer:
         file = folder / "tokenizer.json" if path.is_dir() else path
         library = _library()
         if path.is_dir() and not file.exists() and (folder / "vocab.txt").exists():
-            return cls(_lowered(library, _from_vocabulary(library, folder), folder), path.name)
+            inner, own = _lowered(library, _from_vocabulary(library, folder), folder)
+            return cls(inner, path.name, _companions(folder) if own else {})
         if not file.is_file():
             raise DataError(
                 "a tokenizer must be a tokenizer.json, or a folder that holds one or a vocab.txt",
@@ -99,18 +108,37 @@ class Tokenizer:
                 cure="use the folder of the model it belongs to",
             )
         try:
-            inner = library.Tokenizer.from_str(file.read_text(encoding="utf-8"))
+            stored = file.read_bytes()
+            inner = library.Tokenizer.from_str(stored.decode())
         except Exception as error:   # the library raises plain Exception
             raise DataError(
                 f"{file.name} cannot be read as a tokenizer", got=f"{error!s:.120}", cure="copy the file again"
             ) from error
-        return cls(_lowered(library, inner, folder) if path.is_dir() else inner, path.name)
+        inner, own = _lowered(library, inner, folder) if path.is_dir() else (inner, True)
+        return cls(inner, path.name, {**_companions(file.parent), "tokenizer.json": stored} if own else {})
 
     def save(self, path: Path | str) -> None:
-        """Write ``tokenizer.json`` atomically; ``path`` is that file or its folder."""
+        """Write ``tokenizer.json`` atomically; ``path`` is that file or its folder, which also gets all :attr:`files`.
+
+        A tokenizer that was opened is written as it was stored.
+        """
         path = Path(path)
-        with replacing(path if path.suffix == ".json" else path / "tokenizer.json") as file:
-            file.write(self._inner.to_str(pretty=True).encode())
+        files = {"tokenizer.json": self._inner.to_str(pretty=True).encode(), **self.files}
+        if path.suffix == ".json":
+            path, files = path.parent, {path.name: files["tokenizer.json"]}
+        for name, content in files.items():
+            with replacing(path / name) as file:
+                file.write(content)
+
+    def store(self, folder: Path) -> None:
+        """Write to a run folder what :meth:`open` reads again: tokenizer.json, and its other files as one.
+
+        Both are overwritten, so that nothing of an earlier tokenizer is left.
+        """
+        bundle = {name: part.decode("latin-1") for name, part in self.files.items() if name in _COMPANIONS}
+        if bundle or (folder / BUNDLE).exists():
+            write_json(folder / BUNDLE, bundle)
+        self.save(folder / "tokenizer.json")
 
     @property
     def vocabulary(self) -> int:
@@ -255,14 +283,26 @@ def _home(folder: Path) -> Path:
     return inside if any((inside / name).exists() for name in ("tokenizer.json", "vocab.txt")) else folder
 
 
-def _lowered(library: Any, inner: Any, folder: Path) -> Any:
-    """Lowercase before ``inner`` if sentence-transformers is configured to do so and the tokenizer does not."""
+def _companions(folder: Path) -> dict[str, bytes]:
+    """Return the files of a tokenizer beside its tokenizer.json; in a run folder they are in one file."""
+    bundle = read_json(folder / BUNDLE, dict, default=None)
+    if bundle is not None:
+        return {name: str(bundle[name]).encode("latin-1", "replace") for name in _COMPANIONS if name in bundle}
+    return {name: path.read_bytes() for name in _COMPANIONS if (path := folder / name).is_file()}
+
+
+def _lowered(library: Any, inner: Any, folder: Path) -> tuple[Any, bool]:
+    """Lowercase before ``inner`` if sentence-transformers is configured to do so and the tokenizer does not.
+
+    Also returns whether the tokenizer is still that of the folder.
+    """
     lowercase = read_json(folder / "sentence_bert_config.json", dict, default={}).get("do_lower_case")
     own = inner.normalizer
     if lowercase and (own is None or own.normalize_str("A") != "a"):
         lower = library.normalizers.Lowercase()
         inner.normalizer = lower if own is None else library.normalizers.Sequence([lower, own])
-    return inner
+        return inner, False
+    return inner, True
 
 
 def _from_vocabulary(library: Any, folder: Path) -> Any:

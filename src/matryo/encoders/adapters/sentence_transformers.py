@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from matryo.encoders.adapters.transformers import cannot_load, freeze_poolers
+from matryo.encoders.adapters.transformers import cannot_load, check_folder, freeze_poolers
 from matryo.encoders.adapters.truncation import Truncation, truncation_of
 from matryo.encoders.tokens import Tokens
 from matryo.errors import InputError, MissingExtra
@@ -48,6 +48,7 @@ def from_sentence_transformers(
     """
     with MissingExtra.unless_installed("sentence-transformers", "sentence"):
         from sentence_transformers import SentenceTransformer
+    check_folder(name)
     try:
         model = SentenceTransformer(str(name), **{"device": "cpu", **options})
     except (OSError, ValueError) as error:

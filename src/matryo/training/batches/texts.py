@@ -81,7 +81,7 @@ def open_tokenizer(recipe: Recipe, split: Any, folder: Path, group: Group, *, re
         return None
     path = folder / TOKENIZER
     if group.first and not (resumed and path.exists()):
-        _make_tokenizer(recipe, texts).save(path)
+        _make_tokenizer(recipe, texts).store(folder)
     group.wait()
     return Tokenizer.open(path)
 

@@ -16,6 +16,7 @@ import torch
 from matryo import results
 from matryo.data import TextSplit
 from matryo.data.content import content_digest
+from matryo.data.texts.tokenizer import BUNDLE
 from matryo.errors import DataError, RunError
 from matryo.files import lock, remove_temporaries, replacing, storage, write_json
 from matryo.training.model import save_shapes
@@ -163,7 +164,7 @@ def writing(folder: Path, group: Group) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         handle = lock(folder)
         names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
-    others = names - {TOKENIZER}   # a start that failed may have left its tokenizer
+    others = names - {TOKENIZER, BUNDLE}   # a start that failed may have left its tokenizer
     if others and not names & {RECIPE, CHECKPOINT, RUN}:
         os.close(handle)
         cure = "choose an empty or a new folder: --out DIR"

@@ -8,6 +8,7 @@
       metrics.jsonl            loss and accuracy at every dim; also under tensorboard/
       model.safetensors        the trained weights (their moving average, if the recipe sets optim.ema)
       tokenizer.json           the tokenizer, for models that read texts
+      tokenizer_files.json     the other tokenizer files of a pretrained encoder, for exports
       encoder/                 the configuration of a pretrained encoder, without its weights
       embeddings/              what `matryo encode` writes, one folder per split
       run.json                 classes, nesting, figures and provenance; written last, so present when complete
