@@ -14,13 +14,14 @@ from imports import FILES, SRC, imports, needs, parsed
 import matryo
 
 # Each room may import from the rooms listed; nothing else of matryo.
-BASE = {"arrays", "errors", "files", "nesting", "results", "tables"}
+BASE = {"arrays", "errors", "files", "mapped", "nesting", "results", "tables"}
 SEAM = BASE | {"data", "embeddings", "metrics"}
 LEARNING = {"losses", "heads", "encoders"}
 ALLOWED = {
     "errors": set(),
     "files": {"errors"},
     "arrays": {"errors"},
+    "mapped": {"arrays", "errors", "files"},
     "nesting": {"errors", "arrays"},
     "results": {"errors", "files", "tables"},
     "tables": {"errors"},

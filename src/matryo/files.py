@@ -103,7 +103,7 @@ def storage(path: Path, verb: str = "write") -> Iterator[None]:
             errno.EFBIG: "raise the file-size limit and run the same command again; earlier files are intact",
             errno.EDQUOT: "free some quota and run the same command again; earlier files are intact",
             errno.EEXIST: "choose another name",
-            errno.ENOENT: "create the parent folder, or choose another path",
+            errno.ENOENT: "create the parent folder, or choose another path" if verb == "write" else "check the path",
             errno.ENOTDIR: "choose another path: a part of this one is a file",
             errno.EISDIR: "choose the name of a file: this is a folder",
             errno.EBUSY: "choose a folder inside it: it is a mount point",

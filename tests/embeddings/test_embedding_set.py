@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from matryo.embeddings import EmbeddingSet, Head
 from matryo.errors import EmbeddingsError, InputError, NestingError
+from matryo.mapped import is_mapped
 from matryo.nesting import Nesting, truncate
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def test_defaults(tmp_path: Path) -> None:
 
 def test_vectors_are_mapped_not_read(tmp_path: Path) -> None:
     mine = EmbeddingSet.write(tmp_path / "mine", VECTORS, labels=[0] * 10)
-    assert isinstance(mine.vectors, np.memmap)
+    assert is_mapped(mine.vectors)
     with pytest.raises(ValueError, match="read-only"):
         mine.vectors[0, 0] = 1
 

@@ -29,6 +29,7 @@ from matryo.embeddings.rows import as_ids, as_labels, as_vectors, check_normaliz
 from matryo.embeddings.writer import EmbeddingWriter
 from matryo.errors import EmbeddingsError
 from matryo.files import sha256
+from matryo.mapped import map_npy
 from matryo.nesting import as_nesting, truncate
 
 if TYPE_CHECKING:
@@ -241,7 +242,9 @@ def _column(folder: Path, name: str, manifest: Manifest) -> Array | None:
     if name not in manifest.files:
         return None
     try:
-        array = np.lib.format.open_memmap(folder / name, mode="r")
+        array = map_npy(folder / name)
+    except OSError:   # too many open files, for example: the file may be intact
+        raise
     except Exception as error:   # numpy's parser raises errors of many types for a damaged header
         raise _damaged(folder / name, str(error)) from error
     shape = (manifest.count, manifest.dim) if name == "vectors.npy" else (manifest.count,)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from matryo.errors import InputError
+from matryo.mapped import is_mapped
 from matryo.nesting import Nesting
 from matryo.retrieve.store import Batch, Limits, Snapshot, Store
 
@@ -110,7 +111,7 @@ class Model(RuleBasedStateMachine):
         assert all(segment.alive is None for segment in snapshot.segments)
         most = 7 if self.store.about.dtype == "float32" else 14
         assert len(snapshot.segments) == math.ceil(len(self.model) / most)
-        assert all(isinstance(one.rows, np.memmap) and len(one) <= most for one in snapshot.segments)
+        assert all(is_mapped(one.rows) and len(one) <= most for one in snapshot.segments)
 
     @rule()
     def reopen(self) -> None:

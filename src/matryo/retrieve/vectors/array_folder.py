@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import mmap
 import secrets
 import shutil
 from pathlib import Path
@@ -24,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.errors import EmbeddingsError
-from matryo.files import replacing, sha256, storage, sync_folder, write_json
+from matryo.files import new_file, sha256, storage, sync_folder
+from matryo.mapped import map_npy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +37,8 @@ def write_arrays(
 ) -> None:
     """Write a new ``folder``: each of ``arrays`` as ``NAME.npy``, and ``about``, of JSON values, in the ``header``.
 
-    The ``format`` is the version of the layout. It grows when an older matryo can no longer read the layout.
+    The parent of the folder must exist. The ``format`` is the version of the layout. It grows when an older matryo can
+    no longer read the layout.
     """
     target = Path(folder)
     if target.exists():
@@ -45,10 +46,12 @@ def write_arrays(
     work = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
     try:
         with storage(target):
-            work.mkdir(parents=True)
+            work.mkdir()   # without parents: a folder that was moved away meanwhile must not come back
             files = {f"{name}.npy": _write(work / f"{name}.npy", array) for name, array in arrays.items()}
             written = {"format": format, **about, "files": files}
-            write_json(work / header, {**written, "sha256": _digest(written)})
+            with new_file(work / header) as file:
+                file.write(json.dumps({**written, "sha256": _digest(written)}, indent=2).encode())
+            sync_folder(work)
             work.rename(target)
             sync_folder(target.parent)
     except BaseException:
@@ -70,25 +73,6 @@ def open_arrays(folder: str | Path, header: str, format: int) -> tuple[dict[str,
     return about, {name.removesuffix(".npy"): _map(root / name, **record) for name, record in files.items()}
 
 
-def picked(array: Array) -> Array:
-    """Return a second mapping of a mapped array, for reading single rows; an array in memory is returned unchanged.
-
-    The system reads ahead, often by megabytes. That is right for a scan and far too much for a row, and if the files
-    are larger than the memory, it evicts pages that will be needed. So single rows are read through a mapping of their
-    own, marked for random access.
-    """
-    mapped = array.base
-    if not isinstance(mapped, np.memmap) or mapped.filename is None or not hasattr(mmap, "MADV_RANDOM"):
-        return array
-    try:
-        again = np.memmap(mapped.filename, mapped.dtype, "r", mapped.offset, mapped.shape)
-    except OSError:   # removed by a writer since; the old mapping still works
-        return array
-    buffer: Any = again.base
-    buffer.madvise(mmap.MADV_RANDOM)
-    return np.asarray(again)
-
-
 def verify_arrays(folder: str | Path, header: str) -> None:
     """Read every byte of a folder and raise, naming the file, if a checksum differs."""
     root = Path(folder)
@@ -98,7 +82,7 @@ def verify_arrays(folder: str | Path, header: str) -> None:
 
 
 def _write(path: Path, array: Array) -> dict[str, Any]:
-    with replacing(path) as file:
+    with new_file(path) as file:
         np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
         # Not with numpy's writer, which hides why a write failed.
         file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
@@ -129,9 +113,9 @@ def _map(path: Path, *, size: int, dtype: str, shape: list[int], sha256: str) ->
     if actual != size:
         raise _damaged(path, "no such file" if actual is None else f"{actual} bytes instead of {size}")
     try:
-        # An empty array cannot be mapped.
-        # asarray: a plain array of the mapped file, whose slices cost less than those of a memmap.
-        array = np.asarray(np.load(path) if 0 in shape else np.lib.format.open_memmap(path, mode="r"))
+        array = map_npy(path)
+    except OSError:   # too many open files, for example: the file may be intact
+        raise
     except Exception as error:   # numpy raises errors of every kind for a damaged header
         raise _damaged(path, str(error)) from error
     if array.shape != tuple(shape) or array.dtype != dtype:

@@ -22,7 +22,7 @@ import numpy as np
 
 from matryo.errors import EmbeddingsError, InputError, NestingError
 from matryo.nesting import Nesting, prefix_norms
-from matryo.retrieve.vectors.array_folder import open_arrays, picked, verify_arrays, write_arrays
+from matryo.retrieve.vectors.array_folder import open_arrays, verify_arrays, write_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -98,9 +98,9 @@ class Blocks:
         return len(self.norms)
 
     @cached_property
-    def picked(self) -> tuple[Array, ...]:
+    def map_again(self) -> tuple[Array, ...]:
         """The blocks of ``full``, mapped for reading single rows."""
-        return tuple(map(picked, self.full))
+        return tuple(map(map_again, self.full))
 
     @property
     def dtype(self) -> str:

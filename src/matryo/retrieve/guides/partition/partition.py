@@ -26,11 +26,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.errors import EmbeddingsError, InputError
+from matryo.mapped import map_again
 from matryo.retrieve.guides.guide import Guide, Search
 from matryo.retrieve.guides.partition.build import LANES, NOBODY, Build
 from matryo.retrieve.guides.partition.search import PartitionSearch
 from matryo.retrieve.plan.plan import Plan, Stage
-from matryo.retrieve.vectors.array_folder import open_arrays, picked, write_arrays
+from matryo.retrieve.vectors.array_folder import open_arrays, write_arrays
 from matryo.retrieve.vectors.metric import Metric, check_metric
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class Partition(Guide):
     def open(cls, folder: str | Path) -> Partition:
         """Map the files of a folder without reading most of them."""
         about, arrays = open_arrays(folder, HEADER, FORMAT)
-        parts: dict[str, Any] = {**about, **arrays, "codes": picked(arrays["codes"])}
+        parts: dict[str, Any] = {**about, **arrays, "codes": map_again(arrays["codes"])}
         opened = cls(**parts)
         # Compiled loops read where these point, without a check.
         ends = opened.lists[:, 0] + -(-opened.lists[:, 1] // LANES)

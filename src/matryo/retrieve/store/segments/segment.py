@@ -17,7 +17,8 @@ import numpy as np
 
 from matryo.embeddings.manifest import FileRecord
 from matryo.errors import EmbeddingsError, IndexFolderError
-from matryo.files import replacing, sha256, storage, sync_folder
+from matryo.files import new_file, sha256, storage, sync_folder
+from matryo.mapped import map_bytes, map_npy
 from matryo.retrieve.store.sql.records import Record
 from matryo.retrieve.vectors.blocks import HEADER, Blocks
 
@@ -104,13 +105,15 @@ def write_segment(root: Path, about: About, piece: Piece) -> Record:
     stored_ids = Ids.of(ids)
     try:
         with storage(folder):
-            folder.mkdir(parents=True)
+            # Without parents: a root that was moved away meanwhile must not come back.
+            folder.parent.mkdir(exist_ok=True)
+            folder.mkdir()
             blocks.write(folder / _BLOCKS)
             for file, array in ((_ROWS, rows), (_IDS, stored_ids.numbers)):
-                with replacing(folder / file) as out:
+                with new_file(folder / file) as out:
                     np.lib.format.write_array(out, array, allow_pickle=False)
             if stored_ids.text is not None:
-                with replacing(folder / _TEXT) as out:
+                with new_file(folder / _TEXT) as out:
                     out.write(stored_ids.text.data)
             for changed in (folder, folder.parent, root):
                 sync_folder(changed)
@@ -131,7 +134,7 @@ def open_segment(root: Path, record: Record) -> Segment:
         if size != expected.size:
             found = "no such file" if size is None else f"{size} bytes instead of {expected.size}"
             raise IndexFolderError.damaged(folder / file, found)
-    text = np.memmap(folder / _TEXT, np.uint8, mode="r") if _TEXT in record.files else None
+    text = map_bytes(folder / _TEXT) if _TEXT in record.files else None
     ids = Ids(_mapped(folder / _IDS, record.rows), text)
     try:
         blocks = Blocks.open(folder / _BLOCKS)
@@ -165,7 +168,9 @@ def sweep(root: Path, records: Sequence[Record]) -> None:
 
 def _mapped(path: Path, count: int) -> Indices:
     try:
-        array = np.lib.format.open_memmap(path, mode="r")
+        array = map_npy(path)
+    except OSError:   # too many open files, for example: the file may be intact
+        raise
     except Exception as error:   # numpy raises errors of many types for a damaged header
         raise IndexFolderError.damaged(path, error) from error
     if array.shape != (count,) or array.dtype != np.int64:
