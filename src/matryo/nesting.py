@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 import numpy as np
@@ -142,14 +142,7 @@ def truncate(z: Any, dim: int, normalize: bool = True) -> Any:
     """
     if not _is_integer(dim):
         raise NestingError("dim must be an integer, the columns to keep", got=repr(dim), cure="use for example 8")
-    if not hasattr(z, "detach"):   # a tensor stays a tensor
-        z = as_array(z, error=NestingError)
-        if z.ndim == 0 or z.dtype.kind not in "fiub":
-            raise NestingError(
-                "vectors must be real numbers, one row per vector",
-                got=f"{z.dtype}, shape {z.shape}",
-                cure="select the numeric columns, or the column of vectors, first",
-            )
+    z = _as_vectors(z)
     if not 1 <= dim <= z.shape[-1]:
         raise NestingError(
             f"dim must lie in 1 … {z.shape[-1]}, the columns of the vectors",
@@ -160,37 +153,75 @@ def truncate(z: Any, dim: int, normalize: bool = True) -> Any:
     return _unit(prefix) if normalize else prefix
 
 
-def prefix_norms(z: Array, dims: Sequence[int]) -> Array:
-    """Return the Euclidean norm of each prefix, ``out[..., i] = ‖z[..., :dims[i]]‖``, from one sum per block.
+def prefix_norms(z: Any, dims: Sequence[int]) -> Any:
+    """Return the Euclidean norm of each prefix, ``out[..., i] = ‖z[..., :dims[i]]‖``, from one norm per block.
+
+    ``z`` is as in :func:`truncate`. No square overflows or underflows: values of 1e30 and 1e-30 have their norms.
 
     >>> prefix_norms(np.array([3.0, 4.0, 12.0]), [1, 2, 3])
     array([ 3.,  5., 13.])
     """
-    sums: list[Any] = [(_wide(z[..., low:high]) ** 2).sum(-1) for low, high in Nesting(dims).blocks]
-    norms: Array
-    if isinstance(z, np.ndarray):
-        norms = np.sqrt(np.cumsum(np.stack(sums, -1), -1))
-    else:
-        norms = _torch().stack(sums, -1).cumsum(-1).sqrt()
-    return norms
+    z, nesting = _as_vectors(z), as_nesting(dims)
+    nesting.check_fits(z.shape[-1])
+    blocks = [_scaled(z[..., low:high]) for low, high in nesting.blocks]
+    if not isinstance(z, np.ndarray):
+        torch = _torch()
+        norms = [torch.linalg.vector_norm(rows, dim=-1, keepdim=True) * factor for rows, factor in blocks]
+        return torch.cat(list(accumulate(norms, torch.hypot)), -1)
+    squares = np.concatenate([np.square(rows).sum(-1, keepdims=True) for rows, _ in blocks], -1)
+    factors = np.concatenate([factor for _, factor in blocks], -1)
+    unscaled = np.sqrt(np.cumsum(squares, -1))   # exact for small integers, unlike a chain of roots
+    with np.errstate(over="ignore"):
+        return np.where((factors == 1).all(-1, keepdims=True), unscaled,
+                        np.hypot.accumulate(np.sqrt(squares) * factors, -1))  # fmt: skip
 
 
-def _unit(z: Array) -> Array:
-    # Half precision is widened for the sum of squares: 300² already overflows float16.
-    wide: Any = _wide(z)
-    unit: Array
+def _as_vectors(z: Any) -> Any:
+    """``z`` as an array or a tensor of real numbers with at least one axis; a tensor stays a tensor."""
+    tensor = hasattr(z, "detach")
+    z = z if tensor else as_array(z, error=NestingError)
+    real = not z.is_complex() if tensor else z.dtype.kind in "fiub"
+    if z.ndim == 0 or not real:
+        raise NestingError(
+            "vectors must be real numbers, one row per vector",
+            got=f"{z.dtype}, shape {tuple(z.shape)}",
+            cure="select the numeric columns, or the column of vectors, first",
+        )
+    return z
+
+
+def _unit(z: Any) -> Any:
+    rows, _ = _scaled(z)
     if isinstance(z, np.ndarray):
-        norm = np.sqrt(np.square(wide).sum(-1, keepdims=True))
-        unit = wide / np.maximum(norm, np.finfo(wide.dtype).tiny)
+        norm = np.sqrt(np.square(rows).sum(-1, keepdims=True))
+        with np.errstate(invalid="ignore"):   # the norm of a row with infinity
+            unit = rows / np.where(norm == 0, 1, norm)
         return unit.astype(z.dtype, copy=False) if z.dtype.kind == "f" else unit
-    unit = _torch().nn.functional.normalize(wide, dim=-1, eps=_torch().finfo(wide.dtype).tiny)
+    norm = _torch().linalg.vector_norm(rows, dim=-1, keepdim=True)
+    unit = rows / norm.where(norm != 0, 1)
     return unit.to(z.dtype) if z.is_floating_point() else unit
 
 
-def _wide(z: Array) -> Array:
+def _scaled(z: Any) -> tuple[Any, Any]:
+    """Return rows and a factor per row with z = rows · factor, such that no sum of squares over- or underflows.
+
+    The factor is 1 for ordinary numbers, whose bits are kept. Integers and half precision become float32, because
+    300² already overflows float16.
+    """
     if isinstance(z, np.ndarray):
-        return z if z.dtype in (np.float32, np.float64) else z.astype(np.float32)
-    return z if z.dtype in (_torch().float32, _torch().float64) else z.float()
+        wide = z.astype(np.float32) if z.dtype.kind != "f" or z.dtype.itemsize < 4 else z
+        peak = np.maximum(wide.max(-1, keepdims=True), -wide.min(-1, keepdims=True))
+        factor = np.where(_is_extreme(peak), peak, wide.dtype.type(1))
+        return (wide if (factor == 1).all() else wide / factor), factor
+    wide = z if z.dtype in (_torch().float32, _torch().float64) else z.float()
+    peak = wide.detach().abs().amax(-1, keepdim=True)   # detached: the factor cancels in every gradient
+    factor = peak.where(_is_extreme(peak), 1)
+    return wide / factor, factor
+
+
+def _is_extreme(peak: Any) -> Any:
+    """Whether the largest absolute value of a row is too large or too small to be squared in float32."""
+    return ((peak > 0) & (peak < 2.0**-40)) | ((peak > 2.0**40) & (peak < math.inf))
 
 
 def _torch() -> Any:

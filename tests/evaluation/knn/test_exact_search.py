@@ -131,8 +131,8 @@ def test_planted_ties_come_in_the_order_of_the_database(
 
 @both
 def test_scores_that_vanish_are_equal_whatever_their_sign(fast: bool) -> None:
-    database = np.array([[0, -1e-30], [0, 1e-30], [0, 0]], np.float32)   # times 1e-30 that is −0, 0 and 0
-    assert search(database, np.array([[1, 1e-30]], np.float32), [2], 3, fast=fast)[2].tolist() == [[0, 1, 2]]
+    database = np.array([[0, -1e-8], [0, 1e-8], [0, 0]], np.float32)   # times 1e-40 that is −0, 0 and 0
+    assert search(database, np.array([[1, 1e-40]], np.float32), [2], 3, fast=fast)[2].tolist() == [[0, 1, 2]]
 
 
 @both
@@ -194,7 +194,7 @@ def test_memory_stays_within_the_budget() -> None:
 
 
 @both
-@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("side", ["database", "query"])
 def test_numbers_that_cannot_be_searched_are_refused(fast: bool, bad: float, side: str) -> None:
     database, queries = np.ones((6, 4), np.float32), np.ones((3, 4), np.float32)
@@ -205,7 +205,7 @@ def test_numbers_that_cannot_be_searched_are_refused(fast: bool, bad: float, sid
 
 
 @both
-@pytest.mark.parametrize("scale", [1e-18, 1, 4e18])
+@pytest.mark.parametrize("scale", [1e-40, 1e-30, 1e-18, 1, 4e18, 1e30, 1e37])
 def test_large_and_small_numbers_do_not_overflow(fast: bool, scale: float) -> None:
     rng = np.random.default_rng(8)
     database, queries = rng.standard_normal((30, 4)), rng.standard_normal((5, 4))

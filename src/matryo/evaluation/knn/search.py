@@ -92,7 +92,7 @@ def search_batches(
 
 def _feed(best: Scan | kernel.Scan, queries: int, database: Vectors, nesting: Nesting, bar: Any) -> None:
     for first in range(0, len(database), best.rows):
-        tile = _widen(database[first : first + best.rows, : nesting.dim])
+        tile = _ordinary(_widen(database[first : first + best.rows, : nesting.dim]))
         _finite(best.load(tile), "database", first)
         best.score(first)
         bar.update(queries * len(tile))
@@ -102,7 +102,7 @@ def _sample(database: Vectors, dim: int) -> Floats:
     """Return one random row of every eight, or fewer. A larger sample would cost more than its better guess saves."""
     stride = max(8, -(-4 * len(database) * dim // _SAMPLE))
     starts = np.arange(0, len(database) - stride + 1, stride)
-    return _widen(database[starts + np.random.default_rng(0).integers(0, stride, len(starts)), :dim])
+    return _ordinary(_widen(database[starts + np.random.default_rng(0).integers(0, stride, len(starts)), :dim]))
 
 
 def _pick(fast: bool | None, work: int) -> type[Scan | kernel.Scan]:
@@ -229,6 +229,13 @@ def _pack(keys: Keys, query: Indices, queries: int) -> Keys:
 
 def _widen(vectors: Vectors) -> Floats:
     return np.ascontiguousarray(vectors, dtype=np.float32)
+
+
+def _ordinary(rows: Floats) -> Floats:
+    """Scale rows of very large or small numbers by a power of two, so that their squares are numbers of float32."""
+    peak = np.maximum(rows.max(axis=1), -rows.min(axis=1))
+    exponents = np.frexp(peak)[1] * (np.isfinite(peak) & (np.abs(np.frexp(peak)[1]) > 40))
+    return np.ldexp(rows, -exponents[:, None]) if exponents.any() else rows
 
 
 def _norms(vectors: Floats, dims: Sequence[int]) -> Floats:
