@@ -27,7 +27,7 @@ def test_a_broken_promise_is_printed_stored_and_fails_the_soak(tmp_path, monkeyp
     body += "def run(count, seed, folder): return SimpleNamespace(attempts=count, failures=['it broke'] * {})\n"
     (attacks / "holds.py").write_text(body.format(0))
     (attacks / "breaks.py").write_text(body.format(3))
-    (attacks / "lacks.py").write_text("import a_package_that_is_not_installed")
+    (attacks / "lacks.py").write_text("import a_package_that_is_not_installed\nPROMISE = 1")
 
     def in_a_process(name, options):
         code = f"import pathlib, soak; soak.ATTACKS = pathlib.Path({str(attacks)!r}); "
@@ -42,5 +42,6 @@ def test_a_broken_promise_is_printed_stored_and_fails_the_soak(tmp_path, monkeyp
     printed = capsys.readouterr().out
     assert printed.count("it broke") == 3
     assert "No module named 'a_package_that_is_not_installed'" in printed
-    counts = {row.subject: (row.figures["attempts"], row.figures["failures"]) for row in read_rows(tmp_path / "b.jsonl")}
-    assert counts == {"holds": (5, 0), "breaks": (5, 3)}
+    figures = {row.subject: row.figures for row in read_rows(tmp_path / "b.jsonl")}
+    assert {name: figures[name]["attempts"] for name in figures} == {"breaks": 5, "holds": 5}
+    assert {name: figures[name]["failures"] for name in figures} == {"breaks": 3, "holds": 0}

@@ -25,7 +25,7 @@ from matryo.retrieve.store.sql.records import read_segments
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-KILLS = int(os.environ.get("MATRYO_SOAK", "50"))
+KILLS = 20   # the attack kill_index has more
 DIM = 8
 LIMITS = Limits(pending_bytes=20 * DIM * 4, segment_bytes=60 * DIM * 4)
 STEPS = ("add", "add", "add many", "upsert", "upsert", "delete", "compact")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -166,6 +165,6 @@ def check(snapshot: Snapshot, ids: list[Any], vectors: list[list[float]]) -> Non
 
 TestModel = Model.TestCase
 TestModel.settings = settings(
-    max_examples=int(os.environ.get("MATRYO_SOAK", "20")), stateful_step_count=20, deadline=None, derandomize=True,
+    max_examples=20, stateful_step_count=20, deadline=None, derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
 )  # fmt: skip
