@@ -87,8 +87,10 @@ class Database:
 
     @contextlib.contextmanager
     def _transaction(self, begin: str) -> Iterator[None]:
-        self.execute(begin)
+        if self._connection.in_transaction:
+            self.execute("ROLLBACK")   # an interrupt fell into the line before `try`, or into a rollback
         try:
+            self.execute(begin)
             yield
             self.execute("COMMIT")
         except BaseException:
