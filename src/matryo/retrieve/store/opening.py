@@ -30,7 +30,7 @@ class Opened:
 
 def index_exists(path: Path) -> bool:
     """Whether ``path`` holds an index, and not only the files of a creation that was killed."""
-    if not (path / DATABASE).is_file():
+    if not _is_laid_out(path):
         return False
     with contextlib.closing(Database(path / DATABASE, "ro")) as database, database.reading():
         return records.exists(database)
@@ -84,14 +84,19 @@ def _lay_out(database: Database, about: About) -> None:
     sync_folder(database.path.parent.resolve().parent)
 
 
+def _is_laid_out(path: Path) -> bool:
+    # The rollback journal exists only until a new file is in WAL mode. After a kill a reader cannot roll it back.
+    return (path / DATABASE).is_file() and not (path / f"{DATABASE}-journal").exists()
+
+
 def _check_there(path: Path) -> None:
-    if not (path / DATABASE).is_file():
+    if not _is_laid_out(path):
         cure = "check the path, or create one: matryo index FOLDER SOURCE"
         raise IndexFolderError("there is no index in this folder", got=path, cure=cure)
 
 
 def _check_free(path: Path) -> None:
-    ours = {DATABASE + end for end in ("", "-wal", "-shm")}   # left by a creation that was killed
+    ours = {DATABASE + end for end in ("", "-journal", "-wal", "-shm")}   # left by a creation that was killed
     foreign = sorted(entry.name for entry in path.iterdir() if entry.name not in ours)
     if foreign and not (path / DATABASE).exists():
         listed = ", ".join(foreign[:4])
