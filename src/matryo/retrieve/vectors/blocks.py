@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.errors import EmbeddingsError, InputError, NestingError
+from matryo.mapped import map_again
 from matryo.nesting import Nesting, prefix_norms
 from matryo.retrieve.vectors.array_folder import open_arrays, verify_arrays, write_arrays
 
@@ -98,7 +99,7 @@ class Blocks:
         return len(self.norms)
 
     @cached_property
-    def map_again(self) -> tuple[Array, ...]:
+    def picked(self) -> tuple[Array, ...]:
         """The blocks of ``full``, mapped for reading single rows."""
         return tuple(map(map_again, self.full))
 
