@@ -32,7 +32,7 @@ from matryo.retrieve.engines.request import Request
 from matryo.retrieve.guides import GUIDES
 from matryo.retrieve.guides.guide import Search, unguided
 from matryo.retrieve.plan.choice import Choice, Cost, as_plan
-from matryo.retrieve.plan.plan import Plan
+from matryo.retrieve.plan.plan import Plan, check_count
 from matryo.retrieve.store import Limits, Segment, Snapshot, Store
 from matryo.retrieve.store.opening import Opened, index_exists
 
@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from matryo.retrieve.vectors.blocks import Blocks
     from matryo.retrieve.vectors.metric import Metric
     from matryo.retrieve.vectors.types import Array, Floats, Indices
+
+
+MOST_HITS = 100_000_000
+"""The most hits that one search returns, queries × k."""
 
 
 class Entry(NamedTuple):
@@ -85,7 +89,7 @@ class Index(Store):
 
     @property
     def ids(self) -> Array:
-        """All ids, in the order of insertion."""
+        """All ids in the order of insertion: int64, or str objects."""
         return self.snapshot().ids()
 
     def __repr__(self) -> str:
@@ -121,8 +125,15 @@ class Index(Store):
             raise InputError("threads must be at least 1", got=threads, cure="pass threads=1 or more")
         if exact and plan is not None:
             raise InputError("an exact search takes no plan", got="plan and exact=True", cure="drop one of them")
+        check_count("k", k, example=10)
         stages = None if plan is None else as_plan(plan)
         vectors = _as_vectors(queries)
+        if len(vectors) * int(k) > MOST_HITS:
+            raise InputError(
+                f"a search returns at most {MOST_HITS:,} hits",
+                got=f"{len(vectors):,} queries × k={k}",
+                cure="search fewer queries at a time, or lower k",
+            )
         if where is not None:
             self.check_fields(where)
         while True:
@@ -205,9 +216,7 @@ class Index(Store):
 
     def sample(self, count: int, seed: int) -> tuple[Array, Array]:
         """Ids and vectors of ``count`` random rows."""
-        ids = self.ids
-        chosen = np.sort(np.random.default_rng(seed).choice(len(ids), count, replace=False))
-        return ids[chosen], self.get(ids[chosen].tolist())[0]
+        return self.snapshot().sample(count, seed)
 
     def compact(self) -> None:
         """Rewrite the index into as few files as possible, free deleted space, and complete the guides."""
@@ -226,21 +235,24 @@ class Index(Store):
     def _search(self, snapshot: Snapshot, queries: Array, k: int, plan: Plan | None) -> Hits:
         """Search each segment, and merge the best hits."""
         self._check_guide(snapshot, plan)
+        (plan or Plan.single(self.nesting.dim)).for_k(k).check_fits(self.nesting)
+        nothing: Any = "" if snapshot.text_ids else -1
         ids: list[Array] = []
         scores: list[Floats] = []
         for segment in snapshot.segments:
-            rows, row_scores = self._search_segment(segment, queries, plan, k)
-            ids.append(np.where(rows < 0, _no_id(segment.ids.take([0])), segment.ids.take(np.maximum(rows, 0))))
+            rows, row_scores = self._search_segment(segment, queries, plan, min(k, len(segment)))
+            found = segment.ids.take(np.maximum(rows, 0))
+            found[rows < 0] = nothing
+            ids.append(found)
             scores.append(row_scores)
         if not ids:
-            (plan or Plan.single(self.nesting.dim)).for_k(k).check_fits(self.nesting)
-            return Hits(np.full((len(queries), k), -1), np.full((len(queries), k), -np.inf, np.float32))
-        if len(ids) == 1:
-            return Hits(ids[0], scores[0])
-        all_ids, all_scores = np.concatenate(ids, axis=1), np.concatenate(scores, axis=1)
-        # The sort is stable and segments are in the order of insertion, which decides ties.
-        best = np.argsort(-all_scores, axis=1, kind="stable")[:, :k]
-        return Hits(np.take_along_axis(all_ids, best, axis=1), np.take_along_axis(all_scores, best, axis=1))
+            ids, scores = [np.empty((len(queries), 0), np.int64)], [np.empty((len(queries), 0), np.float32)]
+        if len(ids) > 1:
+            all_ids, all_scores = np.concatenate(ids, axis=1), np.concatenate(scores, axis=1)
+            # The sort is stable and segments are in the order of insertion, which decides ties.
+            best = np.argsort(-all_scores, axis=1, kind="stable")[:, :k]
+            ids, scores = [np.take_along_axis(all_ids, best, axis=1)], [np.take_along_axis(all_scores, best, axis=1)]
+        return Hits(_widened(ids[0], k, nothing), _widened(scores[0], k, -np.inf))
 
     def _search_segment(self, segment: Segment, queries: Array, plan: Plan | None, k: int) -> tuple[Indices, Floats]:
         """Return the best ``k`` live rows of each query and their scores, with the first guide that serves the plan.
@@ -293,6 +305,10 @@ def _as_vectors(queries: Any) -> Array:
     return array[None] if array.ndim == 1 else array
 
 
-def _no_id(like: Array) -> Array:
-    """The id that stands for "no vector", in the type of ``like``."""
-    return np.array("" if like.dtype.kind == "U" else -1, like.dtype)
+def _widened(array: Array, width: int, value: Any) -> Array:
+    """``array`` [n, ≤ width] with columns of ``value`` up to ``width``."""
+    if array.shape[1] == width:
+        return array
+    wide = np.full((len(array), width), value, array.dtype)
+    wide[:, : array.shape[1]] = array
+    return wide

@@ -76,7 +76,7 @@ def test_a_segment_is_what_blocks_need(tmp_path: Path, dtype: str) -> None:
             right = stored[one.rows]
             np.testing.assert_array_equal(one.blocks.rows(np.arange(len(one)), 8), right)
             np.testing.assert_allclose(one.blocks.norms, prefix_norms(right, NESTING.dims), rtol=1e-6)
-            assert sorted(one.blocks.int8) == [0, 1]
+            assert sorted(one.blocks.int8) == ([] if one.rows[-1] == 44 else [0, 1])   # recent rows have no copies
         np.testing.assert_array_equal(store.get([44, 0, 44])[0], stored[[44, 0, 44]])
 
 

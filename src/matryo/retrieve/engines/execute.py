@@ -37,7 +37,7 @@ class Hits:
     """The hits of each query, nearest first. Unused places have score −∞ and id −1 or ""."""
 
     ids: Array
-    """[queries, k], integers or text."""
+    """[queries, k]: int64, or str objects, so that one long id does not widen all others."""
     scores: Floats
     """[queries, k]"""
 

@@ -109,6 +109,7 @@ def open_index(path: Path, columns: Columns) -> Source:
         raise InputError(f"{path} must hold a vector", got="an empty index", cure="add vectors first")
 
     def read(rows: int, skip: int) -> Iterator[Batch]:
+        store.verify()   # a copy of damaged vectors would have checksums of its own, and pass for a good one
         for start in range(skip, len(all_ids), rows):
             ids = all_ids[start : start + rows].tolist()
             vectors, payload = store.get(ids)

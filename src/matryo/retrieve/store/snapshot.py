@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from matryo.errors import IndexFolderError
 from matryo.retrieve.store.guides import guide_folder
+from matryo.retrieve.store.recent import read_recent
 from matryo.retrieve.store.segments.pieces import Piece
-from matryo.retrieve.store.segments.segment import Ids, Segment, open_segment
+from matryo.retrieve.store.segments.segment import Segment, open_segment
 from matryo.retrieve.store.sql import records
-from matryo.retrieve.vectors.blocks import Blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,19 +24,22 @@ if TYPE_CHECKING:
 
 
 _STEP_BYTES = 64 << 20
+_RECENT = ""   # no segment has this name
 
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
     """The rows of one commit. Segments are in the order of insertion."""
 
+    path: Path
+    """The folder of the index, for errors."""
     about: About
     segments: tuple[Segment, ...]
 
     @property
     def count(self) -> int:
         """The number of live rows."""
-        return sum(len(segment) if segment.alive is None else int(segment.alive.sum()) for segment in self.segments)
+        return sum(segment.live for segment in self.segments)
 
     @property
     def text_ids(self) -> bool:
@@ -43,18 +47,34 @@ class Snapshot:
         return any(segment.ids.text is not None for segment in self.segments)
 
     def ids(self) -> Array:
-        """The ids of all live rows, in the order of insertion."""
+        """The ids of all live rows in the order of insertion, as int64 or as str objects."""
         parts = [segment.ids.take(segment.positions) for segment in self.segments]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def vectors(self, rows: Indices) -> Floats:
         """The vectors of existing row numbers, as float32 [rows, d]."""
         out = np.empty((len(rows), self.about.nesting.dim), np.float32)
+        missing = np.ones(len(rows), np.bool_)
         for segment in self.segments:
             at = np.minimum(np.searchsorted(segment.rows, rows), len(segment) - 1)
             here = np.flatnonzero(segment.rows[at] == rows)
             out[here] = segment.blocks.rows(at[here], self.about.nesting.dim)
+            missing[here] = False
+        if missing.any():
+            raise IndexFolderError.damaged(self.path, f"no vector of row {rows[missing][0]}")
         return out
+
+    def sample(self, count: int, seed: int) -> tuple[Array, Floats]:
+        """Ids and vectors of ``count`` random live rows, in the order of insertion."""
+        chosen = np.sort(np.random.default_rng(seed).choice(self.count, count, replace=False))
+        ids, vectors = [], []
+        for segment in self.segments:
+            positions = segment.positions
+            end = int(np.searchsorted(chosen, len(positions)))
+            at, chosen = positions[chosen[:end]], chosen[end:] - len(positions)
+            ids.append(segment.ids.take(at))
+            vectors.append(segment.blocks.rows(at, self.about.nesting.dim))
+        return np.concatenate(ids), np.concatenate(vectors)
 
     def among(self, rows: Indices) -> Snapshot:
         """This snapshot restricted to ``rows``."""
@@ -78,22 +98,20 @@ class Snapshot:
 def load(root: Path, about: About, database: Database, opened: dict[str, Segment]) -> Snapshot:
     """The snapshot of the current commit; call this inside a transaction.
 
-    ``opened`` has the segments that are open, by name. They are reused, and the dict is brought up to date.
+    ``opened`` has the segments that are open, by name, and the recent rows by "". They are reused, and the dict is
+    brought up to date.
     """
     listed = records.read_segments(database)
     current = {record.name: opened.get(record.name) or open_segment(root, record) for record in listed}
+    recent = read_recent(database, about, opened.get(_RECENT))
     opened.clear()
-    opened.update(current)
+    opened.update(current, **({} if recent is None else {_RECENT: recent}))
     dead = records.read_dead(database)
     guides: dict[str, dict[str, Path]] = {record.name: {} for record in listed}
     for guide in records.read_guides(database):
-        guides[guide.segment][guide.kind] = guide_folder(root, guide.name)
+        guides.setdefault(guide.segment, {})[guide.kind] = guide_folder(root, guide.name)
     segments = [_without(replace(segment, guides=guides[name]), dead) for name, segment in current.items()]
-    pending = records.read_pending(database, about)
-    if len(pending.rows):
-        blocks = Blocks.of(pending.vectors, about.nesting, dtype=about.dtype, int8_up_to=about.int8_up_to)
-        segments.append(Segment(blocks, pending.rows, Ids.of(pending.ids)))
-    return Snapshot(about, tuple(segments))
+    return Snapshot(root, about, (*segments, *([] if recent is None else [recent])))
 
 
 def _without(segment: Segment, dead: Indices) -> Segment:
@@ -107,6 +125,6 @@ def _lies_in(rows: Indices, chosen: Indices) -> Bools:
     mask = np.zeros(len(rows), np.bool_)
     low, high = np.searchsorted(chosen, (rows[0], rows[-1] + 1))
     near = chosen[low:high]
-    at = np.searchsorted(rows, near)
+    at = np.minimum(np.searchsorted(rows, near), len(rows) - 1)   # past the end only if a damaged file is not sorted
     mask[at[rows[at] == near]] = True
     return mask

@@ -24,6 +24,7 @@ import difflib
 import json
 import os
 import threading
+import warnings
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.embeddings.rows import as_vectors
-from matryo.errors import InputError, MatryoError, StorageError
+from matryo.errors import IndexFolderError, InputError, MatryoError, StorageError
 from matryo.nesting import Nesting, as_nesting
 from matryo.retrieve.store.about import About
 from matryo.retrieve.store.batch import Batch, as_existing_ids, as_new_ids
@@ -40,12 +41,12 @@ from matryo.retrieve.store.guides import sweep_guides, write_guide
 from matryo.retrieve.store.opening import Opened, open_reader, open_writer
 from matryo.retrieve.store.payload import as_payload
 from matryo.retrieve.store.segments.pieces import Piece, regroup, to_merge
-from matryo.retrieve.store.segments.segment import Limits, Segment, open_segment, sweep, write_segment
+from matryo.retrieve.store.segments.segment import Limits, Segment, open_segment, sweep, verify_segment, write_segment
 from matryo.retrieve.store.snapshot import Snapshot, load
 from matryo.retrieve.store.sql import records
 from matryo.retrieve.store.sql.records import Item, State
 from matryo.retrieve.store.sql.where import Filter, as_path
-from matryo.retrieve.store.verify import verify
+from matryo.retrieve.store.verify import verify, verify_copied
 from matryo.retrieve.vectors.blocks import Blocks, checked_norms
 
 if TYPE_CHECKING:
@@ -233,14 +234,17 @@ class Store:
         """
         with self._changing():
             built = {(record.segment, record.kind): record.fields for record in records.read_guides(self._database)}
+            listed = records.read_segments(self._database)
+            lacking = [record for record in listed if built.get((record.name, kind)) != fields]
+            for record in lacking:   # first of all: a guide of damaged vectors would pass for a good one
+                verify_segment(self.path, record)
             with self._database.writing():
                 records.write_wanted(self._database, {**records.read_wanted(self._database), kind: dict(fields)})
-            for record in records.read_segments(self._database):
-                if built.get((record.name, kind)) != fields:
-                    made = make(open_segment(self.path, record).blocks)
-                    guide = write_guide(self.path, record.name, kind, fields, made)
-                    with self._database.writing():
-                        records.insert_guide(self._database, guide)
+            for record in lacking:
+                made = make(open_segment(self.path, record).blocks)
+                guide = write_guide(self.path, record.name, kind, fields, made)
+                with self._database.writing():
+                    records.insert_guide(self._database, guide)
             self._sweep()
 
     def verify(self) -> None:
@@ -343,8 +347,12 @@ class Store:
             records.write_state(self._database, moved)
         if written:
             self._sweep()
-            with contextlib.suppress(StorageError):   # the rows are committed; the next addition merges
+            try:
                 self._merge()
+            except StorageError:   # the rows are committed; the next addition merges
+                pass
+            except IndexFolderError as error:
+                warnings.warn(f"the vectors are added, but segments cannot be merged: {error}", stacklevel=4)
 
     def _write(self, new: Piece, old: list[Item]) -> list[records.Record]:
         """Write segments of the pending rows, except those of ``old``, and the new rows."""
@@ -363,7 +371,8 @@ class Store:
         """Rewrite the live rows of the last ``count`` segments, and of the pending rows if ``segments`` has them."""
         old = records.read_segments(self._database)[-count:]
         pending = len(segments) > len(old)
-        pieces = regroup(Snapshot(self.about, tuple(segments)).pieces(), self._rows_per_segment)
+        verify_copied(self.path, self._database, old, segments)
+        pieces = regroup(Snapshot(self.path, self.about, tuple(segments)).pieces(), self._rows_per_segment)
         written = [write_segment(self.path, self.about, piece) for piece in pieces]
         with self._database.writing():
             records.remove_segments(self._database, old, int(segments[-1].rows[-1]))

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from matryo.errors import IndexFolderError
 from matryo.retrieve.store.guides import verify_guide
-from matryo.retrieve.store.segments.segment import open_segment, verify_segment
+from matryo.retrieve.store.segments.segment import verify_segment
+from matryo.retrieve.store.snapshot import load
 from matryo.retrieve.store.sql import records
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from matryo.retrieve.store.about import About
+    from matryo.retrieve.store.segments.segment import Segment
     from matryo.retrieve.store.sql.database import Database
+
+_STEP = 1 << 16   # rows compared at a time
 
 
 def verify(root: Path, database: Database, about: About) -> None:
@@ -29,23 +33,41 @@ def verify(root: Path, database: Database, about: About) -> None:
         verify_segment(root, record)
     for guide in records.read_guides(database):
         verify_guide(root, guide)
-    _check_items(root, database, about)
-
-
-def _check_items(root: Path, database: Database, about: About) -> None:
-    """Check that every live row has exactly one vector and one record."""
-    state = records.read_state(database)
-    alive, total = [], 0
+    state, count, total = records.read_state(database), 0, 0
     for item in records.items(database):
-        alive.append(item.row)
+        count += 1
         total += item.crc
-    if (len(alive), total) != (state.count, state.total):
-        found = f"{len(alive)} items that differ from the {state.count} committed ones"
+    if (count, total) != (state.count, state.total):
+        found = f"{count} items that differ from the {state.count} committed ones"
         raise IndexFolderError.damaged(database.path, found)
-    parts = [np.asarray(open_segment(root, record).rows) for record in records.read_segments(database)]
-    stored = np.concatenate([*parts, records.read_pending(database, about).rows])
-    dead = records.read_dead(database)
-    if not np.array_equal(np.setdiff1d(stored, dead), alive) or len(np.unique(stored)) != len(stored):
-        raise IndexFolderError.damaged(database.path, "live rows and rows with vectors differ")
-    if not np.isin(dead, stored).all():
+    segments = load(root, about, database, {}).segments
+    _check_items(database, segments)
+    if sum(len(segment) - segment.live for segment in segments) != len(records.read_dead(database)):
         raise IndexFolderError.damaged(database.path, "tombstones of rows that do not exist")
+
+
+def verify_copied(
+    root: Path, database: Database, listed: Sequence[records.Record], segments: Sequence[Segment]
+) -> None:
+    """Read every byte of consecutive segments whose rows are about to be copied: a copy has checksums of its own.
+
+    ``listed`` are the records of the ``segments``, which may end with the recent rows.
+    """
+    for record in listed:
+        verify_segment(root, record)
+    if segments:
+        _check_items(database, segments, int(segments[0].rows[0]), int(segments[-1].rows[-1]))
+
+
+def _check_items(database: Database, segments: Sequence[Segment], *between: int) -> None:
+    """Check that the live rows of ``segments`` are the items ``between`` two row numbers, with the same ids."""
+    items = records.row_ids(database, *between)
+    for segment in segments:
+        positions = segment.positions
+        for start in range(0, len(positions), _STEP):
+            at = positions[start : start + _STEP]
+            stored = list(zip(segment.rows[at].tolist(), segment.ids.take(at).tolist(), strict=True))
+            if list(islice(items, len(at))) != stored:
+                raise IndexFolderError.damaged(database.path, "live rows and rows with vectors differ")
+    if next(items, None) is not None:
+        raise IndexFolderError.damaged(database.path, "live rows without vectors")

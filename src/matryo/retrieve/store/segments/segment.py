@@ -51,6 +51,8 @@ class Ids:
     """The integer ids, or the end offset of each string id."""
     text: Array | None = None
     """The string ids as UTF-8, concatenated; None for integer ids."""
+    path: Path | None = None
+    """The folder of their files, for errors."""
 
     @classmethod
     def of(cls, ids: Sequence[int] | Sequence[str]) -> Ids:
@@ -64,14 +66,23 @@ class Ids:
         return len(self.numbers)
 
     def take(self, positions: Any) -> Array:
-        """The ids at ``positions``, an integer array of any shape, as int64 or text."""
+        """The ids at ``positions``, an integer array of any shape, as int64 or as str objects.
+
+        Arrays of fixed-width text would give every id the width of the longest.
+        """
         where = np.asarray(positions, np.int64)
         if self.text is None:
             return np.asarray(self.numbers[where])
-        starts = np.where(where > 0, self.numbers[where - 1], 0).ravel().tolist()
-        ends = self.numbers[where].ravel().tolist()
-        words = [self.text[start:end].tobytes().decode() for start, end in zip(starts, ends, strict=True)]
-        return np.array(words, np.str_).reshape(where.shape)
+        starts, ends = np.where(where > 0, self.numbers[where - 1], 0).ravel(), self.numbers[where].ravel()
+        out = np.empty(where.size, np.object_)
+        try:
+            if not ((starts >= 0) & (starts < ends) & (ends <= len(self.text))).all():
+                raise ValueError("offsets outside the text")
+            pairs = zip(starts.tolist(), ends.tolist(), strict=True)
+            out[:] = [self.text[start:end].tobytes().decode() for start, end in pairs]
+        except ValueError as error:   # also text that is not UTF-8
+            raise IndexFolderError.damaged(self.path, f"{_IDS} and {_TEXT}: {error}") from error
+        return out.reshape(where.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +97,11 @@ class Segment:
     """Which rows are alive; None if all are."""
     guides: Mapping[str, Path] = field(default_factory=dict)
     """The folder of each guide, by kind."""
+
+    @property
+    def live(self) -> int:
+        """The number of live rows."""
+        return len(self) if self.alive is None else int(np.count_nonzero(self.alive))
 
     @property
     def positions(self) -> Indices:
@@ -135,7 +151,7 @@ def open_segment(root: Path, record: Record) -> Segment:
             found = "no such file" if size is None else f"{size} bytes instead of {expected.size}"
             raise IndexFolderError.damaged(folder / file, found)
     text = map_bytes(folder / _TEXT) if _TEXT in record.files else None
-    ids = Ids(_mapped(folder / _IDS, record.rows), text)
+    ids = Ids(_mapped(folder / _IDS, record.rows), text, folder)
     try:
         blocks = Blocks.open(folder / _BLOCKS)
     except EmbeddingsError as error:
@@ -143,6 +159,8 @@ def open_segment(root: Path, record: Record) -> Segment:
     segment = Segment(blocks, _mapped(folder / _ROWS, record.rows), ids)
     if segment.blocks.count != record.rows:
         raise IndexFolderError.damaged(folder / _BLOCKS, f"{segment.blocks.count} rows instead of {record.rows}")
+    if segment.rows[0] != record.first or segment.rows[-1] - segment.rows[0] < record.rows - 1:
+        raise IndexFolderError.damaged(folder / _ROWS, f"rows {segment.rows[0]} to {segment.rows[-1]}")
     return segment
 
 

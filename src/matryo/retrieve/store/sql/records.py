@@ -162,6 +162,11 @@ def field_names(database: Database, path: str = "$") -> list[str]:
     return [name for (name,) in database.execute(sql, (path,))]
 
 
+def row_ids(database: Database, first: int = 0, last: int = 2**63 - 1) -> Iterator[tuple[int, Id]]:
+    """Row number and id of the live rows from ``first`` to ``last``, in order; no checksum is verified."""
+    return database.execute("SELECT row, id FROM items WHERE row BETWEEN ? AND ? ORDER BY row", (first, last))
+
+
 def items(database: Database) -> Iterator[Item]:
     """All live rows in order, with their checksums verified."""
     for row in database.execute("SELECT row, id, payload, crc FROM items ORDER BY row"):
@@ -184,10 +189,10 @@ def remove(database: Database, rows: Sequence[int]) -> None:
     database.execute(f"DELETE FROM pending WHERE row {_AMONG}", numbers)
 
 
-def read_pending(database: Database, about: About) -> Piece:
-    """The rows that are in no segment yet, with their checksums verified."""
-    sql = "SELECT row, id, vector, pending.crc FROM pending LEFT JOIN items USING (row) ORDER BY row"
-    found = database.execute(sql).fetchall()
+def read_pending(database: Database, about: About, after: int = -1) -> Piece:
+    """The rows that are in no segment yet and have numbers above ``after``, with their checksums verified."""
+    sql = "SELECT row, id, vector, pending.crc FROM pending LEFT JOIN items USING (row) WHERE row > ? ORDER BY row"
+    found = database.execute(sql, (after,)).fetchall()
     for row, id, vector, crc in found:
         if crc != _crc(row, vector) or len(vector) != about.row_bytes or id is None:
             raise IndexFolderError.damaged(database.path, f"the vector of row {row}")
@@ -205,6 +210,11 @@ def insert_pending(database: Database, piece: Piece) -> None:
 def count_pending(database: Database) -> int:
     """The number of rows that are in no segment yet."""
     return int(database.execute("SELECT count(*) FROM pending").fetchone()[0])
+
+
+def pending_rows(database: Database) -> Indices:
+    """The numbers of the rows that are in no segment yet, in order."""
+    return np.array([row for (row,) in database.execute("SELECT row FROM pending ORDER BY row")], np.int64)
 
 
 def clear_pending(database: Database) -> None:

@@ -1,0 +1,68 @@
+"""Recent rows, which are in no segment yet: a segment in memory that grows from commit to commit.
+
+A program that adds and searches in turn reads each recent row once. Earlier snapshots stay unchanged: new rows are
+written behind theirs, in the spare room of a buffer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from matryo.retrieve.store.segments.segment import Ids, Segment
+from matryo.retrieve.store.sql import records
+from matryo.retrieve.vectors.blocks import Blocks
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from matryo.retrieve.store.about import About
+    from matryo.retrieve.store.sql.database import Database
+
+Kind = TypeVar("Kind", bound="np.ndarray[Any, np.dtype[Any]]")
+
+
+def read_recent(database: Database, about: About, before: Segment | None) -> Segment | None:
+    """The recent rows; None if there are none. ``before`` is the result for an earlier commit, which is extended once.
+
+    Without int8 copies: their scale would change with every row, and searches read full precision instead.
+    """
+    after = -1 if before is None else int(before.rows[-1])
+    new = records.read_pending(database, about, after)
+    if before is not None and before.live + len(new.rows) != records.count_pending(database):
+        # Rows were deleted, or are in a segment now. New rows have new numbers, so the count tells.
+        alive = np.isin(before.rows, records.pending_rows(database))
+        if 2 * np.count_nonzero(alive) < len(alive):
+            return read_recent(database, about, None)
+        before = replace(before, alive=alive)
+    if not len(new.rows):
+        return before
+    added = Segment(Blocks.of(new.vectors, about.nesting, dtype=about.dtype), new.rows, Ids.of(new.ids))
+    return added if before is None else _joined(before, added)
+
+
+def _joined(before: Segment, new: Segment) -> Segment:
+    """The rows of both segments."""
+    start = 0 if new.ids.text is None else before.ids.numbers[-1]
+    text = None if before.ids.text is None or new.ids.text is None else _extended(before.ids.text, new.ids.text)
+    full = tuple(map(_extended, before.blocks.full, new.blocks.full))
+    return Segment(
+        replace(before.blocks, full=full, norms=_extended(before.blocks.norms, new.blocks.norms)),
+        _extended(before.rows, new.rows),
+        Ids(_extended(before.ids.numbers, new.ids.numbers + start), text),
+        None if before.alive is None else np.append(before.alive, np.ones(len(new), np.bool_)),
+    )
+
+
+def _extended(array: Kind, new: Kind) -> Kind:
+    """``array`` followed by ``new``, in the buffer of ``array`` if that has room; amortised O(new)."""
+    count, buffer = len(array) + len(new), array.base
+    if not isinstance(buffer, np.ndarray) or len(buffer) < count or buffer.shape[1:] != array.shape[1:]:
+        buffer = np.empty((2 * count, *array.shape[1:]), array.dtype)
+        buffer[: len(array)] = array
+    buffer[len(array) : count] = new
+    view = buffer[:count]
+    view.flags.writeable = False
+    return view   # type: ignore[return-value]
