@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="an index")
     parser.add_argument("queries", nargs="?", metavar="QUERIES", help="query vectors; - is standard input")
     parser.add_argument("--like", nargs="+", metavar="ID", help="use these rows as queries; a row does not find itself")
-    parser.add_argument("-k", type=int, default=10, metavar="K", help="hits per query [10]")
+    parser.add_argument("-k", type=int, default=10, metavar="K", help="hits per query, at most all vectors [10]")
     parser.add_argument("--where", metavar="JSON", help="search only among matching payloads")
     how = parser.add_argument_group("plan (default: exact search at full dim)")
     how.add_argument("--plan", type=Path, metavar="FILE", help="a plan that `matryo plan --out` wrote")
@@ -65,6 +65,7 @@ def run(args: argparse.Namespace) -> None:
 
     _check_options(args)
     with Index.open(args.folder) as index:
+        args.k = min(args.k, max(1, len(index)))   # more hits would all be empty
         plan = _plan(args)
         where = _where(args.where)
         answers = _like(args, index, plan, where) if args.like else _search(args, index, plan, where)
@@ -155,12 +156,15 @@ def _where(text: str | None) -> dict[str, Any] | None:
 
 def _search(args: argparse.Namespace, index: Index, plan: Plan | None, where: Any) -> Answers:
     """The hits of queries from a source, in batches."""
-    first = 0
+    from matryo.retrieve.index import MOST_HITS
+
+    first, step = 0, max(1, MOST_HITS // max(args.k, 1))
     for batch in open_queries(args, index).batches():
-        numbers = list(range(first, first + len(batch.vectors)))
-        hits = index.search(batch.vectors, args.k, plan, args.exact, where, args.threads)
-        yield batch.ids or numbers, hits
-        first += len(numbers)
+        queries = batch.ids or list(range(first, first + len(batch.vectors)))
+        for start in range(0, len(queries), step):
+            part = slice(start, start + step)
+            yield queries[part], index.search(batch.vectors[part], args.k, plan, args.exact, where, args.threads)
+        first += len(queries)
 
 
 def _like(args: argparse.Namespace, index: Index, plan: Plan | None, where: Any) -> Answers:
@@ -219,7 +223,8 @@ def _write(out: Path, index: Index, answers: Answers) -> int:
         parts = list(answers)
         queries = [query for batch, _ in parts for query in batch]
         ids, scores = (np.concatenate([getattr(hits, name) for _, hits in parts]) for name in ("ids", "scores"))
-        np.savez(file, queries=np.array(queries), ids=ids, scores=scores)
+        plain = ids.astype(np.str_) if ids.dtype == np.object_ else ids   # a file must hold no pickled objects
+        np.savez(file, queries=np.array(queries), ids=plain, scores=scores)
     return len(queries)
 
 
