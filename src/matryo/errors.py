@@ -26,6 +26,7 @@ matryo.errors.NestingError: dims must increase (got (8, 8)): list each dim once,
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -49,14 +50,29 @@ __all__ = [
 ]
 
 _NOTHING = object()
+_LONGEST, _LONGEST_VALUE = 4000, 600   # characters of a message, and of the value in it
+# Control characters, which could move the cursor of a terminal, and lone surrogates, which cannot be printed.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def one_line(text: object, longest: int = _LONGEST) -> str:
+    r"""``text`` on one line: line breaks become spaces, other control characters escapes, long text is shortened.
+
+    >>> one_line("two\n   lines"), one_line("\x1b[31m"), one_line("0123456789", 5)
+    ('two lines', '\\x1b[31m', '012…9')
+    """
+    line = re.sub(r"\s*[\n\r\t\v\f]\s*", " ", str(text))
+    line = _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), line)
+    kept = longest - 1
+    return line if len(line) <= longest else f"{line[: kept - kept // 4]}…{line[len(line) - kept // 4 :]}"
 
 
 class MatryoError(Exception):
     """One line: the rule that was violated, the value, and how to fix it."""
 
     def __init__(self, rule: str, *, got: object = _NOTHING, cure: str = "") -> None:
-        value = "" if got is _NOTHING else f" (got {got})"
-        super().__init__(f"{rule}{value}" + (f": {cure}" if cure else ""))
+        value = "" if got is _NOTHING else f" (got {one_line(got, _LONGEST_VALUE)})"
+        super().__init__(one_line(f"{rule}{value}" + (f": {cure}" if cure else "")))
 
 
 class InputError(MatryoError, ValueError):
