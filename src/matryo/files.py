@@ -84,7 +84,7 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
-def storage(path: Path, verb: str = "write") -> Iterator[None]:
+def storage(path: object, verb: str = "write") -> Iterator[None]:
     """Turn an OSError in this block into a StorageError with ``path`` and advice, where the cause is known."""
     try:
         yield
@@ -158,6 +158,20 @@ def write_json(path: Path, value: Any) -> None:
     """Write ``value`` as readable JSON, atomically."""
     with replacing(path) as file:
         file.write((json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON from outside; raises ValueError for every text that is not JSON, or too deep for Python.
+
+    >>> parse_json("[" * 100_000)
+    Traceback (most recent call last):
+    ...
+    ValueError: nested too deeply
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def sha256(path: Path) -> str:

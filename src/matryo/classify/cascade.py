@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -17,7 +16,7 @@ from matryo.classify.thresholds.strategy import check_choice, choose_thresholds
 from matryo.classify.walk import Answers, ask_all, ask_until_sure
 from matryo.embeddings import UNKNOWN
 from matryo.errors import InputError
-from matryo.files import write_json
+from matryo.files import parse_json, write_json
 from matryo.nesting import Nesting
 
 if TYPE_CHECKING:
@@ -153,7 +152,7 @@ class Cascade(Classifier):
     def load(cls, path: str | Path, head: Head | None = None) -> Self:
         """Return the cascade that :meth:`save` wrote. To classify vectors, give their ``head`` again."""
         try:
-            saved = json.loads(Path(path).read_text(encoding="utf-8"))
+            saved = parse_json(Path(path).read_text(encoding="utf-8"))
             if saved["format"] != _FORMAT:
                 raise ValueError(f"format {saved['format']!r}")
             holdout = CascadeResult.from_figures(saved["holdout"])

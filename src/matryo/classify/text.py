@@ -7,7 +7,7 @@ import io
 import json
 from typing import TYPE_CHECKING
 
-from matryo.files import replacing
+from matryo.files import parse_json, replacing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +25,7 @@ def is_answers(path: Path) -> bool:
     try:
         with path.open(encoding="utf-8") as file:
             line = file.readline().strip()
-        return line == ",".join(_COLUMNS) or tuple(json.loads(line)) == _COLUMNS
+        return line == ",".join(_COLUMNS) or tuple(parse_json(line)) == _COLUMNS
     except (OSError, ValueError, TypeError):
         return False
 

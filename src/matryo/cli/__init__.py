@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import io
+import os
 import sys
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
+from typing import NoReturn
 
 from matryo import __version__
-from matryo.errors import MatryoError
+from matryo.errors import MatryoError, one_line
+from matryo.files import storage
 
 __all__ = ["VERBS", "build_parser", "main"]
 
@@ -19,9 +24,16 @@ VERBS = (
 _RESUMABLE = ("demo", "train", "encode", "index")
 
 
+class _Parser(argparse.ArgumentParser):
+    """Errors take one line; ``--help`` prints the usage, which is long."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {one_line(message)}\n")
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the whole command line; each verb's module adds its own arguments."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="matryo",
         description="Matryoshka representation learning: train one embedding, deploy it at every size.",
         epilog="Start with `matryo demo`. `matryo VERB --help` describes a verb and its options.",
@@ -57,7 +69,12 @@ def _unrecognised(unparsed: list[str], options: list[str]) -> str:
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 an error (one line), 2 bad usage, 130 interrupted."""
     words = sys.argv[1:] if argv is None else argv
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):   # None if the caller closed it
+            stream.reconfigure(errors="backslashreplace")   # names of files and ids may hold what cannot be printed
     parser = build_parser()
+    if any("\0" in word for word in words):   # possible from Python only
+        parser.error("an argument must not contain a NUL character")
     if not words:
         parser.print_help()
         return 0
@@ -70,14 +87,42 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(_unrecognised(unparsed, args.options))
     try:
         args.run(args)
+        if sys.stdout is not None:
+            sys.stdout.flush()   # a full disk is an error of this command, not of the interpreter's exit
     except MatryoError as error:
-        print(f"matryo: error: {error}", file=sys.stderr)
-        return 1
+        return _fail(error)
     except KeyboardInterrupt as error:
         cure = str(error) or ("run the same command again to resume" if args.verb in _RESUMABLE else "")
         print("matryo: interrupted" + (f"; {cure}" if cure else ""), file=sys.stderr)
         return 130
     except BrokenPipeError:   # `matryo … | head` has read enough
-        sys.stderr.close()
-        return 0
+        _discard_output()
+    except OSError as error:
+        _discard_output()
+        return _fail(_explained(error))
+    except MemoryError as error:
+        return _fail(f"not enough memory (got {error or 'no memory'}): use a smaller input, or a larger machine")
     return 0
+
+
+def _fail(message: object) -> int:
+    print(f"matryo: error: {one_line(message)}", file=sys.stderr)
+    return 1
+
+
+def _explained(error: OSError) -> OSError:
+    """Return ``error`` with its path and how to fix it, where the cause is known."""
+    try:
+        with storage(error.filename or "the output", "use"):
+            raise error
+    except OSError as explained:
+        return explained
+
+
+def _discard_output() -> None:
+    """Drop what standard output could not take, or the interpreter would fail on it again when it exits."""
+    try:
+        sys.stdout.flush()
+    except (OSError, AttributeError):
+        with suppress(OSError, AttributeError):   # closed, or not a file
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

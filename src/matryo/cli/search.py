@@ -21,7 +21,7 @@ import numpy as np
 from matryo.cli.reading import add_source_arguments, open_queries, parse_ids
 from matryo.cli.subjects import parse_dims
 from matryo.errors import InputError
-from matryo.files import check_may_write, replacing
+from matryo.files import check_may_write, parse_json, replacing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -144,7 +144,7 @@ def _keeps(text: str | None) -> list[int]:
 
 def _where(text: str | None) -> dict[str, Any] | None:
     try:
-        where: dict[str, Any] | None = None if text is None else json.loads(text)
+        where: dict[str, Any] | None = None if text is None else parse_json(text)
     except ValueError as error:
         example = """--where '{"year": {"$gte": 2020}}'"""
         raise InputError("--where must be JSON", got=f"{text:.60}: {error}", cure=f"for example {example}") from error

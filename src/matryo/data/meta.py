@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from matryo.errors import DataError
+from matryo.files import parse_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +18,7 @@ def read_json(path: Path, kind: type, default: Any) -> Any:
     if not path.exists():
         return default
     try:
-        value = json.loads(path.read_text(encoding="utf-8-sig"))
+        value = parse_json(path.read_text(encoding="utf-8-sig"))
     except (ValueError, OSError) as error:
         raise DataError(f"{path.name} must be JSON", got=error, cure="correct it or remove it") from error
     if not isinstance(value, kind):

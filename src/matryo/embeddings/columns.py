@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.errors import EmbeddingsError
+from matryo.files import parse_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,7 +97,7 @@ class LinesFile(_File):
             raise cut_short(self.path)
         self._end = sum(map(len, lines))
         self.file.truncate(self._end)
-        return [json.loads(line) for line in lines]
+        return [parse_json(line) for line in lines]
 
 
 def cut_short(path: Path) -> EmbeddingsError:

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from matryo.errors import EmbeddingsError, NestingError
-from matryo.files import replacing
+from matryo.files import parse_json, replacing
 from matryo.nesting import Nesting, truncate
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class Head:
         """Read a head written by :meth:`save`."""
         try:
             with safe_open(path, framework="numpy") as file:
-                about = json.loads((file.metadata() or {})["head"])
+                about = parse_json((file.metadata() or {})["head"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
             if about["kind"] == "tied":
                 return cls.tied(tensors["weight"], tensors.get("bias"), dims=about["dims"])

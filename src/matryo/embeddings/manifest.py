@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from matryo.errors import EmbeddingsError
-from matryo.files import write_json
+from matryo.files import parse_json, write_json
 from matryo.nesting import Nesting, as_nesting
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Manifest:
     def load(cls, folder: Path) -> Manifest:
         """Read and check the manifest of ``folder``."""
         try:
-            data = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+            data = parse_json((folder / MANIFEST).read_text(encoding="utf-8"))
             layout = _typed(data, "format", int)
             manifest = _parse(data) if layout <= FORMAT else None
         except (FileNotFoundError, NotADirectoryError) as error:

@@ -22,7 +22,17 @@ from matryo.embeddings.manifest import FILES, Description, FileRecord, describe
 from matryo.embeddings.place import IDS, OURS, PROGRESS, as_place, check_place, clear
 from matryo.embeddings.rows import as_ids, as_labels, as_vectors, check_normalized, check_unique, has_unit_norms
 from matryo.errors import EmbeddingsError, MatryoError
-from matryo.files import lock, remove_temporaries, replacing, sha256, storage, swap_in, sync_folder, write_json
+from matryo.files import (
+    lock,
+    parse_json,
+    remove_temporaries,
+    replacing,
+    sha256,
+    storage,
+    swap_in,
+    sync_folder,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -230,7 +240,7 @@ def _read_progress(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        done = dict(json.loads(path.read_text(encoding="utf-8")))
+        done = dict(parse_json(path.read_text(encoding="utf-8")))
         if not all(name in done for name in _STATE):
             raise ValueError("a field is missing")
     except (TypeError, ValueError) as error:

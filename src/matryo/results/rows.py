@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from matryo.errors import InputError
-from matryo.files import alone_with, replacing, storage
+from matryo.files import alone_with, parse_json, replacing, storage
 from matryo.results.by_dim import figures_by_dim, infer_role
 
 ROLES = ("nested", "fixed", "post hoc")
@@ -62,7 +62,7 @@ def holds_rows(path: Path) -> bool:
     """Whether the first line of the file ``path`` is a result row."""
     try:
         with Path(path).open(encoding="utf-8") as file:
-            Row(**json.loads(file.readline()))
+            Row(**parse_json(file.readline()))
     except (OSError, ValueError, TypeError):
         return False
     return True
@@ -86,7 +86,7 @@ def read_rows(path: Path) -> list[Row]:
         raise InputError("result rows must be in a file", got=f"{path}: {error}", cure="check the path") from error
     for number, line in enumerate(text.splitlines(), start=1):
         try:
-            values = json.loads(line)
+            values = parse_json(line)
             row = Row(**values)
             rows.append(row if "role" in values else replace(row, role=infer_role(row.figures)))
         except (AttributeError, TypeError, ValueError) as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 
 from matryo.embeddings import UNKNOWN
 from matryo.errors import InputError
+from matryo.files import parse_json
 
 if TYPE_CHECKING:
     from matryo.arrays import Bools
@@ -47,7 +47,7 @@ class Holdout:
     def load(cls, path: str | Path) -> Self | None:
         """Return the hold-out that a saved cascade was fitted on; None if it was not recorded."""
         try:
-            saved = json.loads(Path(path).read_text(encoding="utf-8")).get("fitted_on")
+            saved = parse_json(Path(path).read_text(encoding="utf-8")).get("fitted_on")
             if saved is None:
                 return None
             share, seed = float(saved.pop("share")), int(saved.pop("seed"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from dataclasses import dataclass, fields
 from itertools import chain
@@ -15,7 +14,7 @@ from matryo.data.dataset import UNKNOWN
 from matryo.data.images.listing import IMAGE_ENDINGS
 from matryo.data.texts.rows import TextStore
 from matryo.errors import DataError
-from matryo.files import replacing
+from matryo.files import parse_json, replacing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -167,7 +166,7 @@ def _label_cure(_: Parts) -> str:
 def _label(ending: str, data: bytes, name: str) -> int | None:
     """Return the class index in the ``.cls`` or ``.json`` file of a sample; None if there is none."""
     try:
-        value: Any = data if ending == "cls" else json.loads(data)
+        value: Any = data if ending == "cls" else parse_json(data)
         if ending == "json":
             value = value.get("label", value.get("cls")) if isinstance(value, dict) else value
             if value is None:
@@ -194,7 +193,7 @@ def _caption_cure(parts: Parts) -> str:
 def _captions(ending: str, data: bytes, name: str) -> list[str] | None:
     """Return the captions in the ``.txt`` or ``.json`` file of a sample; None if there are none."""
     try:
-        value: Any = data.decode("utf-8-sig") if ending == "txt" else json.loads(data)
+        value: Any = data.decode("utf-8-sig") if ending == "txt" else parse_json(data)
         if ending == "json":
             keys = ("caption", "captions", "text") if isinstance(value, dict) else ()
             value = next((value[key] for key in keys if value.get(key)), [])

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from matryo.errors import DataError, MissingExtra
+from matryo.files import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -214,7 +215,7 @@ def _json_rows(path: Path, name: str) -> Iterator[Row]:
     for number, line in lines_of(path, name):
         place = f"{name}, line {number}"
         try:
-            values = json.loads(line)
+            values = parse_json(line)
         except (ValueError, RecursionError) as error:
             why = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
             raise DataError(f"{place}: a line must be JSON", got=why, cure="correct or remove that line") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 
 from matryo.encoders.tokens import Tokens, check_pooling, pool
 from matryo.errors import InputError, MissingExtra
+from matryo.files import is_plain_name, parse_json
 
 _POOLERS = ("pooler", "head")   # a base model of transformers has a head only to pool, as SigLIP
 
@@ -79,9 +79,9 @@ def check_folder(name: str | Path) -> None:
         raise _not_merged(name)
     for path in folder.glob("*.index.json") if folder.is_dir() else ():
         try:
-            shards = set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
-            outside = [shard for shard in shards if Path(shard).name != shard]
-        except (AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
+            shards = set(parse_json(path.read_text(encoding="utf-8"))["weight_map"].values())
+            outside = [shard for shard in shards if not is_plain_name(shard)]
+        except (AttributeError, LookupError, OSError, TypeError, ValueError) as error:
             raise cannot_load(f"{path.name} must map the weights to files", name, error) from error
         if outside:
             rule, cure = f"{path.name} must name files in its own folder", "download the folder again"

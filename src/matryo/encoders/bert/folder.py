@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from matryo.errors import InputError
-from matryo.files import is_below
+from matryo.files import is_below, parse_json
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 _POOLINGS = {
@@ -106,6 +105,6 @@ def _not_plain(folder: Path, got: str) -> InputError:
 
 def _json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError("cannot read the model's settings", got=f"{path}: {error}", cure="check the folder") from error

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from matryo.errors import InputError
+from matryo.files import parse_json
 from matryo.results import Result
 from matryo.retrieve.plan.plan import Plan
 
@@ -163,7 +164,7 @@ def as_plan(value: Any) -> Plan:
     if isinstance(value, str | Path):
         is_text = str(value).lstrip().startswith("{")
         try:
-            return Plan.from_dict(json.loads(str(value) if is_text else Path(value).read_text(encoding="utf-8")))
+            return Plan.from_dict(parse_json(str(value) if is_text else Path(value).read_text(encoding="utf-8")))
         except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
             name, cure = "plan" if is_text else value, "write a plan with: matryo plan FOLDER --out plan.json"
             raise InputError(f"{name} must be a plan in JSON", got=error, cure=cure) from error

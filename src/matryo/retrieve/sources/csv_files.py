@@ -7,7 +7,6 @@ header; its columns are named 0, 1, 2, …
 from __future__ import annotations
 
 import csv
-import json
 import math
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.errors import InputError
+from matryo.files import parse_json
 from matryo.retrieve.sources.rows import ID, VECTORS, Row, as_vector, open_rows, refused
 from matryo.retrieve.sources.source import Columns, Source, is_integer, unreadable
 
@@ -105,7 +105,7 @@ class _Layout:
 
     def _as_list(self, cell: str, place: str) -> Any:
         try:
-            return json.loads(cell)
+            return parse_json(cell)
         except (ValueError, RecursionError) as error:
             rule = "a vector must be a JSON list of numbers"
             raise refused(place, rule, f"{cell:.40}", "write it as [0.1, 0.2]") from error

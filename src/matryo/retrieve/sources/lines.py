@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from matryo.errors import InputError
+from matryo.files import parse_json
 from matryo.retrieve.sources.rows import ID, VECTORS, Row, as_vector, open_rows, refused
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def _numbered(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
 
 def _parse(columns: Columns, record: bytes, place: str) -> Row:
     try:
-        fields = json.loads(record.strip())
+        fields = parse_json(record.strip())
     except (ValueError, RecursionError) as error:
         # The decoder's own line number is always 1.
         why = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else error

@@ -23,13 +23,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.errors import EmbeddingsError
-from matryo.files import new_file, sha256, storage, sync_folder
+from matryo.files import is_plain_name, new_file, parse_json, sha256, storage, sync_folder
 from matryo.mapped import map_npy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from matryo.retrieve.vectors.types import Array
+
+_RECORD = {"size", "sha256", "dtype", "shape"}
 
 
 def write_arrays(
@@ -97,29 +99,40 @@ def _digest(header: dict[str, Any]) -> str:
 def _read(root: Path, header: str) -> dict[str, Any]:
     path = root / header
     try:
-        about: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        about: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
         digest = about.pop("sha256")
     except (FileNotFoundError, NotADirectoryError) as error:
         raise EmbeddingsError(f"the folder must have a {header}", got=root, cure="check the path") from error
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _damaged(path, f"no header: {error}") from error
     if digest != _digest(about):
         raise _damaged(path, "other bytes than were written")
+    if type(about.get("format")) is not int or not _lists_files(about.get("files")):
+        raise _damaged(path, "a header of something else")   # with the right checksum, which anyone can compute
     return about
 
 
+def _lists_files(files: Any) -> bool:
+    """Whether a header lists arrays in its own folder, with what :func:`_write` records of each."""
+    return isinstance(files, dict) and all(
+        is_plain_name(name) and isinstance(record, dict) and record.keys() == _RECORD
+        for name, record in files.items()
+    )
+
+
 def _map(path: Path, *, size: int, dtype: str, shape: list[int], sha256: str) -> Array:  # noqa: ARG001
-    actual = path.stat().st_size if path.is_file() else None
-    if actual != size:
-        raise _damaged(path, "no such file" if actual is None else f"{actual} bytes instead of {size}")
+    stored = path.stat().st_size if path.is_file() else None
+    if stored != size:
+        raise _damaged(path, "no such file" if stored is None else f"{stored} bytes instead of {size}")
     try:
         array = map_npy(path)
     except OSError:   # too many open files, for example: the file may be intact
         raise
     except Exception as error:   # numpy raises errors of every kind for a damaged header
         raise _damaged(path, str(error)) from error
-    if array.shape != tuple(shape) or array.dtype != dtype:
-        raise _damaged(path, f"{array.dtype} {array.shape} instead of {dtype} {tuple(shape)}")
+    actual = (str(array.dtype), list(array.shape))
+    if actual != (dtype, shape):
+        raise _damaged(path, f"{actual} instead of {(dtype, shape)}")
     return array
 
 

@@ -16,13 +16,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from matryo.errors import RunError
+from matryo.files import parse_json
 from matryo.results import Row
 from matryo.training.recipe.load import RECIPE, load_recipe, recipe_from_dict
 
@@ -70,7 +70,7 @@ class RunFolder:
                 else "give the --out of a `matryo train`",
             )  # fmt: skip
         try:
-            facts: dict[str, Any] = json.loads((self.path / RUN).read_text(encoding="utf-8"))
+            facts: dict[str, Any] = parse_json((self.path / RUN).read_text(encoding="utf-8"))
         except ValueError as error:
             cure = "restore it, or delete it and run the same command again"
             raise RunError(f"{self.path / RUN} is damaged", got=error, cure=cure) from error
