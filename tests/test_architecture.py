@@ -14,7 +14,7 @@ from imports import FILES, SRC, imports, needs, parsed
 import matryo
 
 # Each room may import from the rooms listed; nothing else of matryo.
-BASE = {"arrays", "errors", "files", "mapped", "nesting", "results", "tables"}
+BASE = {"arguments", "arrays", "errors", "files", "mapped", "nesting", "results", "tables"}
 SEAM = BASE | {"data", "embeddings", "metrics"}
 LEARNING = {"losses", "heads", "encoders"}
 ALLOWED = {
@@ -22,8 +22,9 @@ ALLOWED = {
     "files": {"errors"},
     "arrays": {"errors"},
     "mapped": {"arrays", "errors", "files"},
-    "nesting": {"errors", "arrays"},
-    "results": {"errors", "files", "tables"},
+    "arguments": {"errors", "arrays"},
+    "nesting": {"errors", "arguments", "arrays"},
+    "results": {"errors", "arguments", "files", "tables"},
     "tables": {"errors"},
     "data": BASE,
     "embeddings": BASE,

@@ -31,7 +31,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = [
     "DataError",
@@ -61,10 +61,22 @@ def one_line(text: object, longest: int = _LONGEST) -> str:
     >>> one_line("two\n   lines"), one_line("\x1b[31m"), one_line("0123456789", 5)
     ('two lines', '\\x1b[31m', '012…9')
     """
-    line = re.sub(r"\s*[\n\r\t\v\f]\s*", " ", str(text))
+    line = re.sub(r"\s*[\n\r\t\v\f]\s*", " ", text if isinstance(text, str) else shown(text, 10 * longest, str))
     line = _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), line)
     kept = longest - 1
     return line if len(line) <= longest else f"{line[: kept - kept // 4]}…{line[len(line) - kept // 4 :]}"
+
+
+def shown(value: object, length: int = 60, form: Callable[[object], str] = repr) -> str:
+    """Return the start of ``repr(value)`` for messages, or its type if it has no repr.
+
+    >>> shown("a" * 100, 8)
+    "'aaaaaaa"
+    """
+    try:
+        return form(value)[:length]
+    except Exception:   # any object may be passed, or lists that are nested too deep
+        return f"an object of type {type(value).__name__}"
 
 
 class MatryoError(Exception):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.arrays import as_array
-from matryo.errors import EmbeddingsError
+from matryo.errors import EmbeddingsError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,7 +126,7 @@ def as_ids(values: Any, count: int) -> list[int] | list[str]:
     if array.ndim != 1 or not (integers or all(isinstance(id, str) and "\0" not in id for id in ids)):
         raise EmbeddingsError(
             "ids must be one-dimensional: one integer, or one string without NUL, per vector",
-            got=f"shape {array.shape}, {array.dtype}: {ids!r:.60}",
+            got=f"shape {array.shape}, {array.dtype}: {shown(ids)}",
             cure="use all integers or all strings; leave ids out for 0, 1, 2, …",
         )
     _check_length("ids", array, count)
@@ -158,7 +158,7 @@ def check_unique(ids: list[int] | list[str], earlier: dict[int | str, None] | No
     seen = set()
     for id in ids:
         if id in seen or (earlier and id in earlier):
-            raise EmbeddingsError("ids must be unique", got=f"{id!r:.60} twice", cure="give each row its own id")
+            raise EmbeddingsError("ids must be unique", got=f"{shown(id)} twice", cure="give each row its own id")
         seen.add(id)
 
 

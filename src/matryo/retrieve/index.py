@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from matryo.arrays import as_array
-from matryo.errors import EmbeddingsError, InputError, MissingExtra
+from matryo.errors import EmbeddingsError, InputError, MissingExtra, shown
 from matryo.retrieve.description import Description, describe, outline_guides
 from matryo.retrieve.engines.compiled.engine import best_engine
 from matryo.retrieve.engines.execute import Engine, Hits, execute
@@ -298,7 +298,7 @@ def _as_vectors(queries: Any) -> Array:
     if isinstance(first, str | bytes):
         raise InputError(
             "an index holds vectors, not texts",
-            got=f"{first!r:.60}",
+            got=shown(first),
             cure='encode the queries with the model of the index: matryo.load("runs/mine").encode(["a cat"])',
         )
     array = as_array(queries, "queries", EmbeddingsError)

@@ -10,7 +10,7 @@ import numpy as np
 from matryo.data.dataset import UNKNOWN, Dataset
 from matryo.data.split import subset_indices
 from matryo.data.texts.rows import TextRows
-from matryo.errors import DataError
+from matryo.errors import DataError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -98,7 +98,7 @@ def pair_dataset(splits: Mapping[str, Sequence[Sequence[str]]], name: str = "pai
             if isinstance(row, str) or len(row) < 2:
                 raise DataError(
                     f"{split}: a pair must be (query, positive) or (query, positive, negative, …)",
-                    got=f"{row!r:.60}, item {number}",
+                    got=f"{shown(row)}, item {number}",
                     cure="pass tuples of two or more texts",
                 )
             builder.add(row[0], row[1], row[2:], place=f"{split}, item {number}")
@@ -155,7 +155,7 @@ class PairBuilder:
         """Add one pair; ``place`` is used in errors."""
         if positive in negatives:
             raise DataError(
-                f"{place}: a negative must not be the positive", got=f"{positive!r:.60}", cure="drop that negative"
+                f"{place}: a negative must not be the positive", got=shown(positive), cure="drop that negative"
             )
         self._pairs.append((_row(self._queries, query), _row(self._candidates, positive), grade))
         self._negatives.append((place, [_row(self._candidates, text) for text in negatives]))

@@ -9,7 +9,7 @@ import numpy as np
 
 from matryo.data.dataset import Dataset
 from matryo.data.split import Rows, as_labels, class_names
-from matryo.errors import DataError
+from matryo.errors import DataError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ class TextStore:
     def pack(cls, texts: Iterable[str], source: str = "texts") -> TextStore:
         """Concatenate ``texts``; ``source`` is used in errors."""
         if isinstance(texts, str):
-            raise DataError(f"{source}: texts must be a list", got=f"{texts!r:.40}", cure="pass [text]")
+            raise DataError(f"{source}: texts must be a list", got=shown(texts, 40), cure="pass [text]")
         blob, ends = bytearray(), [0]
         for row, text in enumerate(texts):
             try:
@@ -40,7 +40,7 @@ class TextStore:
             except (AttributeError, UnicodeEncodeError) as error:
                 raise DataError(
                     f"{source}: item {row} must be a string of valid Unicode",
-                    got=f"{text!r:.40}",
+                    got=shown(text, 40),
                     cure="convert it with str(), or drop lone surrogates",
                 ) from error
             ends.append(len(blob))

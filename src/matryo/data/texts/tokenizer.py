@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.data.meta import read_json
-from matryo.errors import DataError, MissingExtra
+from matryo.errors import DataError, MissingExtra, shown
 from matryo.files import replacing, write_json
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ class Tokenizer:
 
 def _check_list(texts: Iterable[str]) -> Iterable[str]:
     if isinstance(texts, str):
-        raise DataError("texts must be a list", got=f"{texts!r:.40}", cure="pass [text]")
+        raise DataError("texts must be a list", got=shown(texts, 40), cure="pass [text]")
     return texts
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from matryo.errors import InputError
+from matryo.errors import InputError, shown
 from matryo.files import parse_json
 from matryo.results import Result
 from matryo.retrieve.plan.plan import Plan
@@ -172,7 +172,7 @@ def as_plan(value: Any) -> Plan:
         return Plan.from_dict(value)
     raise InputError(
         "plan must be a Plan, a choice of index.plan(…), a dict or the path of a saved plan",
-        got=f"{value!r:.60}",
+        got=shown(value),
         cure="for example plan=Plan.adaptive(16, 64, keep=200)",
     )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from matryo.embeddings.rows import as_ids
-from matryo.errors import InputError
+from matryo.errors import InputError, shown
 from matryo.retrieve.store.payload import is_unicode
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def as_existing_ids(ids: Any) -> Ids:
         if all(isinstance(id, str) and is_unicode(id) for id in each):
             return [str(id) for id in each]
     raise InputError(
-        "ids must be a list of integers or of strings", got=f"{ids!r:.60}", cure="put a single id into a list: [id]"
+        "ids must be a list of integers or of strings", got=shown(ids), cure="put a single id into a list: [id]"
     )
 
 
@@ -59,7 +59,7 @@ def _of_kind(ids: Ids, state: State) -> Ids:
     if state.kind and kind != state.kind:
         words = {"int": "integers", "str": "strings"}
         raise InputError(
-            f"the ids of this index are {words[state.kind]}", got=f"{ids[0]!r:.60}", cure=f"use {state.kind}(id)"
+            f"the ids of this index are {words[state.kind]}", got=shown(ids[0]), cure=f"use {state.kind}(id)"
         )
     if kind == "int":
         return [int(id) for id in ids]

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from matryo.errors import InputError
+from matryo.errors import InputError, shown
 
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _DEEPEST = 100   # SQLite's JSON functions read no deeper than 1000
@@ -32,7 +32,7 @@ def as_payload(payload: Any, count: int) -> list[str | None]:
     if isinstance(rows, (str, Mapping)) or not isinstance(rows, Sequence):
         raise InputError(
             "payload must be a list of dicts, one per vector, or a table",
-            got=f"{payload!r:.60}",
+            got=shown(payload),
             cure="put a single payload into a list: [payload]",
         )
     if len(rows) != count:
@@ -87,7 +87,7 @@ def _as_dicts(payload: Any) -> Any:
 
 def _as_text(entry: Any, row: int) -> str | None:
     if not isinstance(entry, dict) and entry is not None:
-        raise InputError("a payload must be a dict", got=f"{entry!r:.60} in row {row}", cure='wrap it: {"text": …}')
+        raise InputError("a payload must be a dict", got=f"{shown(entry)} in row {row}", cure='wrap it: {"text": …}')
     return _JSON.encode(_plain(entry, row, "", 0)) if entry else None
 
 
@@ -105,12 +105,12 @@ def _plain(value: Any, row: int, field: str, depth: int) -> Any:
     except TypeError:
         raise InputError(
             "payload values must be valid text, finite numbers, booleans, None, dates, or lists and dicts of these",
-            got=f"{value!r:.60} in field {field[1:]!r:.60} of row {row}",
+            got=f"{shown(value)} in field {shown(field[1:])} of row {row}",
             cure="convert the value, or drop the field",
         ) from None
 
 
 def _key(key: Any, row: int) -> str:
     if not isinstance(key, str) or not is_unicode(key):
-        raise InputError("payload keys must be valid text", got=f"{key!r:.60} in row {row}", cure="use str(key)")
+        raise InputError("payload keys must be valid text", got=f"{shown(key)} in row {row}", cure="use str(key)")
     return str(key)

@@ -18,7 +18,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from matryo.errors import InputError
+from matryo.errors import InputError, shown
 from matryo.retrieve.store.payload import is_unicode, plain_scalar
 
 _COMPARE = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
@@ -154,4 +154,4 @@ def _listed(name: str, values: Any) -> list[Any]:
 
 
 def _refused(rule: str, got: object) -> InputError:
-    return InputError(rule, got=f"{got!r:.60}", cure="for example {'year': {'$gte': 2020}, 'lang': 'en'}")
+    return InputError(rule, got=shown(got), cure="for example {'year': {'$gte': 2020}, 'lang': 'en'}")
