@@ -14,12 +14,13 @@ from imports import FILES, SRC, imports, needs, parsed
 import matryo
 
 # Each room may import from the rooms listed; nothing else of matryo.
-BASE = {"arguments", "arrays", "errors", "files", "mapped", "nesting", "results", "tables"}
+BASE = {"arguments", "arrays", "errors", "files", "folders", "mapped", "nesting", "results", "tables"}
 SEAM = BASE | {"data", "embeddings", "metrics"}
 LEARNING = {"losses", "heads", "encoders"}
 ALLOWED = {
     "errors": set(),
     "files": {"errors"},
+    "folders": {"errors", "files"},
     "arrays": {"errors"},
     "mapped": {"arrays", "errors", "files"},
     "arguments": {"errors", "arrays"},

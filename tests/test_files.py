@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from matryo.errors import StorageError
-from matryo.files import lock, remove_temporaries, replacing, sha256, storage, swap_in, write_json
+from matryo.files import lock, remove_temporaries, replacing, sha256, storage, write_json
 
 
 def names(folder: Path) -> list[str]:
@@ -78,18 +78,6 @@ def test_sha256_is_that_of_the_bytes(tmp_path: Path) -> None:
     data = bytes(range(256)) * 5000
     (tmp_path / "x").write_bytes(data)
     assert sha256(tmp_path / "x") == hashlib.sha256(data).hexdigest()
-
-
-@pytest.mark.parametrize("path", ["../old", ".", "../link"])
-def test_a_folder_takes_the_place_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    for name in ("new", "old"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / name).touch()
-    (tmp_path / "link").symlink_to(tmp_path / "old")
-    monkeypatch.chdir(tmp_path / "old")
-    swap_in(tmp_path / "new", Path(path))
-    assert names(tmp_path / "old") == ["new"]
-    assert names(tmp_path) == ["link", "old"]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")

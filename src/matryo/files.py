@@ -9,7 +9,6 @@ import json
 import os
 import re
 import secrets
-import shutil
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,7 +16,7 @@ from typing import Any, BinaryIO
 from matryo.errors import InputError, StorageError
 
 __all__ = ["alone_with", "check_may_write", "is_below", "is_plain_name", "json_digest", "lock", "new_file",
-           "remove_temporaries", "replacing", "sha256", "storage", "swap_in", "sync_folder", "write_json"]  # fmt: skip
+           "remove_temporaries", "replacing", "sha256", "storage", "sync_folder", "write_json"]  # fmt: skip
 
 
 def check_may_write(path: Path, *, force: bool = False, is_ours: Callable[[Path], bool] | None = None) -> None:
@@ -210,24 +209,6 @@ def is_below(path: str) -> bool:
     [True, True, False, False, False]
     """
     return not path.startswith("/") and ".." not in path.split("/")
-
-
-def swap_in(folder: Path, path: Path) -> None:
-    """Rename ``folder`` to ``path``; an older folder there is deleted last, so that a kill loses neither."""
-    path, old = path.resolve(), None   # "." cannot be renamed, and a link is not the folder
-    if path.exists():
-        old = path.with_name(f".{path.name}.{secrets.token_hex(4)}.old")
-        path.rename(old)
-    try:
-        sync_folder(folder)
-        folder.rename(path)
-    except BaseException:
-        if old:
-            old.rename(path)
-        raise
-    sync_folder(path.parent)
-    if old:
-        shutil.rmtree(old)
 
 
 def sync_folder(folder: Path) -> None:

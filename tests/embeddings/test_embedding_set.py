@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matryo.embeddings import EmbeddingSet, Head
+from matryo.embeddings import EmbeddingSet, Head, Manifest
 from matryo.errors import EmbeddingsError, InputError, NestingError
 from matryo.mapped import is_mapped
 from matryo.nesting import Nesting, truncate
@@ -309,9 +309,9 @@ def test_a_damaged_header_is_an_error_of_ours_or_none(whole: Path, name: str) ->
 def test_an_array_that_contradicts_the_manifest(whole: Path) -> None:
     for array in (np.zeros((10, 16), np.float64), np.zeros((10, 8), np.float32), np.array([object()])):
         np.save(whole / "vectors.npy", array, allow_pickle=True)
-        manifest = json.loads((whole / "manifest.json").read_text(encoding="utf-8"))
-        manifest["files"]["vectors.npy"]["size"] = (whole / "vectors.npy").stat().st_size
-        (whole / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+        manifest = Manifest.load(whole)
+        record = dataclasses.replace(manifest.files["vectors.npy"], size=(whole / "vectors.npy").stat().st_size)
+        dataclasses.replace(manifest, files={**manifest.files, "vectors.npy": record}).save(whole)
         with pytest.raises(EmbeddingsError, match=r"vectors\.npy is damaged"):
             EmbeddingSet.open(whole)
 

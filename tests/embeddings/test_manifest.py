@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,10 @@ def folder(tmp_path: Path) -> Path:
 
 def change(folder: Path, **fields: Any) -> None:
     path = folder / "manifest.json"
-    data = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**data, **fields}), encoding="utf-8")
+    data = {**json.loads(path.read_text(encoding="utf-8")), **fields}
+    del data["sha256"]
+    digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps({**data, "sha256": digest}), encoding="utf-8")
 
 
 def test_it_is_readable(folder: Path) -> None:
@@ -33,7 +36,7 @@ def test_it_is_readable(folder: Path) -> None:
     data = json.loads(text)
     assert list(data) == [
         "format", "dim", "dtype", "nesting", "normalized", "model", "dataset", "split",
-        "classes", "superclasses", "superclass_of", "content", "count", "files",
+        "classes", "superclasses", "superclass_of", "content", "count", "files", "sha256",
     ]   # fmt: skip
     assert data["format"] == 1
     assert data["nesting"] == {"dims": [2], "weights": [1.0]}
@@ -57,6 +60,31 @@ def test_a_newer_layout_asks_for_a_newer_matryo(folder: Path) -> None:
 def test_fields_of_a_later_minor_version_are_passed_over(folder: Path) -> None:
     change(folder, remark="hello")
     assert len(EmbeddingSet.open(folder)) == 1
+
+
+def test_a_folder_of_a_version_without_the_checksum_opens(folder: Path) -> None:
+    path = folder / "manifest.json"
+    data = json.loads(path.read_text(encoding="utf-8"))
+    del data["sha256"]
+    path.write_text(json.dumps(data), encoding="utf-8")
+    EmbeddingSet.open(folder).verify()
+
+
+def test_a_flipped_bit_is_found_on_opening(folder: Path) -> None:
+    """Every bit of the file; a damaged name of the checksum is no reason to skip it."""
+    path = folder / "manifest.json"
+    sound = path.read_bytes()
+    content = json.loads(sound)
+    for position in range(len(sound)):
+        for bit in range(8):
+            path.write_bytes(sound[:position] + bytes([sound[position] ^ 1 << bit]) + sound[position + 1 :])
+            try:
+                same = json.loads(path.read_bytes()) == content   # white space may change
+            except ValueError:
+                same = False
+            if not same:
+                with pytest.raises(EmbeddingsError, match=r"manifest\.json is damaged|layout newer"):
+                    EmbeddingSet.open(folder)
 
 
 @pytest.mark.parametrize(

@@ -242,7 +242,7 @@ def test_rows_are_synced_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     progress = tmp_path / "set.partial" / "progress.json"
     with EmbeddingWriter(tmp_path / "set", dim=8, fingerprint="f") as writer:
         writer.append(VECTORS[:5])
-        assert not progress.exists()
+        assert json.loads(progress.read_text(encoding="utf-8"))["count"] == 0
         now[0] = 1.5
         writer.append(VECTORS[5:9])
         assert json.loads(progress.read_text(encoding="utf-8"))["count"] == 9

@@ -22,6 +22,8 @@ from matryo.results import stamp
 from matryo.training import load_recipe
 from matryo.training.recipe.fields import Encoder
 
+FILES = {"README.md", "config.json", "matryo.json", "model.safetensors"}
+
 
 def front_matter(folder):
     text = (folder / "README.md").read_text(encoding="utf-8")
@@ -166,9 +168,8 @@ def test_nothing_is_replaced_unasked(tmp_path):
     with pytest.raises(InputError, match=r"the export already exists .*choose another --out, or pass --force"):
         export(other, "timm", out)
     assert (out / "model.safetensors").read_bytes() == before
-    (out / "stray").write_text("gone")
     export(other, "timm", out, overwrite=True)
-    assert {path.name for path in out.iterdir()} == {"README.md", "config.json", "model.safetensors"}
+    assert {path.name for path in out.iterdir()} == FILES
     assert [path.name for path in out.parent.iterdir()] == ["out"], "no half folder is left"
     (tmp_path / "empty").mkdir()
     export(model, "timm", tmp_path / "empty")
@@ -181,7 +182,7 @@ def test_what_no_export_wrote_is_never_replaced(what, overwrite, tmp_path):
     inside = out if what == "a file" else out / ("README.md" if "card" in what else "photo.png")
     inside.parent.mkdir(exist_ok=True)
     inside.write_text("---\ntags:\n- theirs\n---\n")
-    rule = rf"the folder exists and holds more than an export \(got {out}\): choose another --out$"
+    rule = rf"{out} must be free, or hold an export as it was written \(got no matryo.json\): choose another --out"
     with pytest.raises(InputError, match=rule):
         export(image_model(), "timm", out, overwrite=overwrite)
     assert inside.read_text() == "---\ntags:\n- theirs\n---\n"
@@ -191,9 +192,21 @@ def test_what_no_export_wrote_is_never_replaced(what, overwrite, tmp_path):
 def test_a_clone_of_a_hub_keeps_its_history(tmp_path):
     out = export(image_model(), "timm", tmp_path / "out")
     (out / ".git").mkdir()
-    with pytest.raises(InputError, match="holds more than an export"):
+    with pytest.raises(InputError, match=r"as it was written \(got \.git\)"):
         export(image_model(), "timm", out, overwrite=True)
     assert (out / ".git").is_dir()
+
+
+@pytest.mark.parametrize("name", [".precious.tmp", "notes/mine.txt", "README.md", "config.json"])
+def test_an_export_with_something_of_the_users_is_never_replaced(name, tmp_path):
+    out = export(image_model(), "timm", tmp_path / "out")
+    (out / name).parent.mkdir(exist_ok=True)
+    with (out / name).open("a") as file:
+        file.write(" ")
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match=rf"as it was written \(got .*{name.split('/')[0]}.*move your files away"):
+        export(image_model(), "timm", out, overwrite=True)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
 def test_a_run_is_not_replaced_by_its_export(tmp_path):
@@ -207,8 +220,9 @@ def test_a_run_is_not_replaced_by_its_export(tmp_path):
     inside = export(run, "timm", run / "export" / "timm")
     assert export(run, "timm", inside, overwrite=True) == inside, "in a run an export may lie"
     for out in (run, run / "export" / "..", run.parent):
-        (out / "README.md").write_bytes((inside / "README.md").read_bytes())
-        with pytest.raises(InputError, match="the folder exists and holds more than an export"):
+        for name in ("README.md", "matryo.json"):
+            (out / name).write_bytes((inside / name).read_bytes())
+        with pytest.raises(InputError, match="must be free, or hold an export as it was written"):
             export(run, "timm", out, overwrite=True)
     assert {path: path.read_bytes() for path in before} == before
 
@@ -216,21 +230,22 @@ def test_a_run_is_not_replaced_by_its_export(tmp_path):
 @pytest.mark.parametrize("how", ["here", "by a link"])
 def test_an_export_is_replaced_however_it_is_named(how, tmp_path, monkeypatch):
     real = export(image_model(), "timm", tmp_path / "real")
-    (real / "stray").write_text("gone")
+    (real / "config.json").unlink()   # a part of an export may be missing
     monkeypatch.chdir(real)
     if how == "by a link":
         (tmp_path / "link").symlink_to(real)
     export(image_model(), "timm", "." if how == "here" else "../link", overwrite=True)
-    assert sorted(path.name for path in real.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    assert {path.name for path in real.iterdir()} == FILES
     assert sorted(path.name for path in tmp_path.iterdir()) == (["real"] if how == "here" else ["link", "real"])
     assert "# real" in (real / "README.md").read_text()
 
 
 def test_what_a_killed_export_left_is_swept(tmp_path):
-    names = [".out.0123abcd.tmp", ".out.89abcdef.tmp", ".out.mine.tmp", ".other.0123abcd.tmp"]
+    names = [".out.0123abcd.tmp", ".out.89abcdef.tmp", ".out.mine.tmp", ".other.0123abcd.tmp", ".out.fedcba98.tmp"]
     for name in names:
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "half").write_text("x")
+        (tmp_path / name / "new").mkdir(parents=True)
+        (tmp_path / name / "new" / "half").write_text("x")
+    (tmp_path / names[4] / "mine").write_text("in a folder with such a name no export writes this")
     writing = lock(tmp_path / names[1])   # as an export that lives does
     export(image_model(), "timm", tmp_path / "out")
     os.close(writing)
@@ -251,7 +266,7 @@ def test_an_export_under_way_is_left_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(room.to_timm, "write_weights", begin_another)
     export(image_model(), "timm", tmp_path / "out", overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert len(list((tmp_path / "out").iterdir())) == 3
+    assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
 
 
 def test_a_failure_leaves_nothing(tmp_path, monkeypatch):

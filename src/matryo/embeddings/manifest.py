@@ -1,17 +1,25 @@
-"""The manifest of an embeddings folder: JSON that describes the vectors, with the size and checksum of each file."""
+"""The manifest of an embeddings folder: JSON that describes the vectors, with the size and checksum of each file.
+
+It ends with a checksum of itself. Folders written before that was added have none, and open as they did.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from dataclasses import asdict, dataclass, field, replace
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
+import numpy as np
+
 from matryo.errors import EmbeddingsError
-from matryo.files import parse_json, write_json
+from matryo.files import json_digest, parse_json, storage, write_json
 from matryo.nesting import Nesting, as_nesting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
     from typing import Unpack
 
@@ -80,21 +88,27 @@ class Manifest:
 
     def save(self, folder: Path) -> None:
         """Write the manifest into ``folder``, atomically."""
-        write_json(folder / MANIFEST, self.to_json())
+        data = self.to_json()
+        write_json(folder / MANIFEST, {**data, "sha256": json_digest(data)})
 
     @classmethod
     def load(cls, folder: Path) -> Manifest:
         """Read and check the manifest of ``folder``."""
+        path = folder / MANIFEST
+        with storage(path, "read"):
+            if not path.is_file():
+                raise EmbeddingsError(
+                    f"embeddings must have a {MANIFEST}", got=folder, cure="check the path, or " + _REMAKE
+                )
+            content = path.read_bytes()
         try:
-            data = parse_json((folder / MANIFEST).read_text(encoding="utf-8"))
+            data = parse_json(content)
             layout = _typed(data, "format", int)
             manifest = _parse(data) if layout <= FORMAT else None
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise EmbeddingsError(
-                f"embeddings must have a {MANIFEST}", got=folder, cure="check the path, or " + _REMAKE
-            ) from error
+            if manifest is not None:
+                _check_digest(data)
         except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise EmbeddingsError(f"{folder / MANIFEST} is damaged", got=error, cure=_REMAKE) from error
+            raise EmbeddingsError(f"{path} is damaged", got=error, cure=_REMAKE) from error
         if manifest is None:
             raise EmbeddingsError(
                 f"{folder} has a layout newer than this matryo reads",
@@ -125,24 +139,83 @@ class Description(TypedDict, total=False):
 
 
 def describe(dim: int, dtype: str = "float32", **description: Unpack[Description]) -> Manifest:
-    """Return the manifest of vectors to be written; :class:`Description` documents the fields."""
-    if isinstance(dim, bool) or dim < 1:
+    """Return the manifest of vectors to be written; :class:`Description` documents the fields.
+
+    It is read back here as it will be from the folder, so that none is written that could not be opened.
+    """
+    manifest = _described(dim, dtype, **description)
+    final = replace(manifest, normalized=bool(manifest.normalized), count=1, files={FILES[0]: FileRecord(1, "")})
+    try:
+        same = _parse(json.loads(json.dumps(final.to_json(), ensure_ascii=False).encode())) == final
+    except (TypeError, ValueError, RecursionError):   # such as a string that UTF-8 cannot encode
+        same = False
+    if not same:
+        raise EmbeddingsError(
+            "a description must be read back as it was written",
+            got=f"{description!r:.120}",
+            cure="use plain JSON values, and strings of valid Unicode",
+        )
+    return manifest
+
+
+def _described(dim: int, dtype: str = "float32", **description: Unpack[Description]) -> Manifest:
+    if not isinstance(dim, Integral) or isinstance(dim, bool) or dim < 1:
         raise EmbeddingsError("vectors must have at least one column", got=dim, cure="use the dim of the encoder")
-    if dtype not in DTYPES:
-        raise EmbeddingsError("dtype must be float32 or float16", got=repr(dtype), cure="use float32")
-    fields: dict[str, Any] = {**description}
-    for name, kind in (("classes", str), ("superclasses", str), ("superclass_of", int)):
-        fields[name] = tuple(map(kind, fields.get(name) or ()))
-    if fields.get("model") is None:
-        fields["model"] = ""
+    check_dtype(dtype)
+    given: dict[str, Any] = {**description}
     # By default only the full dim: nothing is known about the prefixes.
-    nesting = fields.pop("nesting", None)
+    nesting = given.pop("nesting", None)
     nesting = as_nesting([int(dim)] if nesting is None else nesting)
     nesting.check_fits(dim)
-    manifest = Manifest(dim=int(dim), dtype=dtype, nesting=nesting, count=0, files={}, **fields)
+    given = {name: _as_stored(name, value) for name, value in given.items()}
+    manifest = Manifest(dim=int(dim), dtype=dtype, nesting=nesting, count=0, files={}, **given)
     _check_superclasses(manifest)
-    _check_plain(manifest)
     return manifest
+
+
+def check_dtype(dtype: Any) -> None:
+    """Raise unless vectors can be stored in ``dtype``."""
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise EmbeddingsError("dtype must be float32 or float16", got=reprlib.repr(dtype), cure="use float32")
+
+
+def as_plain(name: str, value: Any) -> Any:
+    """Return ``value`` as JSON restores it; raise unless that is the same value."""
+    with contextlib.suppress(TypeError, ValueError, RecursionError):
+        plain = json.loads(json.dumps(value, allow_nan=False))
+        if plain == value:
+            return plain
+    raise EmbeddingsError(
+        f"{name} must be a string or an object of plain JSON values",
+        got=reprlib.repr(value),
+        cure="use strings as keys, and strings, finite numbers, lists, true, false or null as values",
+    )
+
+
+def _as_stored(name: str, value: Any) -> Any:
+    """Return a field of the description as the manifest holds it; raise unless it has its documented type."""
+    if name == "model" and (value is None or isinstance(value, (str, Mapping))):
+        return as_plain(name, value or "")
+    if name == "normalized" and (value is None or isinstance(value, (bool, np.bool_))):
+        return None if value is None else bool(value)
+    if name in ("dataset", "split", "content") and isinstance(value, str):
+        return str(value)
+    if name in ("classes", "superclasses", "superclass_of"):
+        kind, convert = (Integral, int) if name == "superclass_of" else (str, str)
+        if value is None:
+            return ()
+        if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
+            items = tuple(value)
+            if all(isinstance(item, kind) and not isinstance(item, bool) for item in items):
+                return tuple(map(convert, items))
+    kinds = {"model": "a string or an object of plain JSON values", "normalized": "True, False or None",
+             "superclass_of": "a list of integers", "classes": "a list of strings",
+             "superclasses": "a list of strings"}  # fmt: skip
+    if name not in _STORED and name != "model":
+        raise TypeError(f"unknown field {name!r} of a description")
+    raise EmbeddingsError(
+        f"{name} must be {kinds.get(name, 'a string')}", got=reprlib.repr(value), cure="correct it, or leave it out"
+    )
 
 
 def _check_superclasses(manifest: Manifest) -> None:
@@ -155,17 +228,13 @@ def _check_superclasses(manifest: Manifest) -> None:
         )
 
 
-def _check_plain(manifest: Manifest) -> None:
-    try:
-        same = json.loads(json.dumps(manifest.model, allow_nan=False)) == manifest.model
-    except (TypeError, ValueError):
-        same = False
-    if not same:
-        raise EmbeddingsError(
-            "model must be a string or an object of plain JSON values",
-            got=manifest.model,
-            cure="use strings as keys, and strings, finite numbers, lists, true, false or null as values",
-        )
+def _check_digest(data: dict[str, Any]) -> None:
+    rest = {name: value for name, value in data.items() if name != "sha256"}
+    if "sha256" in data and data["sha256"] != json_digest(rest):
+        raise ValueError("other bytes than were written")
+    # Without a checksum, an unknown field may be the damaged name of the checksum. With one, it is a later version's.
+    if "sha256" not in data and (unknown := rest.keys() - {"format", *(entry.name for entry in fields(Manifest))}):
+        raise ValueError(f"unknown field {min(unknown)!r}")
 
 
 def _parse(data: dict[str, Any]) -> Manifest:
@@ -173,7 +242,7 @@ def _parse(data: dict[str, Any]) -> Manifest:
     model = data["model"] if isinstance(data.get("model"), str) else _typed(data, "model", dict)
     data = {"content": "", **data}   # absent from early folders of this layout
     about: Any = {name: _typed(data, name, kind) for name, kind in _STORED.items()}
-    manifest = describe(
+    manifest = _described(
         _typed(data, "dim", int),
         _typed(data, "dtype", str),
         nesting=Nesting(nesting["dims"], nesting["weights"]),

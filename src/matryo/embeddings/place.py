@@ -7,11 +7,15 @@ split.
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from matryo.embeddings.manifest import FILES, MANIFEST
 from matryo.errors import EmbeddingsError
+from matryo.files import lock, storage
+from matryo.folders import restore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
 PROGRESS = "progress.json"
 IDS = "ids.jsonl"
 RELEVANCE = "relevance.tsv"
+PARTIAL = ".partial"
+"""The end of the name of a folder with unfinished rows."""
 OURS = {*FILES, MANIFEST, PROGRESS, IDS}
 
 
@@ -56,7 +62,8 @@ def pair_folders(folder: Path) -> dict[str, Path]:
 
 
 def _folders_with(name: str, folder: Path) -> dict[str, Path]:
-    return {path.parent.name: path.parent for path in sorted(_inside(folder).glob(f"*/{name}"))}
+    folders = (path.parent for path in sorted(_inside(folder).glob(f"[!.]*/{name}")))
+    return {path.name: path for path in folders if not path.name.endswith(PARTIAL)}
 
 
 def _inside(folder: Path) -> Path:
@@ -70,9 +77,8 @@ def _default_cure(folder: Path, missing: Sequence[str], present: Collection[str]
 
 
 def as_place(path: str | Path) -> Path:
-    """Return ``path`` as a folder that a rename can create: links are resolved, and it must have a name."""
-    place = Path(path)
-    place = place.resolve() if place.is_symlink() or place.name in ("", "..") else place
+    """Return ``path`` as a folder that a rename can create: absolute, without links, and with a name."""
+    place = Path(path).resolve()
     if not place.name:
         raise EmbeddingsError("embeddings need a folder of their own", got=path, cure="choose a new folder")
     return place
@@ -80,13 +86,16 @@ def as_place(path: str | Path) -> Path:
 
 def check_place(path: Path, overwrite: bool) -> None:
     """Raise unless ``path`` is free, or holds embeddings that ``overwrite`` allows to replace."""
-    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        return
-    names = {entry.name for entry in path.iterdir()} if path.is_dir() else {path.name}
-    if MANIFEST not in names or not names <= OURS:
+    with storage(path):
+        restore(path)
+        if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+            return
+        names = {entry.name for entry in path.iterdir()} if path.is_dir() else {path.name}
+        ours = _holds_embeddings(path)
+    if not ours or not names <= OURS:
         raise EmbeddingsError(
             f"{path} must be free, or hold embeddings and nothing else",
-            got=", ".join(sorted(names - OURS)[:4]) or f"no {MANIFEST}",
+            got=", ".join(sorted(names - OURS)[:4]) or f"no {MANIFEST} of embeddings",
             cure="choose another folder",
         )
     if not overwrite:
@@ -95,14 +104,44 @@ def check_place(path: Path, overwrite: bool) -> None:
         )
 
 
-def clear(folder: Path) -> None:
-    """Empty a working folder, unless it holds files that no writer creates."""
-    foreign = sorted(entry.name for entry in folder.iterdir() if entry.name not in OURS)
+def check_work(folder: Path) -> None:
+    """Raise unless ``folder`` is empty, or holds unfinished or replaced embeddings and nothing else."""
+    names = {entry.name for entry in folder.iterdir()}
+    foreign = names - OURS if PROGRESS in names or _holds_embeddings(folder) else names
     if foreign:
         raise EmbeddingsError(
             f"{folder} must hold nothing but unfinished embeddings",
-            got=", ".join(foreign[:4]),
+            got=", ".join(sorted(foreign)[:4]),
             cure="move those files away, or write the embeddings elsewhere",
         )
-    for entry in folder.iterdir():
+
+
+def sweep_partial(path: Path) -> None:
+    """Delete the older embeddings that a writer had exchanged with those at ``path`` when it was killed."""
+    folder = path.with_name(path.name + PARTIAL)
+    if not (folder / MANIFEST).is_file() or (folder / PROGRESS).exists():
+        return
+    with contextlib.suppress(OSError, EmbeddingsError):   # in use by a writer, or not ours
+        handle = lock(folder)
+        try:
+            check_work(folder)
+            clear(folder)
+            folder.rmdir()
+        finally:
+            os.close(handle)
+
+
+def clear(folder: Path, keep: Collection[str] = ()) -> None:
+    """Delete the files of a work folder except ``keep``; those that show whose folder it is are the last."""
+    entries = [entry for entry in folder.iterdir() if entry.name not in keep]
+    for entry in sorted(entries, key=lambda entry: entry.name in (MANIFEST, PROGRESS)):
         entry.unlink()
+
+
+def _holds_embeddings(folder: Path) -> bool:
+    """Whether the manifest in ``folder`` is of embeddings, though it may be damaged."""
+    try:
+        content = (folder / MANIFEST).read_bytes()
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return False
+    return all(name in content for name in (b'"format"', b'"nesting"', b'"vectors.npy"'))

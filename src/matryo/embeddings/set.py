@@ -13,8 +13,7 @@ array([[0.6, 0.8],
 
 from __future__ import annotations
 
-import secrets
-import shutil
+from collections.abc import Sized
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,12 +22,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.embeddings.head import HEAD, Head
-from matryo.embeddings.manifest import Description, Manifest, describe
-from matryo.embeddings.place import as_place, check_place
-from matryo.embeddings.rows import as_ids, as_labels, as_vectors, check_normalized, class_names
-from matryo.embeddings.writer import EmbeddingWriter
-from matryo.errors import EmbeddingsError
-from matryo.files import sha256
+from matryo.embeddings.manifest import Description, Manifest, check_dtype, describe
+from matryo.embeddings.place import PARTIAL, as_place, check_place, sweep_partial
+from matryo.embeddings.rows import as_ids, as_labels, as_vectors, check_normalized, check_unique, class_names
+from matryo.embeddings.writer import EmbeddingWriter, check_head
+from matryo.errors import EmbeddingsError, StorageError
+from matryo.files import sha256, storage
+from matryo.folders import replacing_folder, restore
 from matryo.mapped import map_npy
 from matryo.nesting import as_nesting, truncate
 
@@ -59,8 +59,23 @@ class EmbeddingSet:
 
     @classmethod
     def open(cls, path: str | Path) -> EmbeddingSet:
-        """Open a folder without reading its vectors; :meth:`verify` reads and checks every byte."""
-        folder = Path(path)
+        """Open a folder without reading its vectors; :meth:`verify` reads and checks every byte.
+
+        The vectors stay those that were opened if the folder is overwritten later.
+        """
+        folder = Path(path).absolute()   # the head is read later, perhaps in another working directory
+        while True:
+            with storage(folder, "read"):
+                restore(folder)
+                before = _version(folder)
+            try:
+                return cls._opened(folder, before)
+            except (EmbeddingsError, StorageError):
+                if _version(folder) == before:   # else a writer replaced the folder in between
+                    raise
+
+    @classmethod
+    def _opened(cls, folder: Path, version: object) -> EmbeddingSet:
         _check_there(folder)
         manifest = Manifest.load(folder)
         for name, record in manifest.files.items():
@@ -72,6 +87,8 @@ class EmbeddingSet:
         ids = _column(folder, "ids.npy", manifest)
         vectors = _column(folder, "vectors.npy", manifest)
         assert vectors is not None   # every manifest lists the vectors
+        if _version(folder) != version:
+            raise _damaged(folder, "replaced while it was opened")
         return cls(folder, manifest, vectors, labels, np.arange(manifest.count) if ids is None else ids)
 
     @classmethod
@@ -92,27 +109,27 @@ class EmbeddingSet:
         Vectors may be an array, lists, a pandas or polars table, a column of lists or a Hugging Face dataset.
         ``labels`` are class indices, or class names: without ``classes``, the sorted names become the classes.
         Other fields of :class:`Description` (nesting, model, normalized, …) are stored in the manifest. Everything is
-        checked first and written to a temporary folder, so ``path`` appears complete or not at all.
+        checked first and written to a temporary folder, which takes the place of ``path`` in one step.
         """
         place = as_place(path)
         check_place(place, overwrite)
+        check_dtype(dtype)
         rows = as_vectors(vectors, dtype)
-        description["classes"] = description.get("classes") or class_names(labels)
-        labels = None if labels is None else as_labels(labels, len(rows), description["classes"])
+        description["classes"] = _classes(description, labels)
+        manifest = describe(rows.shape[1], dtype, **description)
+        check_head(head, manifest)
+        labels = None if labels is None else as_labels(labels, len(rows), manifest.classes)
         ids = None if ids is None else as_ids(ids, len(rows))
-        if description.get("normalized"):
+        if manifest.normalized:
             check_normalized(rows)
-        work = place.parent / f".{place.name}.{secrets.token_hex(4)}.tmp"
-        writer = EmbeddingWriter(
-            place, dim=rows.shape[1], dtype=dtype, head=head, overwrite=overwrite, work=work,
-            sync_seconds=float("inf"), **description,
-        )   # fmt: skip
-        try:
-            with writer:
+        sweep_partial(place)
+        with replacing_folder(place) as work:
+            with EmbeddingWriter(
+                place, dim=rows.shape[1], dtype=dtype, head=head, overwrite=overwrite, work=work,
+                sync_seconds=float("inf"), **description,
+            ) as writer:  # fmt: skip
                 writer.append(rows, labels, ids)
-        except BaseException:
-            shutil.rmtree(work, ignore_errors=True)
-            raise
+            check_place(place, overwrite)   # again, because writing takes a while
         return cls.open(place)
 
     @classmethod
@@ -127,12 +144,11 @@ class EmbeddingSet:
                [0. , 1. ]], dtype=float32)
         """
         rows = as_vectors(vectors, "float32")
-        description["classes"] = description.get("classes") or class_names(labels)
+        description["classes"] = _classes(description, labels)
         manifest = replace(describe(rows.shape[1], "float32", **description), count=len(rows))
-        if description.get("normalized"):
+        if manifest.normalized:
             check_normalized(rows)
-        if head is not None:
-            head.check_fits(manifest.dim, len(manifest.classes))
+        check_head(head, manifest)
         kept_labels = None if labels is None else as_labels(labels, len(rows), manifest.classes)
         kept_ids = np.arange(len(rows)) if ids is None else np.asarray(as_ids(ids, len(rows)))
         return cls(Path("memory"), manifest, rows, kept_labels, kept_ids, head)
@@ -189,7 +205,10 @@ class EmbeddingSet:
     @cached_property
     def head(self) -> Head | None:
         """The classifier trained with the encoder, if it was stored."""
-        return Head.load(self.path / HEAD) if HEAD in self.manifest.files else self.kept_head
+        if HEAD not in self.manifest.files:
+            return self.kept_head
+        self._check_bytes(HEAD)   # of the folder that was opened, and not of one that has replaced it
+        return Head.load(self.path / HEAD)
 
     def __len__(self) -> int:
         return self.count
@@ -221,16 +240,43 @@ class EmbeddingSet:
             done += len(here)
 
     def verify(self) -> None:
-        """Read every file and raise if a checksum differs."""
-        for name, record in self.manifest.files.items():
-            if sha256(self.path / name) != record.sha256:
+        """Read every file, and raise unless its checksum and its content agree with the manifest."""
+        for name in self.manifest.files:
+            self._check_bytes(name)
+        if self.labels is not None:
+            as_labels(np.asarray(self.labels), self.count, self.classes)
+        check_unique(np.asarray(self.ids).tolist())
+        for _, vectors in self.batches():
+            as_vectors(vectors)   # finite
+            if self.manifest.normalized:
+                check_normalized(vectors)
+        check_head(self.head, self.manifest)
+
+    def _check_bytes(self, name: str) -> None:
+        with storage(self.path / name, "read"):
+            if sha256(self.path / name) != self.manifest.files[name].sha256:
                 raise _damaged(self.path / name, "other bytes than were written")
+
+
+def _classes(description: Description, labels: Any) -> Any:
+    """The classes of the description; without any, the names in ``labels``."""
+    classes = description.get("classes")
+    return class_names(labels) if classes is None or (isinstance(classes, Sized) and not len(classes)) else classes
+
+
+def _version(folder: Path) -> object:
+    """A value that changes when another folder takes the place of ``folder``."""
+    try:
+        about = folder.stat()
+    except OSError:
+        return None
+    return about.st_dev, about.st_ino, about.st_ctime_ns
 
 
 def _check_there(folder: Path) -> None:
     if folder.is_dir():
         return
-    partial = folder.with_name(folder.name + ".partial") if folder.name else folder
+    partial = folder.with_name(folder.name + PARTIAL) if folder.name else folder
     if partial.is_dir():
         raise EmbeddingsError(
             "these embeddings are not finished", got=partial, cure="run the command that wrote them again to resume"
@@ -250,7 +296,7 @@ def _column(folder: Path, name: str, manifest: Manifest) -> Array | None:
     shape = (manifest.count, manifest.dim) if name == "vectors.npy" else (manifest.count,)
     dtype = manifest.dtype if name == "vectors.npy" else "int64"
     text = name == "ids.npy" and array.dtype.kind == "U"
-    if array.shape != shape or not (text or array.dtype == dtype):
+    if array.shape != shape or not (text or array.dtype == dtype) or not array.dtype.isnative or array.flags.fnc:
         raise _damaged(folder / name, f"{array.dtype} {array.shape}, unlike the manifest")
     return array
 

@@ -2,7 +2,7 @@
 
 Rows are appended to files in ``<path>.partial/``. After each sync of these files, ``progress.json`` is replaced and
 records how many rows are durable. When the writer is opened again, later rows are cut off. The last step is one rename,
-so ``<path>`` is a complete embeddings folder or does not exist.
+so ``<path>`` is a complete embeddings folder, the old or the new, or does not exist.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ import numpy as np
 
 from matryo.embeddings.columns import ArrayFile, LinesFile
 from matryo.embeddings.head import HEAD, Head
-from matryo.embeddings.manifest import FILES, Description, FileRecord, describe
-from matryo.embeddings.place import IDS, OURS, PROGRESS, as_place, check_place, clear
+from matryo.embeddings.manifest import FILES, Description, FileRecord, Manifest, as_plain, describe
+from matryo.embeddings.place import IDS, OURS, PARTIAL, PROGRESS, as_place, check_place, check_work, clear
 from matryo.embeddings.rows import as_ids, as_labels, as_vectors, check_normalized, check_unique, has_unit_norms
 from matryo.errors import EmbeddingsError, MatryoError
 from matryo.files import (
+    json_digest,
     lock,
     parse_json,
     remove_temporaries,
     replacing,
     sha256,
     storage,
-    swap_in,
     sync_folder,
     write_json,
 )
+from matryo.folders import swap_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,7 +53,8 @@ class EmbeddingWriter:
     error. ``overwrite=True`` drops them instead, and replaces finished embeddings at ``path``.
 
     All batches must have the columns (labels, ids) of the first batch. Labels may be class names if ``classes`` is
-    given. ``work`` is the folder of unfinished rows. A row is durable after at most ``sync_seconds``.
+    given. A row is durable after at most ``sync_seconds``. ``work`` is an empty folder of the caller's: the embeddings
+    are finished there, and the caller moves them to ``path``.
     """
 
     def __init__(
@@ -71,12 +73,12 @@ class EmbeddingWriter:
         self.path = as_place(path)
         self.manifest = describe(dim, dtype, **description)
         self.count = 0
-        if head is not None:
-            head.check_fits(dim, len(self.manifest.classes))
+        check_head(head, self.manifest)
         self._head = head
-        self._fingerprint = json.loads(json.dumps(fingerprint))   # as JSON restores it
+        self._fingerprint = as_plain("fingerprint", fingerprint)
         self._overwrite = overwrite
-        self._folder = work or self.path.with_name(self.path.name + ".partial")
+        self._moves = work is None
+        self._folder = work or self.path.with_name(self.path.name + PARTIAL)
         self._sync_seconds = sync_seconds
         self._synced, self._unsynced = time.monotonic(), 0
         self._unit = True
@@ -119,7 +121,7 @@ class EmbeddingWriter:
             with storage(self._folder):
                 for column in self._columns.values():
                     column.sync()
-            write_json(self._folder / PROGRESS, self._progress())
+            self._save_progress()
         self._synced, self._unsynced = time.monotonic(), 0
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -139,7 +141,9 @@ class EmbeddingWriter:
     def _open(self) -> None:
         done = self._resumable()
         if done is None:
-            clear(self._folder)
+            check_work(self._folder)
+            self._save_progress()   # no rows: a kill while the old ones are deleted is harmless
+            clear(self._folder, keep=(PROGRESS,))
             return
         self.count, self._unit = done["count"], done["unit"]
         for name in done["columns"]:
@@ -148,7 +152,7 @@ class EmbeddingWriter:
 
     def _resumable(self) -> dict[str, Any] | None:
         done = _read_progress(self._folder / PROGRESS)
-        if done is None:
+        if done is None or done["count"] == 0:
             return None
         differ = _differences(done, self._progress())
         if not differ and self._fingerprint is not None:
@@ -165,6 +169,10 @@ class EmbeddingWriter:
         settings = {**self.manifest.to_json(), "head": self._head is not None, "fingerprint": self._fingerprint}
         state = {"count": self.count, "unit": self._unit, "columns": list(self._columns)}
         return {**json.loads(json.dumps(settings)), **state}
+
+    def _save_progress(self) -> None:
+        progress = self._progress()
+        write_json(self._folder / PROGRESS, {**progress, "sha256": json_digest(progress)})
 
     def _check_rows(self, vectors: Any, labels: Any, ids: Any) -> dict[str, Any]:
         rows = as_vectors(vectors, self.manifest.dtype, self.manifest.dim)
@@ -211,11 +219,16 @@ class EmbeddingWriter:
             files={name: _record(self._folder / name) for name in FILES if name in present},
         )
         self.manifest.save(self._folder)
-        check_place(self.path, self._overwrite)
-        swap_in(self._folder, self.path)
-        for name in (PROGRESS, IDS):   # after the rename: until then, an interrupted write needs them to resume
-            (self.path / name).unlink(missing_ok=True)
-        sync_folder(self.path)
+        assert Manifest.load(self._folder) == self.manifest   # what cannot be read replaces nothing
+        if self._moves:
+            check_place(self.path, self._overwrite)
+            (self.path / PROGRESS).unlink(missing_ok=True)   # else the older folder could be taken for unfinished rows
+            swap_in(self._folder, self.path)
+        final = self.path if self._moves else self._folder
+        with contextlib.suppress(OSError):   # the embeddings are complete; these two files are no part of them
+            for name in (PROGRESS, IDS):   # after the rename: until then, an interrupted write needs them to resume
+                (final / name).unlink(missing_ok=True)
+            sync_folder(final)
 
     def _drop(self) -> None:
         clear(self._folder)
@@ -232,6 +245,15 @@ class EmbeddingWriter:
             self._lock = -1
 
 
+def check_head(head: Any, manifest: Manifest) -> None:
+    """Raise unless ``head`` is None or a head for the vectors and classes of ``manifest``."""
+    if head is None:
+        return
+    if not isinstance(head, Head):
+        raise EmbeddingsError("head must be a Head", got=type(head).__name__, cure="use Head.tied or Head.separate")
+    head.check_fits(manifest.dim, len(manifest.classes))
+
+
 def _record(path: Path) -> FileRecord:
     return FileRecord(path.stat().st_size, sha256(path))
 
@@ -240,10 +262,14 @@ def _read_progress(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        done = dict(parse_json(path.read_text(encoding="utf-8")))
+        done = dict(parse_json(path.read_bytes()))
         if not all(name in done for name in _STATE):
             raise ValueError("a field is missing")
-    except (TypeError, ValueError) as error:
+        if "sha256" in done and done.pop("sha256") != json_digest(done):   # folders of early versions have none
+            raise ValueError("other bytes than were written")
+        if not isinstance(done["count"], int) or not {*done["columns"]} <= {"vectors.npy", "labels.npy", IDS}:
+            raise ValueError("other columns than a writer has")
+    except (TypeError, ValueError, RecursionError) as error:
         raise EmbeddingsError(f"{path} is damaged", got=error, cure=f"delete {path.parent}") from error
     return done
 

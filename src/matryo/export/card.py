@@ -48,15 +48,6 @@ def write_card(path: Path, model: TrainedModel, to: str, rows: Sequence[Row], na
         file.write(("\n".join(lines) + "\n").encode())
 
 
-def is_card(path: Path) -> bool:
-    """Whether the file was written by :func:`write_card`, for any model."""
-    try:
-        front = path.read_text(encoding="utf-8").split("---")[1]
-    except (OSError, UnicodeDecodeError, IndexError):
-        return False
-    return {"- matryoshka", "- matryo"} <= set(front.splitlines())
-
-
 def _base_models(model: TrainedModel) -> list[str]:
     """The front-matter lines with the hub models from whose weights the training started.
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import glob
-import os
-import secrets
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from matryo.errors import InputError
-from matryo.export.card import is_card, write_card
+from matryo.export.card import write_card
 from matryo.export.formats import find_format
-from matryo.files import lock, storage, swap_in, sync_folder
+from matryo.files import storage
+from matryo.folders import foreign, replacing_folder, restore, write_record
 from matryo.inference.model import TrainedModel, load
 from matryo.results import Row
 from matryo.training.run.paths import RunFolder
@@ -39,57 +36,39 @@ def export(
         rows: stored results of the model, for the tables of the card. The row of a run folder is always included.
         name: the name of the model in the card; by default that of the folder ``out``.
         width: the width of a slimmable network, if ``model`` is a run folder.
-        overwrite: replace an earlier export. Folders that are not exports are never replaced.
+        overwrite: replace an earlier export. A folder is never replaced if it holds files that no export wrote, or
+            that were changed since.
 
     >>> export("runs/text", "sentence-transformers", "hub/text")   # doctest: +SKIP
     """
-    rows, out, run = list(rows), Path(out), None
+    rows, out = list(rows), Path(out)
     if not isinstance(model, TrainedModel):
         run = Path(model)
         model = load(run, device="cpu", width=width)
         rows.insert(0, RunFolder(run).row)
     format_ = find_format(to, model)
     target = out.resolve()
-    _check_free(target, run, overwrite)
-    with storage(out):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _remove_strays(target)
-        work = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-        work.mkdir()
-        handle = lock(work)
-        try:
-            format_.write(model, work)
-            write_card(work / CARD, model, to, rows, name or target.name)
-            for path in work.rglob("*"):   # other libraries do not flush: a power cut could leave empty files
-                sync_folder(path)
-            _check_free(target, run, overwrite)   # again, because writing takes a while
-            swap_in(work, target)
-        except BaseException:
-            shutil.rmtree(work, ignore_errors=True)
-            raise
-        finally:
-            os.close(handle)
+    _check_free(target, overwrite)
+    with replacing_folder(target) as work:
+        format_.write(model, work)
+        write_card(work / CARD, model, to, rows, name or target.name)
+        write_record(work, "export")
+        _check_free(target, overwrite)   # again, because writing takes a while
     return out
 
 
-def _check_free(target: Path, run: Path | None, overwrite: bool) -> None:
-    """Raise unless ``target`` is free or an export that may be replaced. An export never contains the run or .git."""
-    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
-        return
-    holds_run = run is not None and run.resolve().is_relative_to(target)
-    if holds_run or not is_card(target / CARD) or (target / ".git").exists():
-        rule = "the folder exists and holds more than an export"
-        raise InputError(rule, got=target, cure="choose another --out")
+def _check_free(target: Path, overwrite: bool) -> None:
+    """Raise unless ``target`` is free, or holds the files of an export that may be replaced and nothing else."""
+    with storage(target):
+        restore(target)
+        if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+            return
+        strange = foreign(target, "export")
+    if strange:
+        raise InputError(
+            f"{target} must be free, or hold an export as it was written",
+            got=", ".join(strange[:4]),
+            cure="choose another --out, or move your files away",
+        )
     if not overwrite:
         raise InputError("the export already exists", got=target, cure="choose another --out, or pass --force")
-
-
-def _remove_strays(target: Path) -> None:
-    """Remove the unfinished folders of killed exports to ``target``; running exports hold a lock on theirs."""
-    for stray in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 8}.tmp"):
-        try:
-            handle = lock(stray)
-        except OSError:
-            continue
-        shutil.rmtree(stray, ignore_errors=True)
-        os.close(handle)

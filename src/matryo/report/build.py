@@ -6,24 +6,24 @@
     figures/*.svg|png   each figure alone, on white
     tables/*.csv        the numbers of each section, with every digit
     rows.jsonl          the rows, one per line
+    matryo.json         the checksums of these files: a report with other files in it is not overwritten
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from matryo.errors import InputError, MissingExtra
-from matryo.files import replacing, storage, swap_in
+from matryo.files import replacing, storage
+from matryo.folders import foreign, replacing_folder, restore, write_record
 from matryo.report.answer import subjects
 from matryo.report.answer_figure import answer_figure
 from matryo.report.draw import drawing
 from matryo.report.figures import every_section
 from matryo.report.material import GradCamStrip, Material
-from matryo.report.page import GENERATOR, page
+from matryo.report.page import page
 from matryo.results import append_rows
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ def build_report(
     as their mean, with the standard deviation as error bars. ``pictures`` illustrate disagreements, by
     "DATASET/SPLIT/ROW"; ``credits`` are shown at the foot.
 
-    The folder is written completely or not at all. An older report is kept unless ``overwrite=True``; any other
-    content is never replaced.
+    The folder is written completely or not at all. An older report is kept unless ``overwrite=True``; files that no
+    report wrote, or that were changed since, are never replaced.
     """
     if not rows:
         raise InputError("a report needs at least one row", got=0, cure="measure something first")
@@ -66,16 +66,10 @@ def build_report(
     text = page(title=title, sections=sections, rows=rows, credits=credits, models=models, figure=figure)
     plates = {plate.name: plate.drawing for section in sections for plate in section.plates}
     plates |= {"answer": figure.drawing} if figure else {}
-    with storage(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".tmp", dir=folder.parent))
-        try:
-            _write(work, text, plates, sections, rows)
-            check_out(folder, overwrite=overwrite)
-            swap_in(work, folder)
-        except BaseException:
-            shutil.rmtree(work, ignore_errors=True)
-            raise
+    with replacing_folder(folder) as work:
+        _write(work, text, plates, sections, rows)
+        write_record(work, "report")
+        check_out(folder, overwrite=overwrite)   # again, because drawing takes a while
     return folder / PAGE
 
 
@@ -88,12 +82,16 @@ def check_out(out: str | Path, *, overwrite: bool) -> Path:
     folder = folder.resolve() if folder.is_symlink() or folder.name in ("", "..") else folder
     if not folder.name:
         raise InputError("a report needs a folder of its own", got=out, cure="choose a new folder")
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        return folder
-    foreign = _foreign(folder) if folder.is_dir() else [folder.name]
-    if foreign:
+    with storage(folder):
+        restore(folder)
+        if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+            return folder
+        strange = foreign(folder, "report")
+    if strange:
         raise InputError(
-            f"{folder} must be empty or hold only a report", got=", ".join(foreign[:4]), cure="choose another folder"
+            f"{folder} must be empty, or hold a report as it was written",
+            got=", ".join(strange[:4]),
+            cure="choose another folder, or move your files away",
         )
     if not overwrite:
         raise InputError(f"{folder} already holds a report", cure="choose another folder, or pass overwrite=True")
@@ -103,7 +101,6 @@ def check_out(out: str | Path, *, overwrite: bool) -> Path:
 def _write(
     folder: Path, text: str, plates: Mapping[str, Drawing], sections: Sequence[Section], rows: Sequence[Row]
 ) -> None:
-    folder.chmod(folder.parent.stat().st_mode & 0o777)   # mkdtemp creates private folders
     files = {Path(PAGE): text.encode()}
     for section in sections:
         if section.table is not None:
@@ -115,20 +112,3 @@ def _write(
         with replacing(folder / path) as file:
             file.write(data)
     append_rows(folder / ROWS, list(rows))
-
-
-def _foreign(folder: Path) -> list[str]:
-    """The names in a folder that are not part of a report, or its page if another program wrote it."""
-    suffixes = {FIGURES_FOLDER: (".svg", ".png"), TABLES_FOLDER: (".csv",)}
-    foreign = []
-    for entry in sorted(folder.iterdir()):
-        if entry.name in suffixes and entry.is_dir():
-            names = (file.name for file in entry.iterdir() if file.suffix not in suffixes[entry.name])
-            foreign += [f"{entry.name}/{name}" for name in names]
-        elif entry.name not in (PAGE, ROWS):
-            foreign.append(entry.name)
-    index = folder / PAGE
-    head = index.read_text(encoding="utf-8", errors="replace")[:2000] if index.is_file() else ""
-    if f'content="{GENERATOR}"' not in head:
-        foreign.insert(0, f"no {PAGE} by matryo")
-    return foreign
