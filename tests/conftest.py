@@ -2,12 +2,17 @@
 
 import importlib.util
 import sys
+from pathlib import Path
 
 import pytest
+from imports import needs
 
 TORCH_SIDE = ("encoders", "export", "inference", "losses", "training", "test_heads.py", "test_nesting_torch.py",
               "cli/test_demo.py", "cli/test_export.py", "cli/test_train*.py")  # fmt: skip
-collect_ignore_glob = ["helpers", "hostile/attacks", *([] if importlib.util.find_spec("torch") else TORCH_SIDE)]
+HOSTILE = [str(path) for path in Path(__file__).parent.glob("hostile/test_*.py") if "torch" in needs(path)]
+collect_ignore_glob = ["helpers", "hostile/attacks"]
+if importlib.util.find_spec("torch") is None:
+    collect_ignore_glob += [*TORCH_SIDE, *HOSTILE]
 
 
 @pytest.fixture(scope="module", autouse=True)
