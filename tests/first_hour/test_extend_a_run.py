@@ -15,8 +15,9 @@ from matryo.training import train
 from matryo.training.optim import learning_rate
 from matryo.training.recipe.fields import Recipe
 from matryo.training.recipe.load import override
-from matryo.training.run.checkpoint import load_weights, read_facts
+from matryo.training.run.checkpoint import load_weights
 from matryo.training.run.paths import RunFolder
+from matryo.training.run.seal import read_facts
 
 
 def recipe(epochs, **changes):

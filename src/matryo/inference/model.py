@@ -13,7 +13,6 @@ from matryo.data.texts.rows import TextRows
 from matryo.data.texts.tokenizer import Tokenizer
 from matryo.data.unlabelled import open_unlabelled
 from matryo.errors import InputError
-from matryo.files import sha256
 from matryo.inference.encode import head_arrays
 from matryo.inference.items import as_images, as_list
 from matryo.nesting import truncate
@@ -207,7 +206,7 @@ def load(run: str | Path, *, device: str = "auto", width: float = 1.0, precision
     """Load the model of a complete run folder; a slimmable one at one of its widths.
 
     ``precision`` is that of encoding, independent of training: ``bf16`` is faster on a GPU, but its vectors differ from
-    those of ``fp32`` in the third digit.
+    those of ``fp32`` in the third digit. Every file is compared with its checksum; a damaged one is an error.
 
     >>> model = load("runs/demo")                    # doctest: +SKIP
     >>> model.encode(["cat.png"], dim=64).shape      # doctest: +SKIP
@@ -219,7 +218,6 @@ def load(run: str | Path, *, device: str = "auto", width: float = 1.0, precision
     network, tokenizer = open_trained(folder)
     network, target = at_width(network, width), choose_device(device)
     network.to(target, memory_format=torch.channels_last).eval()   # type: ignore[call-overload]
-    weights = sha256(folder.weights)
     return TrainedModel(
-        network, folder.recipe, folder.classes, target, weights, width, tokenizer, folder.sides, precision
+        network, folder.recipe, folder.classes, target, folder.digest, width, tokenizer, folder.sides, precision
     )

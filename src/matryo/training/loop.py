@@ -25,6 +25,7 @@ from matryo.training.recipe.against_data import check_encoder, check_normalisati
 from matryo.training.run.folder import Run, describe, is_complete, writing
 from matryo.training.run.log import Log
 from matryo.training.run.paths import CHECKPOINT
+from matryo.training.run.seal import check_seal
 from matryo.training.step import Step, make_step
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ def train(
         facts = describe(recipe, dataset, group)
         with writing(out, group):
             if not is_complete(out, facts, extend=extend):
+                if (out / CHECKPOINT).exists():
+                    check_seal(out / CHECKPOINT)
                 # The caller's random state is restored afterwards.
                 with torch.random.fork_rng([group.device] if group.device.type == "cuda" else []):
                     work = _train if recipe.trains else _keep_pretrained

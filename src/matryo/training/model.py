@@ -16,6 +16,7 @@ from matryo.training.objectives.masked import MaskedModel
 from matryo.training.objectives.pairs import DistilledModel, PairModel
 from matryo.training.recipe.against_data import check_length
 from matryo.training.run.checkpoint import load_weights
+from matryo.training.run.paths import RunFolder
 
 if TYPE_CHECKING:
     from matryo.training.objectives.base import NestedModel
@@ -132,6 +133,8 @@ def start_from(encoder: nn.Module, path: Path) -> None:
     file = path / "model.safetensors" if path.is_dir() else path
     if not file.is_file():
         raise RunError("finetune.start must be a run folder or a .safetensors file", got=path, cure="check the path")
+    if RunFolder(path).complete:
+        RunFolder(path).digest   # noqa: B018 - raises if a file is damaged
     stored = load_weights(file)
     wanted = encoder.state_dict()
     # Names may start with "encoder." (a run), "bert." (a BERT with a head) or neither. The best match is used.

@@ -1,5 +1,6 @@
 """Checkpoints: what was saved comes back bit for bit, and the next step is the one that would have come."""
 
+import hashlib
 import json
 import struct
 from itertools import pairwise
@@ -14,7 +15,8 @@ from matryo.training.model import build_model
 from matryo.training.optim import make_optimizer, moving_average
 from matryo.training.recipe.fields import Recipe
 from matryo.training.recipe.load import override
-from matryo.training.run.checkpoint import load_checkpoint, load_weights, read_facts, save_checkpoint, save_weights
+from matryo.training.run.checkpoint import load_checkpoint, load_weights, save_checkpoint, save_weights
+from matryo.training.run.seal import check_seal, read_facts
 
 CPU = torch.device("cpu")
 
@@ -151,7 +153,10 @@ def test_a_checkpoint_is_safetensors_and_nothing_else(tmp_path):
     data = path.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8 : 8 + length])
-    assert header.pop("__metadata__") == {"facts": '{"step": 1}'}
+    metadata = header.pop("__metadata__")
+    unsealed = data.replace(metadata.pop("sha256").encode(), b"0" * 64)
+    assert hashlib.sha256(unsealed).hexdigest().encode() in data[:length], "the checksum of all other bytes"
+    assert metadata == {"facts": '{"step": 1}'}
     assert header.keys() == {*run.everything(), "random.cpu", *(["random.cuda"] if torch.cuda.is_available() else [])}
     ranges = sorted(entry["data_offsets"] for entry in header.values())
     assert ranges[0][0] == 0
@@ -167,8 +172,8 @@ def test_a_file_cut_short_is_named(tmp_path, keep):
     save_checkpoint(path, *run.parts, {"step": 1})
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * keep) if isinstance(keep, float) else keep])
-    for read in (read_facts, load_weights, lambda path: load_checkpoint(path, *run.parts)):
-        with pytest.raises(RunError, match=r"checkpoint.safetensors cannot be read \(got .*\): restore the file, or"):
+    for read in (read_facts, check_seal, load_weights, lambda path: load_checkpoint(path, *run.parts)):
+        with pytest.raises(RunError, match=r"checkpoint.safetensors (cannot be read|is damaged) \(got .*\): restore"):
             read(path)
 
 
@@ -179,7 +184,7 @@ def test_a_missing_or_foreign_file_is_named(tmp_path):
     with pytest.raises(RunError, match=r"pickle.safetensors cannot be read"):
         load_weights(tmp_path / "pickle.safetensors")
     save_file({"a": torch.zeros(1)}, tmp_path / "weights.safetensors")
-    with pytest.raises(RunError, match=r"weights.safetensors is not a checkpoint"):
+    with pytest.raises(RunError, match=r"weights.safetensors is damaged \(got no facts in it\)"):
         read_facts(tmp_path / "weights.safetensors")
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from matryo.data.dataset import TextSplit
-from matryo.data.texts.tokenizer import Tokenizer
+from matryo.data.texts.tokenizer import BUNDLE, Tokenizer
 from matryo.encoders import Tokens
 from matryo.errors import DataError, RecipeError
 from matryo.training.recipe.against_data import sides_of
-from matryo.training.run.paths import TOKENIZER
+from matryo.training.run.paths import TOKENIZER, RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -79,11 +79,13 @@ def open_tokenizer(recipe: Recipe, split: Any, folder: Path, group: Group, *, re
     texts = [side for side in {id(side): side for side in sides_of(split)}.values() if isinstance(side, TextSplit)]
     if not texts:
         return None
-    path = folder / TOKENIZER
-    if group.first and not (resumed and path.exists()):
+    run = RunFolder(folder)
+    stored = run.files.keys() & {TOKENIZER, BUNDLE} | {TOKENIZER} if resumed else set()
+    if group.first and not (resumed and all((folder / name).exists() for name in stored)):
         _make_tokenizer(recipe, texts).store(folder)
     group.wait()
-    return Tokenizer.open(path)
+    run.check_files(stored)   # the only files that resuming takes over as they are
+    return Tokenizer.open(folder / TOKENIZER)
 
 
 def _make_tokenizer(recipe: Recipe, texts: list[TextSplit]) -> Tokenizer:

@@ -1,10 +1,12 @@
 """Checkpoints: one safetensors file with everything needed to resume a run, replaced atomically.
 
-If the process is killed at any moment, the file is either the previous checkpoint or the new one, complete.
+If the process is killed at any moment, the file is either the previous checkpoint or the new one, complete. It holds
+its own checksum, which is compared before a run is resumed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +14,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 
+from matryo.embeddings.manifest import FileRecord
 from matryo.errors import RunError
 from matryo.files import replacing
+from matryo.training.run.seal import FACTS, UNSEALED, read_facts, sealed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,23 +42,14 @@ def save_checkpoint(
     tensors["random.cpu"] = torch.get_rng_state()
     if torch.cuda.is_available():
         tensors["random.cuda"] = torch.cuda.get_rng_state()
-    save_weights(path, tensors, facts)
-
-
-def read_facts(path: Path) -> dict[str, Any]:
-    """The ``facts`` of a checkpoint, without its tensors."""
-    with _open(path) as file:
-        stored = file.metadata() or {}
-    if "facts" not in stored:
-        raise RunError(f"{path.name} is not a checkpoint", got="no facts in it", cure="delete it to start over")
-    facts: dict[str, Any] = json.loads(stored["facts"])
-    return facts
+    with replacing(path) as file:
+        file.writelines(sealed(_to_bytes(tensors, {FACTS: json.dumps(facts), **UNSEALED})))
 
 
 def load_checkpoint(
     path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, average: AveragedModel | None
 ) -> dict[str, Any]:
-    """Restore everything that :func:`save_checkpoint` stored; returns the facts."""
+    """Restore everything that :func:`save_checkpoint` stored; returns the facts. Call ``check_seal`` before."""
     facts = read_facts(path)
     tensors = load_weights(path)
     model.load_state_dict(_under(tensors, "model."))
@@ -83,8 +78,15 @@ def load_weights(path: Path) -> dict[str, Tensor]:
         return {name: file.get_tensor(name) for name in file.keys()}   # noqa: SIM118 - no mapping
 
 
-def save_weights(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any] | None = None) -> None:
-    """Write the tensors of a model, or those of a checkpoint with its ``facts``."""
+def save_weights(path: Path, tensors: dict[str, Tensor]) -> FileRecord:
+    """Write the tensors of a model; returns the size and checksum of the file."""
+    data = _to_bytes(tensors, {FACTS: "{}"})
+    with replacing(path) as file:
+        file.write(data)
+    return FileRecord(len(data), hashlib.sha256(data).hexdigest())
+
+
+def _to_bytes(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
     plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     # safetensors refuses tensors that share memory (tied or expanded ones): copy them.
     seen: set[int] = set()
@@ -93,8 +95,8 @@ def save_weights(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any] |
         if memory in seen:
             plain[name] = value.clone()
         seen.add(memory)
-    with replacing(path) as file:
-        file.write(to_bytes(plain, metadata={"facts": json.dumps(facts or {})}))
+    data: bytes = to_bytes(plain, metadata=metadata)
+    return data
 
 
 def _open(path: Path) -> Any:

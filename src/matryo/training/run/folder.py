@@ -17,13 +17,15 @@ from matryo import results
 from matryo.data import TextSplit
 from matryo.data.content import content_digest
 from matryo.data.texts.tokenizer import BUNDLE
+from matryo.embeddings.manifest import FileRecord
 from matryo.errors import DataError, RunError
-from matryo.files import lock, remove_temporaries, replacing, storage, write_json
+from matryo.files import json_digest, lock, remove_temporaries, replacing, sha256, storage, write_json
 from matryo.training.model import save_shapes
 from matryo.training.recipe.against_data import noun, sides_of
 from matryo.training.recipe.load import RECIPE, recipe_fields
-from matryo.training.run.checkpoint import load_checkpoint, read_facts, save_checkpoint, save_weights
+from matryo.training.run.checkpoint import load_checkpoint, save_checkpoint, save_weights
 from matryo.training.run.paths import CHECKPOINT, METRICS, RUN, SHAPES, TOKENIZER, WEIGHTS, RunFolder
+from matryo.training.run.seal import read_facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,6 +67,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self.started = self.saved = self.stepped = time.monotonic()
+        self.files = self._records(TOKENIZER, BUNDLE)   # what a model is built from, as it was written
 
     @property
     def seconds(self) -> float:
@@ -95,12 +98,13 @@ class Run:
             self.group.wait()   # until every process has seen run.json
             if longer:
                 self.save()   # with the new recipe, so that the extension can be resumed
-                self._write_recipe()
             if self.group.first:
                 (self.folder / RUN).unlink(missing_ok=True)
-        elif self.group.first:
-            self._write_recipe()
+        if self.group.first:   # written again when a run is resumed, because these files may have been damaged since
+            with replacing(self.folder / RECIPE) as file:
+                file.write(self.recipe.to_toml().encode())
             save_shapes(self.model.encoder, self.folder / SHAPES)
+            self.files |= self._records(RECIPE, f"{SHAPES}/**/*")
 
     def advance(self) -> None:
         """Count a step that has been taken."""
@@ -115,7 +119,8 @@ class Run:
     def save(self) -> None:
         """Write a checkpoint."""
         if self.group.first:
-            facts = {**self.facts, "step": self.done, "seconds": round(self.seconds, 3)}
+            files = {name: dataclasses.asdict(record) for name, record in self.files.items()}
+            facts = {**self.facts, "files": files, "step": self.done, "seconds": round(self.seconds, 3)}
             save_checkpoint(self.folder / CHECKPOINT, self.model, self.optimizer, self.average, facts)
         self.saved = time.monotonic()
 
@@ -127,7 +132,7 @@ class Run:
         """Write the weights and then run.json, which marks the folder as complete."""
         if not self.group.first:
             return
-        save_weights(self.folder / WEIGHTS, self.weights())
+        self.files[WEIGHTS] = save_weights(self.folder / WEIGHTS, self.weights())
         seconds = self.spent + self.saved - self.started   # up to the last checkpoint: without the test after it
         split = dataset.split(self.recipe.data.train)
         items = noun(split, self.recipe.objective.kind)
@@ -145,13 +150,15 @@ class Run:
             "sides": [noun(side) for side in sides_of(split)] if noun(split) == "pairs" else [],
             **({"unreadable": unreadable} if unreadable else {}),   # images that do not count in the figures, by split
             "row": dataclasses.asdict(row),
+            "files": {name: dataclasses.asdict(record) for name, record in self.files.items()},
         }
-        write_json(self.folder / RUN, {**self.facts, **about})
+        facts = {**self.facts, **about}
+        write_json(self.folder / RUN, {**facts, "sha256": json_digest(facts)})
 
-    def _write_recipe(self) -> None:
-        if self.group.first:
-            with replacing(self.folder / RECIPE) as file:
-                file.write(self.recipe.to_toml().encode())
+    def _records(self, *patterns: str) -> dict[str, FileRecord]:
+        paths = [path for pattern in patterns for path in sorted(self.folder.glob(pattern)) if path.is_file()]
+        records = (FileRecord(path.stat().st_size, sha256(path)) for path in paths)
+        return dict(zip((path.relative_to(self.folder).as_posix() for path in paths), records, strict=True))
 
 
 @contextlib.contextmanager

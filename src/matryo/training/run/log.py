@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from matryo.files import replacing, storage
+from matryo.files import parse_json, replacing, storage
 from matryo.training.run.paths import METRICS
 
 if TYPE_CHECKING:
@@ -60,14 +60,14 @@ class Log:
         if not self.path.exists():
             return
         kept = []
-        for line in self.path.read_text(encoding="utf-8").splitlines():
+        for line in self.path.read_bytes().splitlines():
             try:
-                if json.loads(line)["step"] <= done:
-                    kept.append(line + "\n")
-            except ValueError:   # a line truncated by a kill
+                if parse_json(line)["step"] <= done:
+                    kept.append(line + b"\n")
+            except (ValueError, LookupError, TypeError):   # a line truncated by a kill, or damaged
                 continue
         with replacing(self.path) as file:
-            file.write("".join(kept).encode())
+            file.writelines(kept)
 
 
 def _tensorboard(folder: Path, done: int) -> Any:

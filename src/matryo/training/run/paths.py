@@ -12,6 +12,9 @@
       encoder/                 the configuration of a pretrained encoder, without its weights
       embeddings/              what `matryo encode` writes, one folder per split
       run.json                 classes, nesting, figures and provenance; written last, so present when complete
+
+run.json holds the size and SHA-256 of every file that a model is built from, and a digest of itself. A checkpoint holds
+its own checksum. Folders written before there were checksums have neither.
 """
 
 from __future__ import annotations
@@ -21,16 +24,25 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from matryo.embeddings.manifest import FileRecord
 from matryo.errors import RunError
-from matryo.files import parse_json
+from matryo.files import json_digest, parse_json, sha256
 from matryo.results import Row
 from matryo.training.recipe.load import RECIPE, load_recipe, recipe_from_dict
+from matryo.training.run.seal import check_seal, read_facts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
     from matryo.training.recipe.fields import Recipe
 
 CHECKPOINT, WEIGHTS, RUN = "checkpoint.safetensors", "model.safetensors", "run.json"
 TOKENIZER, SHAPES, EMBEDDINGS, METRICS = "tokenizer.json", "encoder", "embeddings", "metrics.jsonl"
+
+_OTHER = "other bytes than were written"
+_RESUME = "run the same `matryo train` command again"
+_AGAIN = f"restore it from a backup, or delete it and {_RESUME}"
+_RESTORE = "restore it from a backup, or train again: delete the run folder and run its `matryo train` command"
 
 
 @dataclass(frozen=True)
@@ -69,12 +81,28 @@ class RunFolder:
                 cure="run its `matryo train` command again to finish it" if self.unfinished
                 else "give the --out of a `matryo train`",
             )  # fmt: skip
+        path = self.path / RUN
         try:
-            facts: dict[str, Any] = parse_json((self.path / RUN).read_text(encoding="utf-8"))
-        except ValueError as error:
-            cure = "restore it, or delete it and run the same command again"
-            raise RunError(f"{self.path / RUN} is damaged", got=error, cure=cure) from error
+            facts: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
+            missing = [name for name in ("recipe", "dataset", "classes", "dims", "row") if name not in facts]
+        except (ValueError, TypeError) as error:
+            raise _damaged(path, error, _AGAIN) from error
+        if missing:
+            raise _damaged(path, f"no {missing[0]!r}", _AGAIN)
+        digest = facts.pop("sha256", None)
+        if (digest is not None or "files" in facts) and digest != json_digest(facts):
+            raise _damaged(path, "other contents than were written", _AGAIN)
         return facts
+
+    @cached_property
+    def files(self) -> dict[str, FileRecord]:
+        """The size and checksum of each file that a model is built from; empty if written before checksums existed."""
+        source = RUN if self.complete else CHECKPOINT
+        facts = self.facts if self.complete else read_facts(self.path / CHECKPOINT) if self.unfinished else {}
+        try:
+            return {name: FileRecord(**record) for name, record in facts.get("files", {}).items()}
+        except (TypeError, AttributeError) as error:
+            raise _damaged(self.path / source, error, _AGAIN) from error
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -106,6 +134,17 @@ class RunFolder:
         """The file of the trained weights."""
         return self.path / WEIGHTS
 
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of the trained weights, which identifies the model; raises if the model's files are damaged."""
+        self.check_files(self.files.keys() - {RECIPE, WEIGHTS})
+        if not self.weights.is_file():
+            raise self._damaged(self.weights, "no such file")
+        found = sha256(self.weights)
+        if WEIGHTS in self.files and found != self.files[WEIGHTS].sha256:
+            raise self._damaged(self.weights, _OTHER)
+        return found
+
     @property
     def tokenizer(self) -> Path | None:
         """The tokenizer's file, or None for a model that reads no texts."""
@@ -116,3 +155,47 @@ class RunFolder:
     def embeddings(self) -> Path:
         """The folder that `matryo encode` writes to by default, one folder per split in it."""
         return self.path / EMBEDDINGS
+
+    def check_files(self, names: Collection[str], progress: Callable[[int], object] = int) -> None:
+        """Raise if one of the files ``names`` differs from its record; files without a record are not checked."""
+        for name, record in self.files.items():
+            path = self.path / name
+            if name not in names:
+                continue
+            size = path.stat().st_size if path.is_file() else None
+            if size != record.size:
+                raise self._damaged(path, "no such file" if size is None else f"{size} bytes instead of {record.size}")
+            if sha256(path) != record.sha256:
+                raise self._damaged(path, _OTHER)
+            progress(record.size)
+
+    def verify(self, progress: Callable[[int], object] = int) -> bool:
+        """Read every byte that a model is built from or a training resumed from, and raise if one is damaged.
+
+        Returns False if the run was written before there were checksums: only sizes and structure are checked then.
+        ``progress`` is called with numbers of bytes read.
+        """
+        has_checksums = bool(self.files) if self.complete else self.unfinished
+        if (self.path / CHECKPOINT).is_file():
+            has_checksums &= check_seal(self.path / CHECKPOINT, progress)
+        self.check_files(self.files, progress)
+        if self.complete and WEIGHTS not in self.files:
+            try:
+                read_facts(self.weights)
+            except RunError as error:
+                raise self._damaged(self.weights, error.__cause__) from error
+        return has_checksums and bool(self.recipe)
+
+    def _damaged(self, path: Path, got: object) -> RunError:
+        if not self.complete:
+            return _damaged(path, got, f"delete it and {_RESUME}, which writes it again")
+        try:
+            intact = check_seal(self.path / CHECKPOINT)
+        except RunError:
+            intact = False
+        cure = f"delete it and {RUN}, and {_RESUME}: {CHECKPOINT} is intact"
+        return _damaged(path, got, cure if intact else _RESTORE)
+
+
+def _damaged(path: Path, got: object, cure: str) -> RunError:
+    return RunError(f"{path} is damaged", got=got, cure=cure)
