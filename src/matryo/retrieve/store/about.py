@@ -12,6 +12,8 @@ from matryo.retrieve.vectors.metric import Metric, check_metric
 FORMAT = 1
 """The version of the folder layout; it increases when older versions of matryo cannot read the new layout."""
 DTYPES = ("float32", "float16")
+MOST_DIMS = 1 << 16
+"""The most dims of a vector: kernels sum products of int8 in 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,9 @@ class About:
 
     def __post_init__(self) -> None:
         check_metric(self.metric)
+        if self.nesting.dim > MOST_DIMS:
+            rule = f"vectors must have at most {MOST_DIMS:,} dims"
+            raise InputError(rule, got=self.nesting.dim, cure="truncate them")
         if self.dtype not in DTYPES:
             raise InputError("dtype must be float32 or float16", got=repr(self.dtype), cure="float32 loses nothing")
         if self.int8_up_to not in (0, *self.nesting.dims):

@@ -22,6 +22,9 @@ from matryo.errors import InputError, shown
 
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _DEEPEST = 100   # SQLite's JSON functions read no deeper than 1000
+_BITS = 1024   # of integers; larger floats are not finite
+PAYLOAD_BYTES = 16 << 20
+"""The largest payload, as JSON in UTF-8."""
 
 
 def as_payload(payload: Any, count: int) -> list[str | None]:
@@ -66,7 +69,7 @@ def plain_scalar(value: Any) -> Any:
         return value
     if isinstance(value, str) and (value.isascii() or is_unicode(value)):
         return str(value)
-    if isinstance(value, int):
+    if isinstance(value, int) and value.bit_length() <= _BITS:
         return int(value)
     if isinstance(value, float) and math.isfinite(value):
         return float(value)
@@ -88,7 +91,14 @@ def _as_dicts(payload: Any) -> Any:
 def _as_text(entry: Any, row: int) -> str | None:
     if not isinstance(entry, dict) and entry is not None:
         raise InputError("a payload must be a dict", got=f"{shown(entry)} in row {row}", cure='wrap it: {"text": …}')
-    return _JSON.encode(_plain(entry, row, "", 0)) if entry else None
+    text = _JSON.encode(_plain(entry, row, "", 0)) if entry else None
+    if text is not None and 4 * len(text) > PAYLOAD_BYTES and len(text.encode()) > PAYLOAD_BYTES:
+        raise InputError(
+            f"a payload must have at most {PAYLOAD_BYTES:,} bytes as JSON",
+            got=f"{len(text.encode()):,} in row {row}",
+            cure="store large content in a file, and its path in the payload",
+        )
+    return text
 
 
 def _plain(value: Any, row: int, field: str, depth: int) -> Any:

@@ -13,6 +13,7 @@ import sqlite3
 from typing import TYPE_CHECKING, Any, Literal
 
 from matryo.errors import IndexFolderError, StorageError
+from matryo.retrieve.store.sql.where import compare_exactly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +40,7 @@ class Database:
                 f"{path.resolve().as_uri()}?{options}",
                 uri=True, timeout=_PATIENCE, isolation_level=None, check_same_thread=False,
             )  # fmt: skip
+            self._connection.create_function("compare_exactly", 4, compare_exactly, deterministic=True)
             if mode != "ro":
                 try:
                     self._prepare()

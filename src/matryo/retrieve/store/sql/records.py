@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.embeddings.manifest import FileRecord
-from matryo.errors import IndexFolderError, UnknownId
+from matryo.errors import IndexFolderError, UnknownId, shown
 from matryo.retrieve.store.about import FORMAT, About
 from matryo.retrieve.store.segments.pieces import Piece
 
@@ -39,7 +39,8 @@ _SCHEMA = (
     "CREATE TABLE guides (name TEXT PRIMARY KEY, segment TEXT NOT NULL, kind TEXT NOT NULL, fields TEXT NOT NULL,"
     " header TEXT NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID",
 )
-_AMONG = "IN (SELECT value FROM json_each(?))"   # any number of values in one bound parameter
+_AMONG = "IN (SELECT value FROM json_each(?))"   # many values in one bound parameter
+_TOGETHER = 10_000   # values per parameter, which must be shorter than a gigabyte
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,9 @@ def write_state(database: Database, state: State) -> None:
 def find(database: Database, ids: Sequence[Id]) -> list[Item]:
     """The items of those ``ids`` that exist, with their checksums verified."""
     sql = f"SELECT row, id, payload, crc FROM items WHERE id {_AMONG}"
-    return [_checked(database, *row) for row in database.execute(sql, (_as_json(ids),))]
+    wanted = {id: None for id in ids if isinstance(id, str) or -(2**63) <= id < 2**63}
+    found = (row for part in _parts(list(wanted)) for row in database.execute(sql, (_as_json(part),)))
+    return [_checked(database, *row) for row in found if row[1] in wanted]   # SQLite may cut a wanted id at NUL
 
 
 def find_all(database: Database, ids: Sequence[Id]) -> list[Item]:
@@ -146,7 +149,7 @@ def find_all(database: Database, ids: Sequence[Id]) -> list[Item]:
         words = {"int": "use an integer, as all ids of this index", "str": "use a string, as all ids of this index"}
         kind = read_state(database).kind
         cure = "index.ids has all ids" if kind in ("", type(first).__name__) else words[kind]
-        raise UnknownId("the index has no such id", got=f"{first!r:.60}", cure=cure)
+        raise UnknownId("the index has no such id", got=shown(first), cure=cure)
     return found
 
 
@@ -181,12 +184,13 @@ def insert(database: Database, new: Iterable[Item]) -> None:
 
 def remove(database: Database, rows: Sequence[int]) -> None:
     """Remove rows; rows whose vectors are in segments get a tombstone."""
-    numbers = (_as_json(rows),)
-    database.execute(f"DELETE FROM items WHERE row {_AMONG}", numbers)
-    database.execute(
-        "INSERT INTO dead SELECT value FROM json_each(?) WHERE value NOT IN (SELECT row FROM pending)", numbers
-    )
-    database.execute(f"DELETE FROM pending WHERE row {_AMONG}", numbers)
+    for part in _parts(rows):
+        numbers = (_as_json(part),)
+        database.execute(f"DELETE FROM items WHERE row {_AMONG}", numbers)
+        database.execute(
+            "INSERT INTO dead SELECT value FROM json_each(?) WHERE value NOT IN (SELECT row FROM pending)", numbers
+        )
+        database.execute(f"DELETE FROM pending WHERE row {_AMONG}", numbers)
 
 
 def read_pending(database: Database, about: About, after: int = -1) -> Piece:
@@ -302,6 +306,10 @@ def _checked(database: Database, row: int, id: Id, payload: str | None, crc: int
     if crc != item.crc:
         raise IndexFolderError.damaged(database.path, f"row {row}, id {id!r:.60}")
     return item
+
+
+def _parts(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    return (values[start : start + _TOGETHER] for start in range(0, len(values), _TOGETHER))
 
 
 def _as_json(values: Sequence[Id]) -> str:

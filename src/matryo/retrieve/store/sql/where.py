@@ -2,7 +2,7 @@
 
 >>> filter = Filter({"year": {"$gte": 2020}, "tags.lang": "en"})
 >>> filter.bound
-['$."year"', '$."year"', '2020', '$."tags"."lang"', '$."tags"."lang"', '["en"]']
+['$."year"', '["year"]', '$gte', '2020', '$."tags"."lang"', '["tags", "lang"]', '$in', '["en"]']
 >>> "year" in filter.condition or "en" in filter.condition
 False
 >>> list(filter.fields)
@@ -10,11 +10,15 @@ False
 
 A condition on a field matches only values of the same type. The types are number, string, boolean and null. A missing
 field equals no value, so ``$ne`` and ``$nin`` match it.
+
+SQLite rounds integers beyond 64 bits to floats, and old versions of it cut text at NUL. Such values are compared by
+Python, see :func:`compare_exactly`.
 """
 
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,10 +26,13 @@ from matryo.errors import InputError, shown
 from matryo.retrieve.store.payload import is_unicode, plain_scalar
 
 _COMPARE = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
+_EXACT = {"$gt": operator.gt, "$gte": operator.ge, "$lt": operator.lt, "$lte": operator.le}
 _EQUAL = {"$eq": "", "$ne": "NOT ", "$in": "", "$nin": "NOT "}
 _JOINED = {"$and": ("AND", "1"), "$or": ("OR", "0")}
 _NUMBER, _TEXT = "'integer', 'real'", "'text'"   # SQLite's names of the types
+_NO_NUL = "instr(payload, '\\u0000') = 0"   # as JSON text has it
 _MOST, _DEEPEST = 200, 12   # limits that every build of SQLite parses: expression depth 1000, parser stack 100
+_LONGEST = 64 << 20   # characters of values; SQLite takes a gigabyte at most
 
 
 class Filter:
@@ -38,7 +45,7 @@ class Filter:
     def __init__(self, where: Mapping[str, Any]) -> None:
         self.bound: list[str] = []
         self.fields: dict[str, None] = {}
-        self._count = 0
+        self._count = self._length = 0
         self.condition = self._all(where, 1)
 
     def _all(self, where: Any, depth: int) -> str:
@@ -54,56 +61,66 @@ class Filter:
             return _join(key, [self._all(inner, depth + 1) for inner in _listed(key, wanted)])
         if key == "$not":
             return f"NOT {self._all(wanted, depth + 1)}"
-        path = as_path(key)
+        as_path(key)   # checks it
         if not isinstance(wanted, Mapping) or wanted.keys() - {"$exists"}:
             self.fields[key] = None
         if not isinstance(wanted, Mapping):
-            return self._among(path, [wanted])
+            return self._among(key, [wanted])
         if not wanted:
             raise _refused("a field needs a value or an operator", {key: wanted})
         self._take(len(wanted))
-        return _join("$and", [self._operator(path, name, value) for name, value in wanted.items()])
+        return _join("$and", [self._operator(key, name, value) for name, value in wanted.items()])
 
-    def _operator(self, path: str, name: Any, value: Any) -> str:
+    def _operator(self, key: str, name: Any, value: Any) -> str:
         if name in _COMPARE:
-            return self._compare(path, name, value)
+            return self._compare(key, name, value)
         if name in _EQUAL:
-            found = self._among(path, _listed(name, value) if name in ("$in", "$nin") else [value])
+            found = self._among(key, _listed(name, value) if name in ("$in", "$nin") else [value])
             return f"{_EQUAL[name]}{found}"
         if name == "$exists":
             if not isinstance(value, bool):
                 raise _refused("$exists must be True or False", value)
-            return f"(json_type(payload, {self._bind(path)}) IS {'NOT ' if value else ''}NULL)"
+            return f"(json_type(payload, {self._bind(as_path(key))}) IS {'NOT ' if value else ''}NULL)"
         raise InputError(
             f"an operator must be one of {', '.join((*_EQUAL, *_COMPARE, '$exists'))}",
-            got=repr(name),
+            got=shown(name),
             cure="write nested fields with dots: {'a.b': 1}",
         )
 
-    def _among(self, path: str, values: list[Any]) -> str:
-        # Values pass through SQLite's JSON parser, as payloads do, so that equal texts give equal numbers.
+    def _among(self, key: str, values: list[Any]) -> str:
         plain = [_scalar(value) for value in values]
         numbers = [value for value in plain if isinstance(value, (int, float)) and not isinstance(value, bool)]
         words = [value for value in plain if isinstance(value, str)]
         others = [json.dumps(value) for value in plain if value is None or isinstance(value, bool)]
-        parts = []
-        for types, wanted in ((_NUMBER, numbers), (_TEXT, words)):
-            if wanted:
-                typed = f"json_type(payload, {self._bind(path)}) IN ({types})"
-                value = f"json_extract(payload, {self._bind(path)})"
-                parts.append(f"({typed} AND {value} IN (SELECT value FROM json_each({self._bind_json(wanted)})))")
+        parts = [self._test(key, "$in", wanted) for wanted in (numbers, words) if wanted]
         if others:
-            typed = f"json_type(payload, {self._bind(path)})"
-            parts.append(f"{typed} IN (SELECT value FROM json_each({self._bind_json(others)}))")
-        return f"ifnull({_join('$or', parts)}, 0)"
+            typed = f"json_type(payload, {self._bind(as_path(key))})"
+            parts.append(f"ifnull({typed} IN (SELECT value FROM json_each({self._bind_json(others)})), 0)")
+        return _join("$or", parts)
 
-    def _compare(self, path: str, name: str, value: Any) -> str:
+    def _compare(self, key: str, name: str, value: Any) -> str:
         value = _scalar(value)
         if isinstance(value, bool) or value is None:
             raise _refused(f"{name} needs a number, a string or a date", value)
-        typed = f"json_type(payload, {self._bind(path)}) IN ({_TEXT if isinstance(value, str) else _NUMBER})"
-        found = f"json_extract(payload, {self._bind(path)})"
-        return f"ifnull({typed} AND {found} {_COMPARE[name]} json_extract({self._bind_json(value)}, '$'), 0)"
+        return self._test(key, name, value)
+
+    def _test(self, key: str, name: str, wanted: Any) -> str:
+        """A comparison with ``wanted``: a number or text, or for ``$in`` a list of numbers or of texts."""
+        values = wanted if name == "$in" else [wanted]
+        path, text = self._bind(as_path(key)), isinstance(values[0], str)
+        kind, value = f"json_type(payload, {path})", f"json_extract(payload, {path})"
+        names, operation, right = self._bind_json(key.split(".")), self._bind(name), self._bind_json(wanted)
+        sure = _NO_NUL if text else f"typeof({value}) = {kind}"   # a rounded integer has become 'real'
+        if any("\0" in value if text else _is_large(value) for value in values):
+            sure = "0"
+        # Values pass through SQLite's JSON parser, as payloads do, so that equal texts give equal numbers.
+        quick = f"{value} IN (SELECT value FROM json_each({right}))"
+        if name != "$in":
+            quick = f"{value} {_COMPARE[name]} json_extract({right}, '$')"
+        exact = f"compare_exactly(payload, {names}, {operation}, {right})"
+        types = _TEXT if text else _NUMBER
+        # Not AND, both sides of which SQLite may evaluate: there may be nothing to compare.
+        return f"CASE WHEN ifnull({kind}, '') NOT IN ({types}) THEN 0 WHEN {sure} THEN {quick} ELSE {exact} END"
 
     def _take(self, count: int) -> None:
         self._count += count
@@ -111,11 +128,27 @@ class Filter:
             raise InputError(f"where must have at most {_MOST} conditions", cure="use $in for long lists")
 
     def _bind(self, text: str) -> str:
-        self.bound.append(text)
-        return "?"
+        if text not in self.bound:
+            self._length += len(text)
+            if self._length > _LONGEST:
+                raise InputError(f"where must have at most {_LONGEST:,} characters", cure="use shorter lists")
+            self.bound.append(text)
+        return f"?{self.bound.index(text) + 1}"
 
     def _bind_json(self, value: Any) -> str:
         return self._bind(json.dumps(value, ensure_ascii=False))
+
+
+def compare_exactly(payload: str, names: str, operation: str, wanted: str) -> bool:
+    """Compare a number or text of a payload as Python does; a function of SQL, for values that SQLite would change.
+
+    >>> compare_exactly('{"a": {"b": 36893488147419103233}}', '["a", "b"]', "$in", "[3.6893488147419103e19]")
+    False
+    """
+    value, other = json.loads(payload), json.loads(wanted)
+    for name in json.loads(names):
+        value = value[name]
+    return value in other if operation == "$in" else bool(_EXACT[operation](value, other))
 
 
 def _join(name: str, parts: list[str]) -> str:
@@ -131,7 +164,7 @@ def as_path(key: Any) -> str:
     if not plain or key.startswith("$") or not is_unicode(key):
         raise InputError(
             "a field must be names joined by dots, or $and, $or, $not",
-            got=repr(key),
+            got=shown(key),
             cure="names must not be empty or contain quotes, backslashes or control characters",
         )
     return "$" + "".join(f'."{name}"' for name in names)
@@ -142,9 +175,12 @@ def _scalar(value: Any) -> Any:
         plain = plain_scalar(value)
     except TypeError:
         raise _refused("values must be valid text, finite numbers, dates, True, False or None", value) from None
-    if isinstance(plain, int) and not -(2**63) <= plain < 2**63:
-        raise _refused("integers must fit in 64 signed bits", value)
     return plain
+
+
+def _is_large(value: float) -> bool:
+    """Whether ``value`` is an integer that SQLite would round."""
+    return isinstance(value, int) and not -(2**63) <= value < 2**63
 
 
 def _listed(name: str, values: Any) -> list[Any]:

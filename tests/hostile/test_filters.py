@@ -1,0 +1,96 @@
+"""Filters on values that SQLite rounds or cuts, and the model that the attack compares filters with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from attacks.filters import matches
+
+from matryo.errors import InputError
+from matryo.nesting import Nesting
+from matryo.retrieve.store import Store
+from matryo.retrieve.store.payload import PAYLOAD_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.create(tmp_path / "index", Nesting([2])) as made:
+        yield made
+
+
+def test_the_model_itself(store: Store) -> None:
+    payload = [{"n": 1, "t": {"x": "a"}}, {"n": True}, {"n": "1"}, {"n": None}, {}, {"n": 2.5, "t": {"x": "b"}}]
+    store.add(np.zeros((6, 2)), payload=payload)
+    for where, right in [
+        ({}, [0, 1, 2, 3, 4, 5]),
+        ({"n": 1}, [0]),
+        ({"n": 1.0}, [0]),
+        ({"n": True}, [1]),
+        ({"n": None}, [3]),
+        ({"n": {"$ne": 1}}, [1, 2, 3, 4, 5]),
+        ({"n": {"$gte": 1}}, [0, 5]),
+        ({"n": {"$gt": 1, "$lt": 3}}, [5]),
+        ({"n": {"$gt": "0"}}, [2]),
+        ({"n": {"$in": [1, "1", None]}}, [0, 2, 3]),
+        ({"n": {"$nin": [1, "1", None]}}, [1, 4, 5]),
+        ({"n": {"$exists": False}}, [4]),
+        ({"t.x": "a"}, [0]),
+        ({"$or": [{"t.x": "b"}, {"n": {"$exists": False}}]}, [4, 5]),
+        ({"$not": {"t.x": {"$in": ["a", "b"]}}}, [1, 2, 3, 4]),
+        ({"$and": [{"n": {"$gt": 0}}, {"t.x": {"$lte": "a"}}]}, [0]),
+        ({"$or": []}, []),
+        ({"$and": []}, [0, 1, 2, 3, 4, 5]),
+    ]:
+        assert store.where(where).ids().tolist() == right, where
+        assert [row for row, one in enumerate(payload) if matches(one, where)] == right, where
+
+
+def test_text_is_not_cut_at_nul(store: Store) -> None:
+    tenants = ["x", "x\0z", "x\0", "\0", "", "x\\u0000z", "xa"]
+    store.add(np.zeros((len(tenants), 2)), payload=[{"tenant": tenant, "in": {"b": tenant}} for tenant in tenants])
+    for row, tenant in enumerate(tenants):
+        for where in ({"tenant": tenant}, {"in.b": {"$in": [tenant, 1, None]}}):
+            assert store.where(where).ids().tolist() == [row]
+        assert row not in store.where({"tenant": {"$ne": tenant}}).ids().tolist()
+        below = [other for other, text in enumerate(tenants) if text < tenant]
+        assert store.where({"tenant": {"$lt": tenant}}).ids().tolist() == below
+
+
+def test_integers_beyond_64_bits_are_compared_exactly(store: Store) -> None:
+    values = [2**63 - 1, 2**63, float(2**63), 2**63 + 1, 2**64 - 1, 2**64, float(2**64), -(2**63) - 1, 2**1000]
+    store.add(np.zeros((len(values), 2)), payload=[{"hash": value} for value in values])
+    for value in values:
+        equal = [row for row, other in enumerate(values) if other == value]
+        assert store.where({"hash": value}).ids().tolist() == equal
+        above = [row for row, other in enumerate(values) if other > value]
+        assert store.where({"hash": {"$gt": value}}).ids().tolist() == above
+    assert store.get([8])[1] == [{"hash": 2**1000}]
+
+
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        ({"a": "é" * (PAYLOAD_BYTES // 2)}, r"at most 16,777,216 bytes as JSON \(got 16,777,225 in row 1\): store"),
+        ({"a": [10**5000]}, r"finite numbers.*got an object of type int in field 'a\[0\]' of row 1"),
+    ],
+)
+def test_a_payload_that_is_too_large_is_refused_before_anything_is_written(
+    store: Store, payload: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        store.add(np.zeros((2, 2)), payload=[{}, payload])
+    assert store.count == 0
+    store.add(np.zeros((1, 2)), payload=[{"a": "x" * (PAYLOAD_BYTES - 9)}])
+    assert len(store.get([0])[1][0]["a"]) == PAYLOAD_BYTES - 9
+
+
+def test_a_filter_of_any_size_is_not_called_damage(store: Store) -> None:
+    store.add(np.zeros((1, 2)), payload=[{"a": 1}])
+    with pytest.raises(InputError, match="where must have at most 67,108,864 characters"):
+        store.where({"a": {"$in": ["x" * (1 << 20)] * 65}})
