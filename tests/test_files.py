@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,16 @@ def test_a_path_that_is_a_folder_keeps_what_is_in_it(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="folder"), replacing(tmp_path / "folder") as file:
         file.write(b"x")
     assert names(tmp_path) == ["folder"]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: Path(path).symlink_to("/dev/null")])
+def test_only_files_are_replaced(tmp_path: Path, make: Callable[[Path], object]) -> None:
+    make(tmp_path / "x")
+    before = os.lstat(tmp_path / "x")
+    with pytest.raises(StorageError, match=r"cannot write .*choose the name of a file"), replacing(tmp_path / "x"):
+        raise AssertionError("refused before the work")
+    assert os.path.samestat(os.lstat(tmp_path / "x"), before)
+    assert names(tmp_path) == ["x"]
 
 
 def test_json_round_trips_and_is_readable(tmp_path: Path) -> None:

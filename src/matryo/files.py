@@ -43,10 +43,14 @@ def check_may_write(path: Path, *, force: bool = False, is_ours: Callable[[Path]
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a new file that replaces ``path`` when the block succeeds; the result survives a power cut.
 
-    On any error the old file is unchanged and the new one is removed.
+    On any error the old file is unchanged and the new one is removed. Only files are replaced: a device such as
+    /dev/null, a pipe or a folder is an error.
     """
     path = Path(path)
     with storage(path):
+        if path.exists() and not path.is_file():
+            got = "a folder" if path.is_dir() else "a device or a pipe"
+            raise StorageError(f"cannot write {path}", got=got, cure="choose the name of a file")
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
         file = new.open("xb")

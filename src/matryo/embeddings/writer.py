@@ -30,7 +30,6 @@ from matryo.files import (
     replacing,
     sha256,
     storage,
-    sync_folder,
     write_json,
 )
 from matryo.folders import swap_in
@@ -142,7 +141,8 @@ class EmbeddingWriter:
         done = self._resumable()
         if done is None:
             check_work(self._folder)
-            self._save_progress()   # no rows: a kill while the old ones are deleted is harmless
+            if self._moves:
+                self._save_progress()   # no rows: a kill while the old ones are deleted is harmless
             clear(self._folder, keep=(PROGRESS,))
             return
         self.count, self._unit = done["count"], done["unit"]
@@ -228,7 +228,6 @@ class EmbeddingWriter:
         with contextlib.suppress(OSError):   # the embeddings are complete; these two files are no part of them
             for name in (PROGRESS, IDS):   # after the rename: until then, an interrupted write needs them to resume
                 (final / name).unlink(missing_ok=True)
-            sync_folder(final)
 
     def _drop(self) -> None:
         clear(self._folder)
