@@ -81,3 +81,9 @@ def test_many_ids_pass_in_parts(index: Index, monkeypatch: pytest.MonkeyPatch) -
     index.delete(ids[:40] + ids[:40])
     assert index.ids.tolist() == ids[40:]
     index.verify()
+
+
+def test_a_plan_for_too_many_hits_is_refused(index: Index) -> None:
+    index.add(VECTORS)
+    with pytest.raises(InputError, match=r"a plan is chosen for k of at most 1,000 \(got 1001\)"):
+        index.plan(k=1001, queries=VECTORS, progress=False)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 _TUNING, _MOST = 0.25, 500   # the share of tuning queries, and the most of them
 _STANDINS = 1000   # rows used as queries if there are none; more if the target needs more
+_MOST_HITS = 1000   # the largest k: the planner compares each true neighbour with shortlists of 16 k rows
 _ALL = slice(None)
 
 
@@ -282,6 +283,8 @@ def _workload(
     searcher: Searcher, queries: Any, k: int, labels: tuple[Any, Any] | None, standins: int, seed: int
 ) -> Workload:
     check_count("k", k, example=10)
+    if k > _MOST_HITS:
+        raise InputError(f"a plan is chosen for k of at most {_MOST_HITS:,}", got=k, cure="plan for a smaller k")
     most = searcher.count - (queries is None)
     if k > most:
         cure = f"pass k={most} or less" if most > 0 else "add vectors first"
