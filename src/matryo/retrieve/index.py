@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from matryo.nesting import Nesting
     from matryo.retrieve.vectors.blocks import Blocks
     from matryo.retrieve.vectors.metric import Metric
-    from matryo.retrieve.vectors.types import Array, Floats, Indices
+    from matryo.retrieve.vectors.types import Array, Doubles, Floats, Indices
 
 
 MOST_HITS = 100_000_000
@@ -238,7 +238,7 @@ class Index(Store):
         (plan or Plan.single(self.nesting.dim)).for_k(k).check_fits(self.nesting)
         nothing: Any = "" if snapshot.text_ids else -1
         ids: list[Array] = []
-        scores: list[Floats] = []
+        scores: list[Doubles] = []
         for segment in snapshot.segments:
             rows, row_scores = self._search_segment(segment, queries, plan, min(k, len(segment)))
             found = segment.ids.take(np.maximum(rows, 0))
@@ -246,15 +246,15 @@ class Index(Store):
             ids.append(found)
             scores.append(row_scores)
         if not ids:
-            ids, scores = [np.empty((len(queries), 0), np.int64)], [np.empty((len(queries), 0), np.float32)]
+            ids, scores = [np.empty((len(queries), 0), np.int64)], [np.empty((len(queries), 0))]
         if len(ids) > 1:
             all_ids, all_scores = np.concatenate(ids, axis=1), np.concatenate(scores, axis=1)
             # The sort is stable and segments are in the order of insertion, which decides ties.
             best = np.argsort(-all_scores, axis=1, kind="stable")[:, :k]
             ids, scores = [np.take_along_axis(all_ids, best, axis=1)], [np.take_along_axis(all_scores, best, axis=1)]
-        return Hits(_widened(ids[0], k, nothing), _widened(scores[0], k, -np.inf))
+        return Hits(_widened(ids[0], k, nothing), _widened(scores[0].astype(np.float32), k, -np.inf))
 
-    def _search_segment(self, segment: Segment, queries: Array, plan: Plan | None, k: int) -> tuple[Indices, Floats]:
+    def _search_segment(self, segment: Segment, queries: Array, plan: Plan | None, k: int) -> tuple[Indices, Doubles]:
         """Return the best ``k`` live rows of each query and their scores, with the first guide that serves the plan.
 
         A new or small segment may have no guide yet. It is scanned instead: nothing is missed, it only takes longer.

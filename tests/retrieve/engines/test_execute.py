@@ -85,7 +85,7 @@ def test_a_plan_is_what_loops_make_of_it(data, seed, count, queries, k, metric, 
             patch.setattr(module, "_BUDGET", data.draw(st.integers(1, 20000)))
         rows, scores = execute(blocks, asked, plan, k, metric, None if share is None else allowed)
     assert rows.shape == scores.shape == (queries, k)
-    assert (rows.dtype, scores.dtype) == (np.int64, np.float32)
+    assert (rows.dtype, scores.dtype) == (np.int64, np.float64)
     for found, marks, query in zip(rows, scores, asked, strict=True):
         want = naive(vectors, query, plan, metric, allowed)
         assert found.tolist() == want + [-1] * (k - len(want))

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("numba")
 from matryo.retrieve.engines.compiled import kernels
+from matryo.retrieve.engines.compiled.exact import score_at
 
 WIDTHS = (1, 7, 8, 48, 64, 100, 256)
 
@@ -33,10 +34,15 @@ def test_sums_of_a_block_and_of_a_shortlist(width: int, dtype: str) -> None:
     some = np.ones(5, np.float32)
     kernels.add_products_at(held(rows), query, at, some)
     np.testing.assert_array_equal(some, sums[at])   # to the bit, wherever the row lies
-    exact, squares = np.zeros(5), np.zeros(5)
-    kernels.add_exactly_at(held(rows), query.astype(np.float64), at, exact, squares)
-    np.testing.assert_allclose(exact, true[at], rtol=0, atol=1e-13 * width)
-    np.testing.assert_allclose(squares, np.square(rows.astype(np.float64)).sum(1)[at], rtol=1e-13)
+    blocks = np.array([[rows.ctypes.data, 0, width]])
+    apart = np.square(rows.astype(np.float64) - query).sum(1)
+    lengths = np.linalg.norm(rows.astype(np.float64), axis=1) * np.linalg.norm(query.astype(np.float64))
+    at[0], outside = 0xFFFFFFFF, [0]   # a row that does not exist is not read
+    for metric, wanted in enumerate((true / lengths, true, -apart)):
+        exact, squares = np.zeros(5), np.zeros(5)
+        score_at(blocks, dtype == "float16", 37, metric, query.astype(np.float64), at, exact, squares)
+        assert (exact[outside] == -np.inf).all()
+        np.testing.assert_allclose(exact[1:], wanted[at[1:]], rtol=0, atol=1e-13 * width)
 
 
 def test_equal_rows_have_equal_sums_wherever_they_lie() -> None:

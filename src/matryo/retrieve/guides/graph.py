@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from matryo.retrieve.engines.numpy.shortlist import Shortlist
     from matryo.retrieve.engines.request import Request
-    from matryo.retrieve.vectors.types import Array, Bools, Floats, Indices
+    from matryo.retrieve.vectors.types import Array, Bools, Doubles, Floats, Indices
 
 FORMAT = 1
 """The version of the folder layout. It grows when an older matryo can no longer read the layout."""
@@ -83,15 +83,15 @@ class Graph(Guide):
         if plan.stages[0].dim != self.dim:
             rule = f"the first stage of a plan with ef must be at the dim of the graph, {self.dim}"
             raise InputError(rule, got=plan.stages[0].dim, cure=f"start the plan with Stage({self.dim}, keep)")
-        effort, rerank, alone = plan.ef, (engine or best_engine()).rerank, unguided(plan, blocks)
+        effort, follow, alone = plan.ef, engine or best_engine(), unguided(plan, blocks)
 
         def first_stage(request: Request, stage: Stage) -> Shortlist:
             rows = self.walk(request.queries, stage.keep, effort, request.allowed)
-            return rerank(request, unscored(rows), stage, 0)
+            return follow.rerank(request, unscored(rows), stage, 0)
 
-        def search(request: Request, k: int) -> tuple[Indices, Floats]:
+        def search(request: Request, k: int) -> tuple[Indices, Doubles]:
             given = request.blocks, request.queries, alone, k, request.metric, request.allowed
-            return execute(*given, engine=Engine(first_stage, rerank))
+            return execute(*given, engine=Engine(first_stage, follow.rerank, score=follow.score))
 
         return search
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from matryo.retrieve.engines.request import Request
 from matryo.retrieve.plan.plan import Plan
-from matryo.retrieve.vectors.types import Floats, Indices
+from matryo.retrieve.vectors.types import Doubles, Indices
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matryo.retrieve.vectors.metric import Metric
 
 
-Search = Callable[[Request, int], tuple[Indices, Floats]]
+Search = Callable[[Request, int], tuple[Indices, Doubles]]
 """The rows and scores of a request, for a k."""
 
 

@@ -169,6 +169,16 @@ def lowest_bit(_typing, bits):
 
 
 @intrinsic
+def pointer(_typing, address):
+    """The value at an address."""
+
+    def emit(_context, builder, _signature, args):
+        return builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+
+    return types.voidptr(types.int64), emit
+
+
+@intrinsic
 def same_bits(_typing, number):
     """Reinterpret the bits of a float32 as int32, or the reverse."""
 
@@ -243,25 +253,12 @@ def add_products_at(rows, query, at, sums):
 
 
 @compiled
-def add_exactly_at(rows, query, at, sums, squares):
-    """In float64, add the inner products of the rows numbered ``at`` to ``sums``, their squares to ``squares``."""
-    for i in range(len(at)):
-        one = square = 0.0
+def add_squares(rows, query, sums):
+    """Add the squared distance of each of the ``rows`` [n, width] from the ``query`` to its sum."""
+    for i in range(len(rows)):
+        one = np.float32(0)
         for j in range(len(query)):
-            value = np.float64(wide(rows[at[i], j]))
-            one += value * query[j]
-            square += value * value
-        sums[i] += one
-        squares[i] += square
-
-
-@compiled
-def add_distances_at(rows, query, at, sums):
-    """Add the squared distances of the rows numbered ``at`` from the query to their sums, in float64."""
-    for i in range(len(at)):
-        one = 0.0
-        for j in range(len(query)):
-            apart = np.float64(wide(rows[at[i], j])) - query[j]
+            apart = wide(rows[i, j]) - query[j]
             one += apart * apart
         sums[i] += one
 

@@ -2,7 +2,7 @@
 
 A tile of scores fits the cache, whatever the number of rows. Only the few scores above the worst kept so far leave it.
 BLAS rounds a row's score differently depending on its position in the matrix. BLAS therefore only selects candidates,
-a few more than needed; :func:`matryo.retrieve.engines.numpy.shortlist.rerank` computes their scores.
+a few more than needed, by the ceilings of :mod:`matryo.retrieve.engines.exact`; their scores are computed one by one.
 
 >>> from matryo.nesting import Nesting
 >>> from matryo.retrieve import Blocks, Stage
@@ -15,18 +15,19 @@ a few more than needed; :func:`matryo.retrieve.engines.numpy.shortlist.rerank` c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from matryo.retrieve.engines.exact import ceilings
 from matryo.retrieve.engines.numpy.shortlist import Shortlist, query_norms, rerank
 from matryo.retrieve.engines.request import Request
-from matryo.retrieve.vectors.metric import NOTHING, key_rows, key_scores, keys, score
+from matryo.retrieve.vectors.metric import NOTHING, key_rows, key_scores, keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from matryo.retrieve.plan.plan import Stage
+    from matryo.retrieve.plan.plan import Precision, Stage
     from matryo.retrieve.vectors.types import Bools, Floats, Indices, Keys, Rows
 
 _TILE = (512, 1024)   # queries × rows scored at a time: much work per product, yet small enough for the cache
@@ -36,9 +37,18 @@ _STEP = 64   # tile lengths are multiples of this, so that BLAS rounds every row
 MORE = 16   # candidates selected beyond keep, because exact scores may change their order
 
 
+class Candidates(NamedTuple):
+    """Rows that look best to each query."""
+
+    rows: Indices
+    """[queries, n], unsorted; −1 where there are too few."""
+    ceiling: Floats
+    """[queries, 1], not below the exact score of any row that is not a candidate; −∞ if there is none."""
+
+
 def first_stage(request: Request, stage: Stage) -> Shortlist:
     """Return the best ``stage.keep`` rows at ``stage.dim`` for each query; of equal scores the smaller row first."""
-    return rerank(request, unscored(choose(request, stage)), stage)
+    return rerank(request, unscored(choose(request, stage).rows), stage)
 
 
 def unscored(rows: Indices) -> Shortlist:
@@ -47,22 +57,36 @@ def unscored(rows: Indices) -> Shortlist:
     return Shortlist(rows, zeros, zeros)
 
 
-def choose(request: Request, stage: Stage) -> Indices:
-    """Return rows that include the best ``stage.keep`` of each query, unsorted; −1 where there are too few."""
+def choose(request: Request, stage: Stage) -> Candidates:
+    """Return the ``stage.keep`` rows of each query with the highest ceilings, and some more."""
+    best: dict[int, _Best] = {}
+    for rows, queries, scores in scan(request, stage.dim, stage.precision):
+        best.setdefault(queries.start, _Best(len(scores), stage.keep + MORE)).take(rows, scores)
+    found = Candidates(
+        np.full((len(request.queries), stage.keep + MORE), -1), np.full((len(request.queries), 1), -np.inf, np.float32)
+    )
+    for start, chosen in best.items():
+        part = slice(start, start + len(chosen.keys))
+        found.rows[part], found.ceiling[part] = chosen.rows(), chosen.worst
+    return found
+
+
+def scan(request: Request, dim: int, precision: Precision = "full") -> Iterator[tuple[Rows, slice, Floats]]:
+    """Yield tiles of the allowed rows, in order, each with some of the queries, and the ceilings of their scores."""
     blocks, queries = request.blocks, request.queries
-    level = blocks.level(stage.dim)
-    height, width = _tile(len(queries), blocks.count, stage.dim)
+    level = blocks.level(dim)
+    height, width = _tile(len(queries), blocks.count, dim)
     # Groups of about equal size: for a group of one, BLAS would round by position.
-    groups = np.array_split(queries[:, : stage.dim], -(-len(queries) // height) or 1)
-    lengths = np.array_split(query_norms(queries, stage.dim), len(groups))
-    best = [_Best(len(group), stage.keep + MORE) for group in groups]
+    groups = np.array_split(queries[:, :dim], -(-len(queries) // height) or 1)
+    lengths = query_norms(queries, dim)
     products = _sums if len(queries) < FEW else _blas
     for rows in _tiles(blocks.count, width, request.allowed):
-        parts = [blocks.columns(number, rows, stage.precision) for number in range(level + 1)]
-        norms = blocks.norms[rows, level]
-        for sums, length, chosen in zip(products(groups, parts, width), lengths, best, strict=True):
-            chosen.take(rows, score(request.metric, sums, norms, length))
-    return np.concatenate([chosen.rows() for chosen in best])
+        parts = [blocks.columns(number, rows, precision) for number in range(level + 1)]
+        norms, start = blocks.norms[rows, level], 0
+        for sums in products(groups, parts, width):
+            some = slice(start, start + len(sums))
+            yield rows, some, ceilings(request.metric, sums, norms, lengths[some], dim)
+            start = some.stop
 
 
 class _Best:
@@ -106,16 +130,19 @@ class _Best:
             return
         query, new = (np.concatenate(arrays) for arrays in zip(*self.waiting, strict=True))
         self.waiting = []
-        # From a flat list to a rectangle: the new keys of each query follow those it has.
         order = np.argsort(query, kind="stable")
-        query = query[order]
-        counts = np.bincount(query, minlength=len(self.keys))
-        column = np.arange(len(query)) - (np.cumsum(counts) - counts)[query] + self.keep
-        both = np.pad(self.keys, ((0, 0), (0, int(counts.max(initial=0)))), constant_values=NOTHING)
-        both[query, column] = new[order]
+        both = np.concatenate([self.keys, packed(query[order], new[order], len(self.keys), NOTHING)], axis=1)
         both.partition(both.shape[1] - self.keep, axis=1)
         self.keys = both[:, -self.keep :].copy()
         self.worst = key_scores(self.keys[:, :1])
+
+
+def packed(query: Indices, values: Indices, queries: int, empty: int) -> Indices:
+    """Return a flat list, sorted by ``query``, as a rectangle: the values of each query, then ``empty`` places."""
+    counts = np.bincount(query, minlength=queries)
+    made = np.full((queries, int(counts.max(initial=0))), empty)
+    made[query, np.arange(len(query)) - (np.cumsum(counts) - counts)[query]] = values
+    return made
 
 
 def _tile(queries: int, count: int, dim: int) -> tuple[int, int]:

@@ -80,16 +80,19 @@ def add_products(
     sums: Floats, blocks: Blocks, number: int, rows: Indices, queries: Floats, precision: Precision
 ) -> None:
     """Add the inner products over one block to the ``sums`` of each query with its own ``rows``, [queries, n]."""
-    for tile in _tiles(rows.shape, queries.shape[1]):
+    for tile in gathered_tiles(rows.shape, 4 * queries.shape[1]):
         wanted = rows[tile]
         read = blocks.columns(number, wanted.ravel(), precision).reshape(*wanted.shape, -1)
         # Not BLAS: its rounding depends on the position of a row in the matrix.
         sums[tile] += np.einsum("qnd,qd->qn", read, queries[tile[0]])
 
 
-def _tiles(shape: tuple[int, ...], columns: int) -> Iterator[tuple[slice, slice]]:
-    # Tiles of bounded size once gathered: several queries with all their rows, or one query with some of them.
-    most = max(1, _GATHER // (4 * columns))
+def gathered_tiles(shape: tuple[int, ...], size: int) -> Iterator[tuple[slice, slice]]:
+    """Yield tiles of [queries, rows] of bounded bytes once gathered, given the bytes per row.
+
+    A tile has several queries with all their rows, or one query with some of them.
+    """
+    most = max(1, _GATHER // size)
     across = max(1, min(most, shape[1]))
     down = most // across
     for top in range(0, shape[0], down):

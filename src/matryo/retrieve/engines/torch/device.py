@@ -41,6 +41,8 @@ class Rough(NamedTuple):
     """The largest relative rounding error of a row: the norm of the error divided by the norm of the row."""
     longest: float
     """The largest norm of a row; 1 if the metric is cosine."""
+    largest: float = 1.0
+    """The largest of ``times`` of a row that is not zero."""
 
 
 def factors(metric: Metric, norms: torch.Tensor) -> torch.Tensor:
@@ -92,7 +94,9 @@ class Copies:
             times = factors(metric, norms) if metric == "cosine" else norms.new_ones(len(norms))
             plus = -norms.square() if metric == "l2" else norms.new_zeros(len(norms))
             longest = 1.0 if metric == "cosine" else float(norms.max())
-            held[key] = times if units is None else times * units, plus, loss, longest
+            times = times if units is None else times * units
+            largest = float(times[norms > 0].amax()) if (norms > 0).any() else 0.0
+            held[key] = times, plus, loss, longest, largest
         return Rough(matrix, *held[key])
 
     def numbers(self, some: tuple[int, ...]) -> torch.Tensor:

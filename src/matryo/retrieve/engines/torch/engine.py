@@ -1,10 +1,12 @@
 """Run a plan with torch, on a GPU or a CPU: queries are uploaded once and hits are downloaded once.
 
 Vectors are copied to the device once, and stay there while they are in use. A matrix product in float16 only selects
-candidates: its error has a bound, and more rows are selected than needed. The candidates are then scored one by one,
-each summed in float64, so a score has the same bits wherever its row lies and however many stages came before. If the
-worst row kept scores above the bound of every row that was not selected, nothing was missed. The other queries (many
-rows about equal, for example) run again with more candidates, in the end with all rows.
+candidates: its error has a bound, and more rows are selected than needed. The candidates are then scored one by one, in
+the last stage in float64, so a score has the same bits wherever its row lies and however many stages came before. If
+the worst row kept scores above the bound of every row that was not selected, nothing was missed. The other queries
+(many rows about equal, for example) run again with more candidates, in the end with all rows.
+
+Apple GPUs (MPS) have no float64, so their scores are exact to float32 only.
 
 >>> import numpy as np
 >>> from matryo.nesting import Nesting
@@ -28,6 +30,7 @@ import torch
 from matryo.errors import InputError
 from matryo.nesting import Nesting
 from matryo.retrieve.engines.execute import Engine
+from matryo.retrieve.engines.numpy.scan import unscored
 from matryo.retrieve.engines.numpy.shortlist import Shortlist
 from matryo.retrieve.engines.torch import steps
 from matryo.retrieve.engines.torch.device import Copies
@@ -39,7 +42,7 @@ from matryo.retrieve.vectors.queries import check_not_zero
 
 if TYPE_CHECKING:
     from matryo.retrieve.engines.request import Request
-    from matryo.retrieve.vectors.types import Array, Floats
+    from matryo.retrieve.vectors.types import Array, Doubles, Floats, Indices
 
 _SCORES = 1 << 28   # scores computed at a time: 1 GB
 _FEW = 32   # a search of at most this many queries is recorded as a CUDA graph
@@ -75,9 +78,13 @@ class _Task:
     @property
     def wanted(self) -> int:
         """The number of candidates of the first stage."""
-        keep = min(self.plan.stages[0].keep, self.count)
-        wanted = keep + self.growth * (_MORE[0] + keep // _MORE[1])
+        wanted = self.spare(self.plan.stages[0])
         return wanted if _ALL * wanted < self.blocks.count else self.blocks.count
+
+    def spare(self, stage: Stage) -> int:
+        """The number of rows that a stage keeps, and some more."""
+        keep = min(stage.keep, self.count)
+        return keep + self.growth * (_MORE[0] + keep // _MORE[1])
 
 
 class _Search:
@@ -91,9 +98,9 @@ class _Search:
 
     def engine(self) -> Engine:
         """Return these stages as an engine for :func:`matryo.retrieve.execute`."""
-        return Engine(self.first_stage, self.rerank, self.run)
+        return Engine(self.first_stage, self.rerank, run=self.run)
 
-    def run(self, request: Request, plan: Plan) -> Shortlist:
+    def run(self, request: Request, plan: Plan) -> tuple[Indices, Doubles]:
         """Run every stage of a plan, as :class:`matryo.retrieve.Engine` describes."""
         blocks, queries, metric, count = request.blocks, request.queries, request.metric, request.count
         self.copies.whole(blocks, plan.dim, plan.stages[-1].precision)   # all columns at once, not stage by stage
@@ -110,33 +117,37 @@ class _Search:
             task = replace(task, growth=_GROWTH * task.growth)
             some = given[torch.from_numpy(again)].to(self.device)
             packed[again] = self._found(task, some).cpu().numpy()
-        return _shortlist(packed[:, :-4])
+        k = (packed.shape[1] - 3) // (4 if self.wide == torch.float64 else 3)
+        rows, scores = packed[:, : 2 * k].copy().view(np.int64), packed[:, 2 * k : -3].copy()
+        return rows, scores.view(np.float64 if self.wide == torch.float64 else np.float32).astype(np.float64)
 
     def first_stage(self, request: Request, stage: Stage) -> Shortlist:
         """Run one first stage, as :func:`matryo.retrieve.engines.numpy.scan.first_stage` does."""
-        return self.run(request, Plan((replace(stage, margin=None),)))
+        rows, _ = self.run(request, Plan((replace(stage, margin=None),)))
+        return self.rerank(request, unscored(rows), stage)
 
     def rerank(self, request: Request, shortlist: Shortlist, stage: Stage, done: int = 0) -> Shortlist:
         """Re-rank a shortlist, as :func:`matryo.retrieve.engines.numpy.shortlist.rerank` does."""
         task = _Task(request.blocks, Plan((stage,)), request.metric, stage.keep)
         asked = self._asked(task, _movable(request.queries).to(self.device), rough=False)
         rows, sums = (torch.from_numpy(np.array(one)).to(self.device) for one in (shortlist.rows, shortlist.sums))
-        keys, sums, _ = self._stages(task, asked, rows, sums.to(self.wide), done)
-        return _shortlist(_packed(keys, sums).cpu().numpy())
+        sums, keys = self._keys_at(task, asked, rows, 0, done, sums.to(self.wide) if done else None)
+        keys, at = keys.topk(min(stage.keep, rows.shape[1]), dim=1)
+        return _shortlist(_packed(keys, sums.gather(1, at).float()).cpu().numpy())
 
     def _found(self, task: _Task, given: torch.Tensor) -> torch.Tensor:
-        """Return the plan's shortlist in the form of :func:`_packed`, then four columns of checks.
+        """Return the rows and scores of the plan in the form of :func:`_packed`, then three columns of checks.
 
-        The columns are the worst key kept and the bound of the other rows for :func:`_doubtful`, and the query's norm
-        for :func:`_check`.
+        The columns are the worst score that the first stage kept and the bound of the other rows for :func:`_doubtful`,
+        and the query's norm for :func:`_check`.
         """
         parts = []
         most = max(1, _SCORES // max(task.blocks.count, 8 * task.wanted))
         for some in given.tensor_split(-(-len(given) // most) or 1):
             asked = self._asked(task, some, rough=task.wanted < task.blocks.count)
             rows, ceiling = self._choice(task, asked)
-            keys, sums, worst = self._stages(task, asked, rows)
-            parts.append(_packed(keys, sums, worst, ceiling, asked.norms))
+            rows, scores, worst = self._stages(task, asked, rows)
+            parts.append(_packed(rows, scores, worst, ceiling, asked.norms))
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def _asked(self, task: _Task, given: torch.Tensor, *, rough: bool) -> Asked:
@@ -162,31 +173,38 @@ class _Search:
         return rows.masked_fill(values.isneginf(), -1), values.amin(1, keepdim=True) + asked.error
 
     def _stages(
-        self, task: _Task, asked: Asked, rows: torch.Tensor, before: torch.Tensor | None = None, done: int = 0
+        self, task: _Task, asked: Asked, rows: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the keys of the rows that the stages keep, best first, their sums, and the first stage's worst key.
-
-        The sums ``before`` already include the first ``done`` columns.
-        """
-        stages = task.plan.stages
-        last, k = len(stages) - 1, stages[-1].keep
-        worst = None
+        """Return the rows that the stages keep, best first, their scores, and the worst score that the first keeps."""
+        *stages, last = task.plan.stages
+        if last.precision == "int8":   # its scores are those of the codes
+            stages.append(last)
+        worst = before = None
+        done = 0
         for number, stage in enumerate(stages):
             if number and stage.precision != stages[number - 1].precision:
                 done = 0   # sums in int8 cannot be continued in full precision
             sums, keys = self._keys_at(task, asked, rows, number, done, before if done else None)
-            keep = min(stage.keep, task.count, rows.shape[1])
-            keys, at = keys.topk(keep, dim=1, sorted=number == last)
-            worst = keys.amin(1, keepdim=True) if worst is None else worst
-            if stage.margin is not None and number < last and keep > k:
-                scores = steps.key_scores(keys)
-                far = scores < scores.topk(k, dim=1).values[:, -1:] - stage.margin
+            keys, at = keys.topk(min(stage.keep, task.count, rows.shape[1]), dim=1, sorted=False)
+            before, done, scores = sums.gather(1, at), stage.dim, steps.key_scores(keys)
+            worst = scores.amin(1, keepdim=True) if worst is None else worst
+            if stage.margin is not None and stage is not last and keys.shape[1] > last.keep:
+                far = scores < scores.topk(last.keep, dim=1).values[:, -1:] - stage.margin
                 keys = keys.masked_fill(far, NOTHING)
-            before, done = sums.gather(1, at), stage.dim
-            if number < last:
-                rows = steps.key_rows(keys)
-        assert worst is not None and before is not None
-        return keys, before, worst
+            rows = steps.key_rows(keys)
+        if last.precision == "full":
+            if stages and rows.shape[1] > _ALL * task.spare(last):   # float32 scores select the few to compute
+                done = done if last.precision == stages[-1].precision else 0
+                _, keys = self._keys_at(task, asked, rows, len(stages), done, before if done else None)
+                rows = steps.key_rows(keys.topk(task.spare(last), dim=1, sorted=False).values)
+            columns = self.copies.whole(task.blocks, last.dim, "full")[:, : last.dim]
+            scores = steps.scores_at(columns, rows, asked.vectors[:, : last.dim], task.metric, self.wide)
+        elif task.metric == "l2":
+            scores = scores.clamp(max=0)   # rounding can produce negative squared distances
+        rows, scores = steps.ranked(rows, scores.to(self.wide), min(last.keep, task.count))
+        if worst is None:
+            worst = scores[:, -1:].float().nextafter(scores.new_tensor(-math.inf).float())   # rounded down
+        return rows, scores, worst
 
     def _keys_at(
         self, task: _Task, asked: Asked, rows: torch.Tensor, number: int, done: int, before: torch.Tensor | None
@@ -220,15 +238,14 @@ def _check(queries: Array, norms: Floats, metric: Metric) -> None:
         check_not_zero(norms)
 
 
-def _packed(keys: torch.Tensor, sums: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
-    """Return the bits of all arguments as one int32 tensor for a single download: [n, keys, sums, more]."""
-    return torch.cat([one.view(torch.int32) for one in (keys, sums.float(), *more)], 1)
+def _packed(*parts: torch.Tensor) -> torch.Tensor:
+    """Return the bits of all arguments side by side as one int32 tensor, for a single download."""
+    return torch.cat([part.contiguous().view(torch.int32) for part in parts], 1)
 
 
 def _doubtful(down: Array) -> Array:
     """Return the queries for which an unselected row may beat the worst that the first stage kept."""
-    worst = key_scores(down[:, -4:-2].copy().view(np.int64))[:, 0]
-    return np.flatnonzero(~(worst > down[:, -2].view(np.float32)))
+    return np.flatnonzero(~(down[:, -3].view(np.float32) > down[:, -2].view(np.float32)))
 
 
 def _shortlist(down: Array) -> Shortlist:

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from matryo.retrieve.engines.torch.device import FLOOR, Rough
-from matryo.retrieve.engines.torch.steps import ROUNDING, Asked
+from matryo.retrieve.engines.torch.steps import FLUSHED, ROUNDING, SMALL, Asked
 
 _STEPS = 64, 512   # columns per step, for few and for many columns
 _NUMBERS = 2048   # numbers per step of a program
@@ -29,11 +29,12 @@ def asked(given: torch.Tensor, dims: list[int], ends: torch.Tensor, metric: str,
     vectors, lengths, norms, by, error = (
         torch.empty(n, width, device=given.device) for width in (dims[-1], len(dims), 1, 1, 1)
     )
-    loss, longest = (rough.loss, rough.longest) if rough else (0.0, 0.0)
+    loss, longest, largest = (rough.loss, rough.longest, rough.largest) if rough else (0.0, 0.0, 0.0)
     with torch.cuda.device_of(given):   # Triton launches on the current device
         _asked[n,](
             given, given.stride(0), ends, vectors, lengths, norms, made, by, error, dims[-1], first, float(loss),
-            float(longest), STAGES=len(dims), METRIC=_METRICS[metric], STEP=1024, ROUNDING=ROUNDING, FLOOR=FLOOR,
+            float(longest), float(largest) * first, STAGES=len(dims), METRIC=_METRICS[metric], STEP=1024,
+            ROUNDING=ROUNDING, FLUSHED=FLUSHED, FLOOR=FLOOR, SMALL=SMALL,
         )  # fmt: skip
     return Asked(vectors, lengths, norms, made if rough else None, by[:, 0], error)
 
@@ -128,8 +129,9 @@ def _norm(here, width, STEP: tl.constexpr):
 
 @triton.jit
 def _asked(
-    given, apart, ends, vectors, lengths, norms, made, by, error, dim, first, loss, longest,
-    STAGES: tl.constexpr, METRIC: tl.constexpr, STEP: tl.constexpr, ROUNDING: tl.constexpr, FLOOR: tl.constexpr,
+    given, apart, ends, vectors, lengths, norms, made, by, error, dim, first, loss, longest, flushed,
+    STAGES: tl.constexpr, METRIC: tl.constexpr, STEP: tl.constexpr, ROUNDING: tl.constexpr, FLUSHED: tl.constexpr,
+    FLOOR: tl.constexpr, SMALL: tl.constexpr,
 ):  # fmt: skip
     query = tl.program_id(0).to(tl.int64)
     here = given + query * apart
@@ -157,13 +159,14 @@ def _asked(
     times = 1 / rough
     if METRIC == 0:
         times = times / tl.maximum(norm, FLOOR)
+        part = part + tl.where((norm > 0) & (norm < SMALL), 3.0, 0.0)
     if METRIC == 1:
         part = part * norm * longest
     if METRIC == 2:
         times = times * 2
         part = 2 * part * norm * longest + 16 * ROUNDING * (squares + longest * longest) - squares
     tl.store(by + query, times.to(tl.float32))
-    tl.store(error + query, part.to(tl.float32))
+    tl.store(error + query, (part + tl.minimum(FLUSHED * (flushed * times + 8), 1e9)).to(tl.float32))
 
 
 @triton.jit

@@ -20,6 +20,8 @@ _DEEPEST = 128   # rows per tile of a kernel
 _FEW = 64   # up to this many queries, or
 _SHORT = 256   # up to this dim, computing a product takes less time than reading its result again
 ROUNDING = 2.0**-23   # exceeds the relative error of a sum; tensor cores truncate
+FLUSHED = 2.0**-126   # the most that a product loses by underflow
+SMALL = 2.0**-90   # a cosine with a prefix below this norm has no bound, which 3 stands for
 _ROWS = 0xFFFFFFFF   # the lower half of a key holds the row
 
 
@@ -44,7 +46,7 @@ def asked(given: torch.Tensor, dims: Sequence[int], metric: Metric, rough: Rough
     """Prepare the queries ``given`` [n, d] for the ``dims`` of the stages, and for a product at the first of them.
 
     By the Cauchy–Schwarz inequality, the error of a product is at most both norms times the relative rounding errors of
-    both sides and of the sum.
+    both sides and of the sum. Products that are too small for float32 lose ``FLUSHED`` each.
     """
     exact = given.to(wide)
     squares = exact.square().cumsum(1)
@@ -64,11 +66,13 @@ def asked(given: torch.Tensor, dims: Sequence[int], metric: Metric, rough: Rough
     error = lost * (1 + rough.loss) + rough.loss + (dims[0] + 16) * ROUNDING
     if metric == "cosine":
         by = lengths[:, :1] / unit
+        error = error + 3.0 * ((norm > 0) & (norm < SMALL))
     elif metric == "ip":
         by, error = 1 / unit, error * norm * rough.longest
     else:
         by = 2 / unit
         error = 2 * error * norm * rough.longest + 16 * ROUNDING * (squares + rough.longest**2) - squares
+    error = error + (FLUSHED * (dims[0] * rough.largest * by + 8)).clamp(max=1e9)   # which no cosine exceeds
     return Asked(exact.float(), lengths, whole.float(), made, by[:, 0].float(), error.float())
 
 
@@ -120,6 +124,50 @@ def keys_at(
     if before is not None:
         sums += before
     return sums, _keys(_score(metric, sums.float(), norms[there], lengths[:, None]), rows)
+
+
+def scores_at(
+    columns: torch.Tensor, rows: torch.Tensor, asked: torch.Tensor, metric: Metric, wide: torch.dtype
+) -> torch.Tensor:
+    """Return the scores of each of ``asked`` [n, width] with its own ``rows`` [n, m] of ``columns``, in ``wide``.
+
+    As :func:`matryo.retrieve.engines.exact.exact_scores`. Row −1, an empty place, has score −∞.
+    """
+    scores = torch.empty(rows.shape, dtype=wide, device=rows.device)
+    across = max(1, min(rows.shape[1], _GATHER // columns.shape[1]))
+    down = max(1, _GATHER // (across * columns.shape[1]))
+    for top in range(0, len(rows), down):
+        query = asked[top : top + down, None].to(wide)
+        for first in range(0, rows.shape[1], across):
+            part = slice(top, top + down), slice(first, first + across)
+            there = rows[part].clamp(min=0)
+            read = columns.index_select(0, there.flatten()).unflatten(0, there.shape).to(wide)
+            if metric == "l2":   # from norms, small distances would be lost
+                scores[part] = -_total((read - query).square())
+                continue
+            scores[part] = _total(read * query)
+            if metric == "cosine":
+                lengths = (_total(read.square()) * _total(query.square())).sqrt()
+                scores[part] /= lengths.masked_fill(lengths == 0, 1)
+    return scores.masked_fill(rows < 0, -math.inf)
+
+
+def ranked(rows: torch.Tensor, scores: torch.Tensor, keep: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the best ``keep`` rows and their scores, as :func:`matryo.retrieve.engines.exact.ranked`."""
+    rows, at = rows.sort(dim=1)
+    scores, best = scores.gather(1, at).sort(dim=1, descending=True, stable=True)
+    return rows.gather(1, best[:, :keep]), scores[:, :keep]
+
+
+def _total(numbers: torch.Tensor) -> torch.Tensor:
+    # The sum over the last axis, by halves: its order depends on nothing but the width, on every device. So equal rows
+    # have equal scores, for one query and for many.
+    width = 1 << (numbers.shape[-1] - 1).bit_length()
+    numbers = torch.nn.functional.pad(numbers, (0, width - numbers.shape[-1]))
+    while width > 1:
+        width //= 2
+        numbers = numbers[..., :width] + numbers[..., width:]
+    return numbers[..., 0]
 
 
 def key_rows(keys: torch.Tensor) -> torch.Tensor:

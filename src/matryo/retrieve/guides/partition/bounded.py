@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from matryo.retrieve.engines.compiled.exact import COSINE, L2
 from matryo.retrieve.engines.compiled.kernels import compiled, cut, key_of
 from matryo.retrieve.guides.partition.stages import add_codes_to, blocks_of, fetch_row, full_stage
-from matryo.retrieve.guides.partition.tables import COSINE, FINE, L2, TINY, lowest_kept, peak_of, score_of
+from matryo.retrieve.guides.partition.tables import FINE, TINY, lowest_kept, peak_of, score_of
 from matryo.retrieve.guides.partition.vectors import fetch
 
 _TIMES = 3   # from this many candidates per row kept, scoring all codes costs less than it saves

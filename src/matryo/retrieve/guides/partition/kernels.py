@@ -13,15 +13,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from matryo.retrieve.engines.compiled.kernels import LANES, add_dot, compiled, cut, key_of, lowest_bit, same_bits, zeros
+from matryo.retrieve.engines.compiled.exact import COSINE, IP, L2, score_at
+from matryo.retrieve.engines.compiled.kernels import (
+    LANES,
+    add_dot,
+    compiled,
+    cut,
+    key_of,
+    lowest_bit,
+    same_bits,
+    zeros,
+)
 from matryo.retrieve.guides.partition.bounded import last_stage, middle_stage
-from matryo.retrieve.guides.partition.stages import begin, full_stage, int8_stage, sift
+from matryo.retrieve.guides.partition.stages import begin, blocks_of, full_stage, int8_stage, sift
 from matryo.retrieve.guides.partition.steps import BOUNDED, FULL
 from matryo.retrieve.guides.partition.tables import (
-    COSINE,
     FIELDS,  # noqa: F401, read by the search
-    IP,
-    L2,
     look_with,
     lowest_kept,
     measure,
@@ -134,16 +141,19 @@ def _first_stage(tables, keep, margins, vector, length, allowed, keys, lists, lo
 
 
 @compiled
-def _write(keys, k, rows, scores):
-    # Writes the best k of the remaining rows, sorted, then empty places.
+def _write(tables, dim, query, keys, k, rows, scores, squares):
+    # Writes the best k of the remaining rows with their exact scores, sorted, then empty places.
     left = len(keys)
     if left > k:
         cut(keys, k)
         left = k
-    keys[:left].sort()
-    for i in range(k):
-        rows[i] = place_of(keys[left - 1 - i]) if i < left else -1
-        scores[i] = score_of(keys[left - 1 - i]) if i < left else np.float32(-np.inf)
+    for i in range(left):
+        rows[i] = place_of(keys[i])
+    rows[left:] = -1
+    rows[:left].sort()
+    score_at(blocks_of(tables, 0, dim), tables.half, tables.count, tables.metric, query, rows, scores, squares)
+    order = np.argsort(-scores, kind="mergesort")   # stable: of equal scores the smaller row first
+    rows[:], scores[:] = rows[order], scores[order]
 
 
 @compiled
@@ -157,7 +167,7 @@ def search(machine, stages, margins, queries, allowed, rows, scores):
     tables, keep, count = opened(machine), stages[0, 2], len(stages)
     vector, lengths = np.empty(tables.width, np.float32), np.empty(tables.levels)
     lists, looks = np.empty(tables.list_count, np.int64), np.empty(tables.mean_tiles * LANES, np.float32)
-    some = np.empty(2 * LANES, np.float32)
+    some, exact, squares = np.empty(2 * LANES, np.float32), np.empty(tables.width), np.empty(tables.k)
     keys, spare = np.empty(2 * keep + 64, np.int64), np.empty(2 * keep + 64, np.int64)
     places, sums, reach = np.empty(keep, np.int64), np.empty(keep, np.float32), np.empty(keep, np.float32)
     coarse = np.empty(max(4 * tables.fours, tables.stride), np.int8)
@@ -188,5 +198,6 @@ def search(machine, stages, margins, queries, allowed, rows, scores):
                 int8_stage(tables, dim, known, level, vector, length, *held, coarse, fine)
             if not final:
                 left = sift(*held, spare, most, tables.k, margins[s])
-        _write(keys[:left], tables.k, rows[one], scores[one])
+        exact[:] = queries[one]
+        _write(tables, stages[count - 1, 1], exact, keys[:left], tables.k, rows[one], scores[one], squares)
     return -1

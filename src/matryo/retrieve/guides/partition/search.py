@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.errors import MissingExtra
+from matryo.retrieve.engines.compiled.engine import addresses
 from matryo.retrieve.guides.partition.build import LANES
 from matryo.retrieve.guides.partition.steps import check_plan, steps_of
 from matryo.retrieve.vectors.blocks import Blocks, checked_norms
@@ -16,7 +17,7 @@ from matryo.retrieve.vectors.queries import as_mask, as_queries, check_not_zero
 if TYPE_CHECKING:
     from matryo.retrieve.guides.partition.partition import Partition
     from matryo.retrieve.plan.plan import Plan
-    from matryo.retrieve.vectors.types import Floats, Indices
+    from matryo.retrieve.vectors.types import Doubles, Indices
 
 _MOST = 3   # a query may visit this many times the share that is visited on average
 
@@ -37,18 +38,16 @@ class PartitionSearch:
         self._stages, self._margins = steps_of(plan, blocks, partition)
         self._everyone = np.empty(0, np.bool_)
         # The machine, an array, holds addresses only. The arrays at these addresses are kept alive here.
-        stored = zip(blocks.picked, blocks.nesting.blocks, strict=True)
-        whole = [(block.ctypes.data, *columns) for block, columns in stored]
-        self._tables = np.array(whole, np.int64), np.array(blocks.nesting.dims, np.int64)
+        self._tables = addresses(blocks, blocks.nesting.dim), np.array(blocks.nesting.dims, np.int64)
         self._held = blocks.picked, blocks.norms, partition
         self._machine = self._assembled(blocks, partition, plan)
 
-    def __call__(self, queries: Any, allowed: Any = None) -> tuple[Indices, Floats]:
+    def __call__(self, queries: Any, allowed: Any = None) -> tuple[Indices, Doubles]:
         """Return the best k rows of each of the ``queries`` [n, d], or of one [d], and their scores; both [n, k].
 
         Hits are sorted nearest first; of equal scores the smaller row comes first. Scores are computed from the stored
-        vectors at the plan's last dim. ``allowed`` is a mask of the rows that may be found in the partitions visited.
-        If there are fewer than k, the remaining places have row −1 and score −∞.
+        vectors at the plan's last dim, in float64. ``allowed`` is a mask of the rows that may be found in the partitions
+        visited. If there are fewer than k, the remaining places have row −1 and score −∞.
         """
         array = np.asarray(queries)
         array = as_queries(array[None] if array.ndim == 1 else array, self._nesting.dim)
@@ -57,7 +56,7 @@ class PartitionSearch:
                 array = np.ascontiguousarray(array, np.float32)
         mask = as_mask(allowed, self._count) if self._count else None
         mask = self._everyone if mask is None else np.ascontiguousarray(mask)   # an empty mask allows all
-        rows, scores = np.empty((len(array), self._k), np.int64), np.empty((len(array), self._k), np.float32)
+        rows, scores = np.empty((len(array), self._k), np.int64), np.empty((len(array), self._k))
         bad = self._kernels.search(self._machine, self._stages, self._margins, array, mask, rows, scores)
         if bad >= 0:
             norms = checked_norms(array[bad : bad + 1], self._nesting, "queries", bad)

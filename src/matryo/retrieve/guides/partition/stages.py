@@ -11,14 +11,14 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
-from matryo.retrieve.engines.compiled.kernels import LANES, add_long_dot, compiled, key_of, total, wide, zeros
-from matryo.retrieve.guides.partition.tables import COSINE, L2, LINE, TINY, look_with, lowest_kept, place_of, score_of
+from matryo.retrieve.engines.compiled.exact import COSINE, L2
+from matryo.retrieve.engines.compiled.kernels import LANES, add_long_dot, compiled, key_of, pointer, total, wide, zeros
+from matryo.retrieve.guides.partition.tables import LINE, TINY, look_with, lowest_kept, place_of, score_of
 from matryo.retrieve.guides.partition.vectors import (
     add_product,
     add_square,
     fetch,
     no_products,
-    pointer,
     total_product,
 )
 

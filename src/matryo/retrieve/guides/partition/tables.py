@@ -10,8 +10,8 @@ from collections import namedtuple
 import numpy as np
 from numba import carray
 
-from matryo.retrieve.engines.compiled.kernels import LANES, compiled, cut, key_of, same_bits
-from matryo.retrieve.guides.partition.vectors import pointer
+from matryo.retrieve.engines.compiled.exact import COSINE
+from matryo.retrieve.engines.compiled.kernels import LANES, compiled, cut, key_of, pointer, same_bits
 
 FIELDS = (
     "metric", "width", "dim", "long", "fours", "list_count", "tile_count", "mean_tiles", "wanted", "most", "k",
@@ -23,7 +23,6 @@ FIELDS = (
 
 Tables = namedtuple("Tables", FIELDS)   # FIELDS with arrays instead of addresses
 Look = namedtuple("Look", ["coarse", "fine", "scale", "shift"])   # a query in codes: 128 · coarse + fine
-COSINE, IP, L2 = range(3)
 
 LINE = 64   # bytes per cache line, and columns multiplied by one instruction
 TINY = np.finfo(np.float32).tiny

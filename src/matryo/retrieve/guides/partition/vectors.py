@@ -37,16 +37,6 @@ def _call(builder, name, result, *args, **options):
 
 
 @intrinsic
-def pointer(_typing, address):
-    """The value at an address."""
-
-    def emit(_context, builder, _signature, args):
-        return builder.inttoptr(args[0], ir.IntType(8).as_pointer())
-
-    return types.voidptr(types.int64), emit
-
-
-@intrinsic
 def fetch(_typing, address):
     """Prefetch the cache line at an address, which need not be valid.
 

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.errors import InputError, MissingExtra
+from matryo.retrieve.engines.compiled.engine import addresses
 from matryo.retrieve.guides.sketch.sketch import FEW, Sketch, scaled
 from matryo.retrieve.vectors.blocks import Blocks, checked_norms
 from matryo.retrieve.vectors.metric import METRICS, Metric
 from matryo.retrieve.vectors.queries import as_mask, as_queries, check_not_zero
 
 if TYPE_CHECKING:
-    from matryo.retrieve.vectors.types import Array, Bools, Doubles, Floats, Indices
+    from matryo.retrieve.vectors.types import Array, Bools, Doubles, Indices
 
 _SPARE = 16   # rows read in full beyond the k that look best, for a higher bar
 _LARGEST = 2.0**124   # the largest squared norm of a query, as of a row
@@ -38,7 +39,7 @@ class Certified:
     sketch: Sketch
     _scratch: threading.local = field(default_factory=threading.local, repr=False)
 
-    def search(self, queries: Any, k: int, allowed: Bools | None = None) -> tuple[Indices, Floats]:
+    def search(self, queries: Any, k: int, allowed: Bools | None = None) -> tuple[Indices, Doubles]:
         """Return the best ``k`` ``allowed`` rows of each of the ``queries`` [n, d], and their scores; both [n, k].
 
         If there are fewer than ``k``, the remaining places have row −1 and score −∞.
@@ -46,7 +47,7 @@ class Certified:
         rows, scores, _ = self.find(queries, k, allowed)
         return rows, scores
 
-    def find(self, queries: Any, k: int, allowed: Bools | None = None) -> tuple[Indices, Floats, Indices]:
+    def find(self, queries: Any, k: int, allowed: Bools | None = None) -> tuple[Indices, Doubles, Indices]:
         """Return rows, scores, and the number of rows left after each level, [n, levels]; 0 for unused levels."""
         sketch = self.sketch
         given = as_doubles(queries, self.blocks, k, sketch.metric)
@@ -55,9 +56,11 @@ class Certified:
         rows, scores = np.full((len(given), k), -1, np.int64), np.full((len(given), k), -np.inf)
         left = np.zeros((len(given), len(sketch.levels)), np.int64)
         mask = self._all if mask is None else np.ascontiguousarray(mask)
-        about = *self._tables, sketch.offsets, mask, given, vectors, k, _SPARE, FEW, self._buffers()
+        # The cosine has no unit.
+        units = np.ldexp(1.0, -(exponents + sketch.exponent)) if sketch.metric != "cosine" else np.ones(len(given))
+        about = *self._tables, sketch.offsets, mask, given, vectors, units, k, _SPARE, FEW, self._buffers()
         _kernels().certify(*about, rows, scores, left)
-        return rows, outward(scores, sketch.metric, sketch.exponent + exponents), left
+        return rows, scores, left
 
     @cached_property
     def _all(self) -> Bools:
@@ -68,15 +71,12 @@ class Certified:
         # Numbers, and addresses of arrays that the sketch and the blocks keep alive.
         blocks, sketch = self.blocks, self.sketch
         half, count, width = int(blocks.dtype == "float16"), blocks.count, sketch.axes.shape[1]
-        fixed = METRICS.index(sketch.metric), sketch.exponent, half, count, width, _address(sketch.axes)
+        fixed = METRICS.index(sketch.metric), half, count, width, _address(sketch.axes)
         levels = [(_address(level.codes), _address(level.tails), low, level.dim)
                   for low, level in zip((0, *sketch.dims), sketch.levels, strict=False)]  # fmt: skip
-        stored = [(_address(block), *columns, count)
-                  for block, columns in zip(blocks.picked, blocks.nesting.blocks, strict=True)]  # fmt: skip
         bounds = [(level.error, level.length) for level in sketch.levels]
-        numbers = (np.array(values, np.int64) for values in ((*fixed, _address(sketch.steps)), levels, stored))
-        about, table, places = numbers
-        return about, table, np.array(bounds), places
+        about, table = (np.array(values, np.int64) for values in ((*fixed, _address(sketch.steps)), levels))
+        return about, table, np.array(bounds), addresses(blocks, blocks.nesting.dim)
 
     def _buffers(self) -> tuple[Array, ...]:
         # Allocating memory costs more than the scan that fills it, so each thread keeps its buffers.
@@ -84,7 +84,7 @@ class Certified:
         if held is None:
             count = self.blocks.count
             dots = np.empty(len(self.sketch.levels[0].tails), np.int32)
-            held = self._scratch.held = dots, np.empty(count, np.int64), np.empty(count, np.float64)
+            held = self._scratch.held = dots, np.empty(count, np.int64), *np.empty((3, count))
         return held
 
 
@@ -101,11 +101,6 @@ def as_doubles(queries: Any, blocks: Blocks, k: int, metric: Metric) -> Doubles:
     if metric == "cosine":
         check_not_zero(squares)
     return given
-
-
-def outward(scores: Doubles, metric: Metric, exponents: Indices) -> Floats:
-    """Return ``scores`` in the unit of the vectors; the cosine has no unit."""
-    return np.asarray(scores if metric == "cosine" else np.ldexp(scores, exponents[:, None]), np.float32)
 
 
 def _address(array: Array) -> int:

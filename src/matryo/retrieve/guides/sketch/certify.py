@@ -14,20 +14,17 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
+from matryo.retrieve.engines.compiled.exact import L2, score_at
 from matryo.retrieve.engines.compiled.kernels import (
     LANES,
-    add_distances_at,
-    add_exactly_at,
     compiled,
+    pointer,
     scan_sketch,
     sift_more,
     sift_sketch,
 )
-from matryo.retrieve.guides.partition.vectors import pointer
 
-COSINE, IP, L2 = range(3)
 _FINE = 127 * 128 + 63   # the largest code of a query: 128 · high + low
-_TINY = np.finfo(np.float64).tiny
 
 
 @compiled
@@ -83,31 +80,6 @@ def look_at(axes, steps, vector, low, dim, error, length, before, factor, high, 
 
 
 @compiled
-def _exact(blocks, half, metric, exponent, given, vector, rows):
-    # The scores of some rows, in the unit of the sketch.
-    sums, squares = np.zeros(len(rows)), np.zeros(len(rows))
-    for number in range(len(blocks)):
-        low, high, count = blocks[number, 1], blocks[number, 2], blocks[number, 3]
-        shape, place = (count, high - low), pointer(blocks[number, 0])
-        if metric == L2 and half:
-            add_distances_at(carray(place, shape, np.uint16), given[low:high], rows, squares)
-        elif metric == L2:
-            add_distances_at(carray(place, shape, np.float32), given[low:high], rows, squares)
-        elif half:
-            add_exactly_at(carray(place, shape, np.uint16), vector[low:high], rows, sums, squares)
-        else:
-            add_exactly_at(carray(place, shape, np.float32), vector[low:high], rows, sums, squares)
-    for i in range(len(rows)):
-        if metric == L2:   # computed from norms, small distances would be lost
-            sums[i] = -squares[i] * 2.0 ** (-2 * exponent)
-        elif metric == IP:
-            sums[i] *= 2.0**-exponent
-        else:
-            sums[i] /= max(np.sqrt(squares[i]), _TINY)
-    return sums
-
-
-@compiled
 def _write(rows, scores, k, found, best):
     # The best k, best first; of equal scores the smaller row first. Rows are given in order.
     if len(rows) > 4 * k:   # sorting dominates, so only rows that may be among the best are sorted
@@ -119,16 +91,19 @@ def _write(rows, scores, k, found, best):
 
 
 @compiled
-def certify(about, levels, bounds, blocks, offsets, allowed, given, vectors, k, spare, few, scratch, found, best, left):
-    """Write the best ``k`` rows of each query to ``found``, and their scores in the unit of the sketch to ``best``.
+def certify(
+    about, levels, bounds, blocks, offsets, allowed, given, vectors, units, k, spare, few, scratch, found, best, left
+):
+    """Write the best ``k`` rows of each query to ``found``, and their exact scores to ``best``.
 
     ``left`` gets the number of rows left after each level. ``vectors`` has the scaled queries, ``given`` the original
-    ones. ``spare`` rows beyond the k that look best are read for a higher bar; once ``few`` are left, all are read.
+    ones; a score times the query's unit is in the unit of the sketch. ``spare`` rows beyond the k that look best are
+    read for a higher bar; once ``few`` are left, all are read.
     """
-    metric, exponent, half, count, width = about[0], about[1], about[2], about[3], about[4]
-    axes = carray(pointer(about[5]), (vectors.shape[1], width), np.float64)
-    steps = carray(pointer(about[6]), (width,), np.float64)
-    dots, held, sums = scratch
+    metric, half, count, width = about[0], about[1], about[2], about[3]
+    axes = carray(pointer(about[4]), (vectors.shape[1], width), np.float64)
+    steps = carray(pointer(about[5]), (width,), np.float64)
+    dots, held, sums, scores, squares = scratch
     tiles = carray(pointer(levels[0, 0]), (len(dots) // LANES, levels[0, 3] // 4, LANES, 4), np.uint8)
     high, fine = np.empty(width, np.int8), np.empty(width, np.int8)
     factor = 2.0 if metric == L2 else 1.0
@@ -144,9 +119,10 @@ def certify(about, levels, bounds, blocks, offsets, allowed, given, vectors, k, 
             )
             if number == 0:
                 near = scan_sketch(tiles, *coded, np.float32(scale), offsets, allowed, dots, count, k + spare)
-                scores = _exact(blocks, half, metric, exponent, given[one], vector, near)
+                seen = scores[: len(near)]
+                score_at(blocks, half, count, metric, given[one], near, seen, squares[: len(near)])
                 if len(near) >= k:
-                    bar = np.partition(scores, len(near) - k)[len(near) - k]
+                    bar = np.partition(seen, len(near) - k)[len(near) - k] * units[one]
                 if metric == L2:   # bounds refer to 2·q·x − ‖x‖²
                     bar += vector @ vector
                 moved = np.float32(bar - slack + scale * 128 * sum_)
@@ -161,5 +137,5 @@ def certify(about, levels, bounds, blocks, offsets, allowed, given, vectors, k, 
             left[one, number] = kept
             if kept <= few:
                 break
-        scores = _exact(blocks, half, metric, exponent, given[one], vector, rows)
-        _write(rows, scores, k, found[one], best[one])
+        score_at(blocks, half, count, metric, given[one], rows, scores[: len(rows)], squares[: len(rows)])
+        _write(rows, scores[: len(rows)], k, found[one], best[one])
