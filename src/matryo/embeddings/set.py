@@ -254,8 +254,11 @@ class EmbeddingSet:
 
     def _check_bytes(self, name: str) -> None:
         with storage(self.path / name, "read"):
-            if sha256(self.path / name) != self.manifest.files[name].sha256:
-                raise _damaged(self.path / name, "other bytes than were written")
+            if sha256(self.path / name) == self.manifest.files[name].sha256:
+                return
+        if Manifest.load(self.path) != self.manifest:
+            raise EmbeddingsError(f"{self.path} was overwritten after it was opened", cure="open it again")
+        raise _damaged(self.path / name, "other bytes than were written")
 
 
 def _classes(description: Description, labels: Any) -> Any:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from attacks.damage import damage, restored
 from attacks.outcome import Outcome, ended, forked
-
 from matryo.embeddings import EmbeddingSet, Head
 
 PROMISE = "A damaged embeddings folder never crashes, and verify finds every damage that changes what is read."

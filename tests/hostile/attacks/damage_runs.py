@@ -8,7 +8,6 @@ from pathlib import Path
 
 from attacks.outcome import Outcome, ended
 from attacks.tiny_run import model_digest, train, train_half
-
 from matryo.training.run.paths import RunFolder
 
 PROMISE = "A damaged run is refused with an error, or loads and resumes to the same weights, bit for bit."

@@ -17,7 +17,7 @@ from matryo.training.recipe.fields import Recipe
 from matryo.training.recipe.load import override
 
 torch.set_num_threads(1)   # before anything forks
-_WORDS = "cat dog purr bark fish swim bird fly tree leaf stone river sun moon star night".split()
+_WORDS = ["cat", "dog", "purr", "bark", "fish", "swim", "bird", "fly", "tree", "leaf", "stone", "river", "sun", "moon", "star", "night"]
 _CHANGES = {
     "encoder.name": "bert-tiny", "encoder.dim": "16", "encoder.dropout": "0.1", "text.length": "16", "head.dims": "8,16",
     "text.vocabulary": "100", "optim.name": "adamw", "optim.ema": "0.9", "loop.batch": "8", "loop.steps": "6",
