@@ -213,7 +213,9 @@ def test_a_known_truncation_is_honoured(sentence_folder):
 def test_a_stored_truncate_dim_is_set_aside(sentence_folder, tmp_path):
     from sentence_transformers import SentenceTransformer
 
-    SentenceTransformer(str(sentence_folder), device="cpu", truncate_dim=4).save(str(tmp_path / "cut"))
+    SentenceTransformer(str(sentence_folder), device="cpu", truncate_dim=4).save(
+        str(tmp_path / "cut"), create_model_card=False
+    )
     assert SentenceTransformer(str(tmp_path / "cut"), device="cpu").encode(["a"]).shape == (1, 4)
     encoder = from_sentence_transformers(tmp_path / "cut").eval()
     plain = from_sentence_transformers(sentence_folder).eval()
@@ -229,7 +231,7 @@ def test_sentence_transformers_without_a_transformer_are_refused(bert_folder, tm
     from tokenizers import Tokenizer as Library
 
     words = StaticEmbedding(Library.from_file(str(bert_folder / "tokenizer.json")), embedding_dim=8)
-    library.SentenceTransformer(modules=[words], device="cpu").save(str(tmp_path / "words"))
+    library.SentenceTransformer(modules=[words], device="cpu").save(str(tmp_path / "words"), create_model_card=False)
     with pytest.raises(InputError, match=r"must start with a transformer .*words, which starts with StaticEmbedding"):
         from_sentence_transformers(tmp_path / "words")
 

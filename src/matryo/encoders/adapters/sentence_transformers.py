@@ -31,7 +31,8 @@ class SentenceEncoder(nn.Module):
 
     def save(self, folder: str | Path) -> None:
         """Write the model as a sentence-transformers folder."""
-        self.model.save(str(folder))   # type: ignore[operator]
+        # The card would ask huggingface.co about the folder that the model came from.
+        self.model.save(str(folder), create_model_card=False)   # type: ignore[operator]
 
     def save_shape(self, folder: str | Path) -> None:
         """Write the whole model, because sentence-transformers has no format without weights."""
