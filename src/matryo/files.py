@@ -15,8 +15,9 @@ from typing import Any, BinaryIO
 
 from matryo.errors import InputError, StorageError
 
-__all__ = ["alone_with", "check_may_write", "is_below", "is_plain_name", "json_digest", "lock", "new_file",
-           "remove_temporaries", "replacing", "sha256", "storage", "sync_folder", "write_json"]  # fmt: skip
+__all__ = ["alone_with", "check_is_file", "check_may_write", "is_below", "is_plain_name", "json_digest", "lock",
+           "new_file", "parse_json", "remove_temporaries", "replacing", "sha256", "storage", "sync_folder",
+           "write_json"]  # fmt: skip
 
 
 def check_may_write(path: Path, *, force: bool = False, is_ours: Callable[[Path], bool] | None = None) -> None:
@@ -31,12 +32,20 @@ def check_may_write(path: Path, *, force: bool = False, is_ours: Callable[[Path]
     ...
     matryo.errors.InputError: ...files.py exists: choose another name, or --force to overwrite
     """
-    if path.is_dir():
-        raise InputError(f"{path} is a folder", cure="choose the name of a file")
+    check_is_file(path)
     if force or not path.exists():
         return
-    if not path.is_file() or (path.stat().st_size > 0 and not (is_ours and is_ours(path))):
+    if path.stat().st_size > 0 and not (is_ours and is_ours(path)):
         raise InputError(f"{path} exists", cure="choose another name, or --force to overwrite")
+
+
+def check_is_file(path: Path) -> None:
+    """Raise if ``path`` is a folder or a device, which a file must not replace: root could replace /dev/null."""
+    with storage(path):
+        other = path.exists() and not path.is_file()
+    if other:
+        kind = "a folder" if path.is_dir() else "a device or a pipe"
+        raise InputError(f"{path} is {kind}", cure="choose the name of a file")
 
 
 @contextlib.contextmanager
@@ -47,10 +56,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     /dev/null, a pipe or a folder is an error.
     """
     path = Path(path)
+    check_is_file(path)
     with storage(path):
-        if path.exists() and not path.is_file():
-            got = "a folder" if path.is_dir() else "a device or a pipe"
-            raise StorageError(f"cannot write {path}", got=got, cure="choose the name of a file")
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
         file = new.open("xb")

@@ -68,7 +68,13 @@ def _unrecognised(unparsed: list[str], options: list[str]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 an error (one line), 2 bad usage, 130 interrupted."""
-    words = sys.argv[1:] if argv is None else argv
+    try:
+        return _main(sys.argv[1:] if argv is None else argv)
+    finally:
+        _flush_output()
+
+
+def _main(words: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):   # None if the caller closed it
             stream.reconfigure(errors="backslashreplace")   # names of files and ids may hold what cannot be printed
@@ -96,9 +102,8 @@ def main(argv: list[str] | None = None) -> int:
         print("matryo: interrupted" + (f"; {cure}" if cure else ""), file=sys.stderr)
         return 130
     except BrokenPipeError:   # `matryo … | head` has read enough
-        _discard_output()
+        pass
     except OSError as error:
-        _discard_output()
         return _fail(_explained(error))
     except MemoryError as error:
         return _fail(f"not enough memory (got {error or 'no memory'}): use a smaller input, or a larger machine")
@@ -119,8 +124,8 @@ def _explained(error: OSError) -> OSError:
         return explained
 
 
-def _discard_output() -> None:
-    """Drop what standard output could not take, or the interpreter would fail on it again when it exits."""
+def _flush_output() -> None:
+    """Flush standard output; drop what it does not take, or the interpreter would fail on it when it exits."""
     try:
         sys.stdout.flush()
     except (OSError, AttributeError):

@@ -140,6 +140,8 @@ def _check_options(args: argparse.Namespace) -> None:
     ):
         if getattr(args, option) and (idle := given(args, *disabled)):
             raise InputError(rule, got=typed(idle), cure="drop one")
+    if args.seed is not None and args.seed < 0:
+        raise InputError("--seed must be 0 or more", got=args.seed, cure="use a small integer")
     if args.items and args.json not in (None, "-"):
         rule = "new items have no labels, so there are no result rows to store"
         raise InputError(rule, got=f"--json {args.json}", cure="write the answers with --out FILE.jsonl")

@@ -15,11 +15,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from matryo.errors import InputError, MissingExtra
+from matryo.errors import InputError, MatryoError, MissingExtra
 from matryo.files import replacing, storage
 from matryo.folders import foreign, replacing_folder, restore, write_record
 from matryo.report.answer import subjects
-from matryo.report.answer_figure import answer_figure
+from matryo.report.answer_figure import AnswerFigure, answer_figure
 from matryo.report.draw import drawing
 from matryo.report.figures import every_section
 from matryo.report.material import GradCamStrip, Material
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from matryo.report.section import Section
     from matryo.results import Row
 
+_DAMAGE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)   # of a row that another program wrote
 PAGE, ROWS, FIGURES_FOLDER, TABLES_FOLDER = "index.html", "rows.jsonl", "figures", "tables"
 
 
@@ -58,12 +59,11 @@ def build_report(
     if not rows:
         raise InputError("a report needs at least one row", got=0, cure="measure something first")
     folder = check_out(out, overwrite=overwrite)
-    material = Material.of(rows, pictures, strips)
-    models = subjects(material)
-    with drawing():
-        sections = list(every_section(material))
-        figure = answer_figure(models) if models else None
-    text = page(title=title, sections=sections, rows=rows, credits=credits, models=models, figure=figure)
+    try:
+        text, sections, figure = _draw(Material.of(rows, pictures, strips), title, credits)
+    except _DAMAGE as error:
+        _check_alone(rows, error)
+        raise
     plates = {plate.name: plate.drawing for section in sections for plate in section.plates}
     plates |= {"answer": figure.drawing} if figure else {}
     with replacing_folder(folder) as work:
@@ -96,6 +96,31 @@ def check_out(out: str | Path, *, overwrite: bool) -> Path:
     if not overwrite:
         raise InputError(f"{folder} already holds a report", cure="choose another folder, or pass overwrite=True")
     return folder
+
+
+def _draw(
+    material: Material, title: str, credits: Sequence[str]
+) -> tuple[str, list[Section], AnswerFigure | None]:
+    """Return the page, its sections, and the figure of its answer."""
+    models = subjects(material)
+    with drawing():
+        sections = list(every_section(material))
+        figure = answer_figure(models) if models else None
+    text = page(title=title, sections=sections, rows=material.rows, credits=credits, models=models, figure=figure)
+    return text, sections, figure
+
+
+def _check_alone(rows: Sequence[Row], cause: Exception) -> None:
+    """Raise an error about the first row that cannot be drawn alone: it is damaged. Return if each of them can."""
+    if isinstance(cause, MatryoError):
+        return
+    for row in rows:
+        try:
+            _draw(Material.of([row]), "", ())
+        except _DAMAGE as error:
+            rule = f"the row of kind {row.kind!r} about {row.subject!r} is damaged"
+            got, cure = f"{type(error).__name__}: {error}", "measure it again, or remove that row"
+            raise InputError(rule, got=got, cure=cure) from error
 
 
 def _write(

@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from matryo.errors import InputError
-from matryo.files import alone_with, parse_json, replacing, storage
+from matryo.files import alone_with, check_is_file, parse_json, replacing, storage
 from matryo.results.by_dim import figures_by_dim, infer_role
 
 ROLES = ("nested", "fixed", "post hoc")
+_TYPES: dict[str, Any] = {
+    **dict.fromkeys(("kind", "subject", "command", "commit", "hardware", "when", "role"), str),
+    **dict.fromkeys(("figures", "versions"), dict), "seed": int | None,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -58,11 +62,19 @@ def append_rows(path: Path, rows: list[Row]) -> None:
             file.writelines(lines)
 
 
+def _checked(row: Row) -> Row:
+    """Return ``row``, or raise a TypeError if a field has another type than measurements have."""
+    for name, kind in _TYPES.items():
+        if not isinstance(value := getattr(row, name), kind) or isinstance(value, bool):
+            raise TypeError(f"{name} is {value!r:.40}")
+    return row
+
+
 def holds_rows(path: Path) -> bool:
     """Whether the first line of the file ``path`` is a result row."""
     try:
         with Path(path).open(encoding="utf-8") as file:
-            Row(**parse_json(file.readline()))
+            _checked(Row(**parse_json(file.readline())))
     except (OSError, ValueError, TypeError):
         return False
     return True
@@ -71,8 +83,7 @@ def holds_rows(path: Path) -> bool:
 def check_may_append(path: Path) -> None:
     """Raise unless rows may be added to ``path``: it does not exist, is empty, or holds result rows."""
     path = Path(path)
-    if path.is_dir():
-        raise InputError(f"{path} is a folder", cure="choose the name of a file")
+    check_is_file(path)
     if path.is_file() and path.stat().st_size and not holds_rows(path):
         raise InputError(f"{path} holds something other than result rows", cure="choose another name")
 
@@ -84,10 +95,10 @@ def read_rows(path: Path) -> list[Row]:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError("result rows must be in a file", got=f"{path}: {error}", cure="check the path") from error
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else (), start=1):
         try:
             values = parse_json(line)
-            row = Row(**values)
+            row = _checked(Row(**values))
             rows.append(row if "role" in values else replace(row, role=infer_role(row.figures)))
         except (AttributeError, TypeError, ValueError) as error:
             names = ", ".join(part.name for part in fields(Row))

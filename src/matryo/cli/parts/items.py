@@ -29,7 +29,7 @@ def open_items(items: Sequence[str]) -> ImageSplit | TextSplit:
     if len(items) > 1:
         rule = f"{_STDIN} (standard input) must be the only ITEM"
         raise InputError(rule, got=" ".join(items), cure="drop the others")
-    texts = [text for line in sys.stdin if (text := line.strip())]
+    texts = [text for line in sys.stdin or () if (text := line.strip())]
     if not texts:
         raise InputError("standard input must have one text per line", got="no text", cure="pipe some lines in")
     return TextRows(texts, source="stdin")

@@ -135,7 +135,7 @@ def _hold_out(rows: EmbeddingSet, share: float, seed: int) -> Holdout:
     if not labelled:
         cure = "use saved thresholds (--cascade FILE), or choose them on another split (--fit-on SPLIT)"
         raise InputError("the split must have labels to choose thresholds on", got=rows.path, cure=cure)
-    if not 1 <= round(share * labelled) < labelled:
+    if not 0 < share < 1 or not 1 <= round(share * labelled) < labelled:   # also for a share that is not a number
         cure = "choose a --holdout between 0 and 1, or encode more rows"
         raise InputError("--holdout must leave rows on both sides", got=f"{share:g} of {labelled} rows", cure=cure)
     return Holdout.of(rows, share, seed)

@@ -284,6 +284,10 @@ def _parquet_rows(path: Path, name: str) -> Iterator[Row]:
     number = 0
     try:
         with parquet.ParquetFile(path) as file:
+            columns = file.schema_arrow.names
+            if twice := {column for column in columns if columns.count(column) > 1}:
+                rule = f"the columns of {name} must have different names"
+                raise DataError(rule, got=f"{min(twice)} twice", cure="rename one")
             for batch in file.iter_batches(batch_size=4096):
                 for values in batch.to_pylist():
                     number += 1

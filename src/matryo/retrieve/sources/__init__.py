@@ -141,6 +141,8 @@ def _open_stdin(format: Format | None, columns: Columns) -> Source:
     name = "standard input"
     if format not in (None, "npy", "jsonl"):
         raise InputError(f"{name} must be JSON lines or npy", got=format, cure="pass the path of the file")
+    if sys.stdin is None:   # the caller closed it
+        raise InputError(f"{name} must be open", got="none", cure="pipe the vectors in, or pass the path of a file")
     stream = sys.stdin.buffer
     begin = stream.read(len(MAGIC))
     if format == "npy" or (format is None and begin == MAGIC):

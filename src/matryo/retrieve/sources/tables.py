@@ -168,6 +168,9 @@ class _Table:
 def _chosen(arrow: Any, path: Path, schema: Any, columns: Columns) -> _Table:
     """Choose the vector, id and payload columns of ``schema``."""
     types = {field.name: field.type for field in schema}
+    if len(types) < len(schema):
+        twice = next(name for name in types if schema.names.count(name) > 1)
+        raise InputError(f"the columns of {path} must have different names", got=f"{twice} twice", cure="rename one")
     for name in (columns.id, columns.vector, *(columns.payload or ())):
         if name is not None and name not in types:
             raise InputError(f"{path} has no column {name}", got=", ".join(types), cure="use one of these names")
