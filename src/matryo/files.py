@@ -56,8 +56,10 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     /dev/null, a pipe or a folder is an error.
     """
     path = Path(path)
-    check_is_file(path)
     with storage(path):
+        if path.exists() and not path.is_file():
+            got = "a folder" if path.is_dir() else "a device or a pipe"
+            raise StorageError(f"cannot write {path}", got=got, cure="choose the name of a file")
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
         file = new.open("xb")
