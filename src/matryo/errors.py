@@ -50,7 +50,8 @@ __all__ = [
 ]
 
 _NOTHING = object()
-_LONGEST, _LONGEST_VALUE = 4000, 600   # characters of a message, and of the value in it
+_LONGEST = 4000   # characters of a message
+_LONGEST_VALUE = 600   # and of the value in it
 # Control characters, which could move the cursor of a terminal, and lone surrogates, which cannot be printed.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
