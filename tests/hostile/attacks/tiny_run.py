@@ -17,11 +17,11 @@ from matryo.training.recipe.fields import Recipe
 from matryo.training.recipe.load import override
 
 torch.set_num_threads(1)   # before anything forks
-_WORDS = ["cat", "dog", "purr", "bark", "fish", "swim", "bird", "fly", "tree", "leaf", "stone", "river", "sun", "moon", "star", "night"]
+_WORDS = ("cat", "dog", "purr", "bark", "fish", "swim", "bird", "fly", "tree", "leaf", "stone", "river", "sun", "moon")
 _CHANGES = {
-    "encoder.name": "bert-tiny", "encoder.dim": "16", "encoder.dropout": "0.1", "text.length": "16", "head.dims": "8,16",
-    "text.vocabulary": "100", "optim.name": "adamw", "optim.ema": "0.9", "loop.batch": "8", "loop.steps": "6",
-    "loop.log_every": "1", "loop.device": "cpu", "loop.checkpoint_seconds": "0", "data.test": "test",
+    "encoder.name": "bert-tiny", "encoder.dim": "16", "encoder.dropout": "0.1", "text.length": "16",
+    "head.dims": "8,16", "text.vocabulary": "100", "optim.name": "adamw", "optim.ema": "0.9", "loop.batch": "8",
+    "loop.steps": "6", "loop.log_every": "1", "loop.device": "cpu", "loop.checkpoint_seconds": "0", "data.test": "test",
 }  # fmt: skip
 RECIPE = override(Recipe(name="tiny"), _CHANGES)
 
