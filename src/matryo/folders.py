@@ -20,7 +20,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from matryo.errors import StorageError
+from matryo.errors import InputError, StorageError
 from matryo.files import json_digest, lock, parse_json, sha256, storage, sync_folder, write_json
 
 RECORD = "matryo.json"
@@ -106,6 +106,23 @@ def foreign(folder: Path, kind: str) -> list[str]:
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return [f"a damaged {RECORD}"]
     return strange
+
+
+def verify_record(folder: Path) -> None:
+    """Raise unless every file in the record of ``folder`` is there, with the bytes that were written."""
+    try:
+        record = parse_json((folder / RECORD).read_bytes())
+        sound = record.pop("sha256") == json_digest(record)
+        files = {folder / name: (file["size"], file["sha256"]) for name, file in record["files"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        sound, files = False, {}
+    damaged = None if sound else folder / RECORD
+    for path, (size, digest) in files.items():
+        if damaged is None and not (path.is_file() and path.stat().st_size == size and sha256(path) == digest):
+            damaged = path
+    if damaged is not None:
+        got = "other bytes than were written" if damaged.is_file() else "no such file"
+        raise InputError(f"{damaged} is damaged", got=got, cure="restore it from a backup, or write the folder again")
 
 
 @contextlib.contextmanager

@@ -32,12 +32,13 @@ def run(count: int, seed: int, folder: Path) -> Outcome:
         said = f"{source.name}: {damage(path, chance)} of {name}"
         outcome.attempts += 1
         noticed = ended(RunFolder(work).verify)
+        missed = noticed.kind == "returned" and not name.startswith(_LOGS) and _changed(path, source / name)
         end = ended(_model, work, source is half)
         if not end.clean or not noticed.clean:
             outcome.failures.append(f"{said}: {end.text or noticed.text}")
         elif end.kind == "returned" and end.value != wanted:
             outcome.failures.append(f"{said}: another model, in silence")
-        elif noticed.kind == "returned" and not name.startswith(_LOGS) and _changed(path, source / name):
+        elif missed:
             outcome.failures.append(f"{said}: verify noticed nothing")
         shutil.rmtree(work)
     return outcome

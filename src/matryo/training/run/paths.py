@@ -83,12 +83,9 @@ class RunFolder:
             )  # fmt: skip
         path = self.path / RUN
         try:
-            facts: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
-            missing = [name for name in ("recipe", "dataset", "classes", "dims", "row") if name not in facts]
+            facts: dict[str, Any] = dict(parse_json(path.read_text(encoding="utf-8")))
         except (ValueError, TypeError) as error:
             raise _damaged(path, error, _AGAIN) from error
-        if missing:
-            raise _damaged(path, f"no {missing[0]!r}", _AGAIN)
         digest = facts.pop("sha256", None)
         if (digest is not None or "files" in facts) and digest != json_digest(facts):
             raise _damaged(path, "other contents than were written", _AGAIN)
@@ -107,12 +104,12 @@ class RunFolder:
     @cached_property
     def recipe(self) -> Recipe:
         """The recipe of the run; of an unfinished one, from recipe.toml."""
-        return recipe_from_dict(self.facts["recipe"]) if self.complete else load_recipe(self.path / RECIPE)
+        return recipe_from_dict(self._stored("recipe")) if self.complete else load_recipe(self.path / RECIPE)
 
     @property
     def classes(self) -> tuple[str, ...]:
         """The names of the classes, in the order of the head's outputs."""
-        return tuple(self.facts["classes"])
+        return tuple(self._stored("classes"))
 
     @property
     def sides(self) -> tuple[str, ...]:
@@ -122,12 +119,12 @@ class RunFolder:
     @property
     def dims(self) -> tuple[int, ...]:
         """The dims of the nesting."""
-        return tuple(self.facts["dims"])
+        return tuple(self._stored("dims"))
 
     @property
     def row(self) -> Row:
         """The result row: figures of the test splits, speed and provenance."""
-        return Row(**self.facts["row"])
+        return Row(**self._stored("row"))
 
     @property
     def weights(self) -> Path:
@@ -185,6 +182,11 @@ class RunFolder:
             except RunError as error:
                 raise self._damaged(self.weights, error.__cause__) from error
         return has_checksums and bool(self.recipe)
+
+    def _stored(self, name: str) -> Any:
+        if name not in self.facts:
+            raise _damaged(self.path / RUN, f"no {name!r}", _AGAIN)
+        return self.facts[name]
 
     def _damaged(self, path: Path, got: object) -> RunError:
         if not self.complete:
