@@ -74,7 +74,7 @@ def test_compact_and_merges_refuse_a_damaged_file(path: Path, name: str) -> None
             index.compact()
         assert files(path) == before
         if name != "blocks/blocks.json" and name != "rows.npy":   # without these no row can be read
-            with pytest.warns(UserWarning, match=rf"vectors are added, but .*{file.name} is damaged"):
+            with pytest.warns(UserWarning, match=rf"the change is committed, but .*{file.name} is damaged"):
                 for start in (60, 70):
                     index.add(VECTORS[:10], [f"doc-{row}" for row in range(start, start + 10)])
             assert len(index) == 78

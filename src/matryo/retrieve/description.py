@@ -59,7 +59,7 @@ def describe(store: Store) -> Description:
     """Describe the current state of ``store``; the payload fields take about 0.5 s per million payloads."""
     about, snapshot, wanted = store.about, store.snapshot(), store.wanted()
     return Description(
-        path=store.path,
+        path=store.given,
         count=snapshot.count,
         nesting=about.nesting,
         metric=about.metric,

@@ -93,7 +93,7 @@ class Index(Store):
         return self.snapshot().ids()
 
     def __repr__(self) -> str:
-        name = f"Index({str(self.path)!r})"
+        name = f"Index({str(self.given)!r})"
         if self.closed:
             return f"{name}: closed"
         guides = outline_guides({kind: options.get("dim") for kind, options in self.wanted().items()})

@@ -77,7 +77,8 @@ def test_a_disk_that_refuses_the_merge_loses_nothing(store: Store, monkeypatch: 
         store.add(rows(3 * i, 3))
     with monkeypatch.context() as patch:
         patch.setattr(Store, "_replace", refuse)
-        assert store.add(rows(21, 3)) == [21, 22, 23]
+        with pytest.warns(UserWarning, match=r"the change is committed, but .*free some"):
+            assert store.add(rows(21, 3)) == [21, 22, 23]
     assert len(store.snapshot().segments) == 8
     store.add(rows(24, 3))
     assert len(store.snapshot().segments) == 2   # the last eight became one

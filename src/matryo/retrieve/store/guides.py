@@ -5,6 +5,7 @@ Like a segment, a guide exists once its record is committed. It is removed toget
 
 from __future__ import annotations
 
+import re
 import secrets
 import shutil
 from typing import TYPE_CHECKING
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
 
     from matryo.retrieve.guides.guide import Guide
 
-_GUIDES = "guides"
+GUIDES = "guides"
+_NAME = re.compile(r"[a-z]+-[0-9a-f]{16}|\.[a-z]+-[0-9a-f]{16}\.[0-9a-f]{8}\.tmp")   # the latter if killed
 
 
 def guide_folder(root: Path, name: str) -> Path:
     """Return the folder of a guide."""
-    return root / _GUIDES / name
+    return root / GUIDES / name
 
 
 def write_guide(root: Path, segment: str, kind: str, fields: Mapping[str, Any], guide: Guide) -> GuideRecord:
@@ -52,7 +54,9 @@ def verify_guide(root: Path, record: GuideRecord) -> None:
 
 def sweep_guides(root: Path, records: Sequence[GuideRecord]) -> None:
     """Remove the folders without a record: guides that were replaced, or whose writer was killed."""
-    names = {record.name for record in records}
-    for entry in (root / _GUIDES).glob("*"):
-        if entry.is_dir() and entry.name not in names:
+    names, folder = {record.name for record in records}, root / GUIDES
+    with storage(folder, "read"):
+        entries = list(folder.iterdir()) if folder.is_dir() else []
+    for entry in entries:
+        if _NAME.fullmatch(entry.name) and entry.name not in names:
             shutil.rmtree(entry, ignore_errors=True)

@@ -33,15 +33,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.embeddings.rows import as_vectors
-from matryo.errors import IndexFolderError, InputError, MatryoError, StorageError
+from matryo.errors import InputError, MatryoError
 from matryo.nesting import Nesting, as_nesting
+from matryo.retrieve.store import forks
 from matryo.retrieve.store.about import About
 from matryo.retrieve.store.batch import Batch, as_existing_ids, as_new_ids
 from matryo.retrieve.store.guides import sweep_guides, write_guide
-from matryo.retrieve.store.opening import Opened, open_reader, open_writer
+from matryo.retrieve.store.opening import Opened, create, open_reader, open_writer
 from matryo.retrieve.store.payload import as_payload
 from matryo.retrieve.store.segments.pieces import Piece, regroup, to_merge
-from matryo.retrieve.store.segments.segment import Limits, Segment, open_segment, sweep, verify_segment, write_segment
+from matryo.retrieve.store.segments.segment import (
+    Limits,
+    Segment,
+    open_segment,
+    remove_segments,
+    sweep,
+    verify_segment,
+    write_segment,
+)  # fmt: skip
 from matryo.retrieve.store.snapshot import Snapshot, load
 from matryo.retrieve.store.sql import records
 from matryo.retrieve.store.sql.records import Item, State
@@ -54,6 +63,7 @@ if TYPE_CHECKING:
     from typing import Self, TypeVar
 
     from matryo.retrieve.guides.guide import Guide
+    from matryo.retrieve.store.sql.database import Version
     from matryo.retrieve.vectors.metric import Metric
     from matryo.retrieve.vectors.types import Floats
 
@@ -70,14 +80,16 @@ class Store:
     """
 
     def __init__(self, opened: Opened, limits: Limits) -> None:
-        self.path, self.about = opened.path, opened.about
-        self._database, self._lock, self._limits = opened.database, opened.lock, limits
+        self.path, self.given, self.about = opened.folder.path, opened.folder.given, opened.about
+        self._opened, self._database, self._limits = opened, opened.database, limits
+        self._forked_from: int | None = None   # the process of a writer, in a child that inherited it
         self._segments: dict[str, Segment] = {}   # those that are open
-        self._latest: tuple[tuple[int, int], Snapshot] | None = None
-        self._fields: tuple[tuple[int, int] | None, set[str]] = (None, set())
-        self._guard = threading.RLock()
+        self._latest: tuple[Version, Snapshot] | None = None
+        self._fields: tuple[Version | None, set[str]] = (None, set())
+        self.guard = threading.RLock()   # held in every transaction
         # Also closes a store that is garbage-collected: its lock would exclude writers until the process ends.
-        self._closing = weakref.finalize(self, _close, opened)
+        self._closing = weakref.finalize(self, opened.close)
+        forks.watch(self)
 
     @classmethod
     def create(
@@ -90,20 +102,31 @@ class Store:
         Blocks up to ``int8_up_to`` also get 8-bit copies, for first stages that read a quarter of the bytes.
         """
         about = About(as_nesting(nesting), dtype, int8_up_to, metric)
-        return cls(open_writer(Path(folder), about), limits or Limits())
+        return cls(create(Path(folder), about), limits or Limits())
 
     @classmethod
     def open(cls, folder: str | Path, *, writable: bool = False, limits: Limits | None = None) -> Self:
         """Open it for reading (any number of processes), or with ``writable`` as its only writer."""
         return cls((open_writer if writable else open_reader)(Path(folder)), limits or Limits())
 
+    @classmethod
+    def recover(cls, folder: str | Path) -> Self:
+        """Open an index whose ``index.sqlite-wal`` is lost, for writing, as it was before the latest changes.
+
+        Every byte is verified. Segments that only the lost changes named are renamed to ``segments/lost-…``.
+        """
+        store = cls(open_writer(Path(folder), recover=True), Limits())
+        try:
+            store.verify()
+        except BaseException:
+            store.close()
+            raise
+        return store
+
     @property
     def count(self) -> int:
         """The number of vectors."""
-        with self._guard:
-            self._check_open()
-            with self._database.reading():
-                return records.read_state(self._database).count
+        return self._read_records(lambda: records.read_state(self._database).count)
 
     def __len__(self) -> int:
         return self.count
@@ -137,7 +160,7 @@ class Store:
         with self._changing() as state:
             found = records.find_all(self._database, as_existing_ids(ids))
             total = state.total - sum(item.crc for item in found)
-            with self._database.writing():
+            with self._committing():
                 records.remove(self._database, [item.row for item in found])
                 records.write_state(self._database, replace(state, count=state.count - len(found), total=total))
 
@@ -161,7 +184,7 @@ class Store:
 
     def snapshot(self) -> Snapshot:
         """The current rows; later writes do not change the snapshot."""
-        with self._guard:
+        with self.guard:
             self._check_open()
             if self._latest is not None and self._latest[0] == self._database.version:
                 return self._latest[1]   # every search calls this, and usually nothing has changed
@@ -221,7 +244,8 @@ class Store:
             if whole and not pending and len(snapshot.segments) <= -(-snapshot.count // most):
                 return
             self._replace(len(snapshot.segments), snapshot.segments)
-            self._database.execute("PRAGMA incremental_vacuum").fetchall()
+            with self._tidying():
+                self._database.execute("PRAGMA incremental_vacuum").fetchall()
 
     def wanted(self) -> dict[str, Any]:
         """The guides that each segment should have: their arguments by kind."""
@@ -230,7 +254,8 @@ class Store:
     def build_guide(self, kind: str, fields: Mapping[str, Any], make: Callable[[Blocks], Guide]) -> None:
         """Build a guide of this ``kind`` with these ``fields`` for each segment that has none, with ``make``.
 
-        Later calls build it for new segments too. Each guide is one commit: a kill loses only the current one.
+        Later calls build it for new segments too. Each guide is one commit: a kill or an error loses only the current
+        one.
         """
         with self._changing():
             built = {(record.segment, record.kind): record.fields for record in records.read_guides(self._database)}
@@ -238,14 +263,18 @@ class Store:
             lacking = [record for record in listed if built.get((record.name, kind)) != fields]
             for record in lacking:   # first of all: a guide of damaged vectors would pass for a good one
                 verify_segment(self.path, record)
-            with self._database.writing():
-                records.write_wanted(self._database, {**records.read_wanted(self._database), kind: dict(fields)})
+            wanted = {**records.read_wanted(self._database), kind: dict(fields)}
             for record in lacking:
                 made = make(open_segment(self.path, record).blocks)
                 guide = write_guide(self.path, record.name, kind, fields, made)
-                with self._database.writing():
+                with self._committing():
                     records.insert_guide(self._database, guide)
-            self._sweep()
+                    records.write_wanted(self._database, wanted)
+            if not lacking:
+                with self._committing():
+                    records.write_wanted(self._database, wanted)
+            with self._tidying():
+                self._sweep()
 
     def verify(self) -> None:
         """Read every byte; raise an error that names the file if a checksum differs."""
@@ -253,8 +282,10 @@ class Store:
 
     def close(self) -> None:
         """Close the files; snapshots in use stay valid."""
-        with self._guard:
+        with self.guard:
             self._closing()
+            self._latest = None   # unmap the files that no snapshot uses
+            self._segments.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -264,21 +295,34 @@ class Store:
 
     def _read(self, work: Callable[[Snapshot], Result]) -> Result:
         """Run ``work`` on the snapshot of one transaction; retry if a segment was compacted away meanwhile."""
-        with self._guard:
-            self._check_open()
+        names: list[str] = []
+
+        def look() -> Result:
+            names[:] = self._names()
+            return work(self._snapshot())
+
+        with self.guard:
             while True:
-                with self._database.reading():
-                    names = self._names()
-                    try:
-                        return work(self._snapshot())
-                    except (MatryoError, OSError) as error:
-                        failed = error
-                with self._database.reading():
-                    if names == self._names():
-                        raise failed
+                try:
+                    return self._read_records(look)
+                except (MatryoError, OSError):
+                    if names == self._read_records(self._names):
+                        raise
+
+    def _read_records(self, work: Callable[[], Result]) -> Result:
+        """Run ``work`` in one transaction."""
+        with self.guard:
+            self._check_open()
+            try:
+                return self._database.read(work)
+            except (MatryoError, OSError):
+                self._opened.folder.check()   # what seems to be missing may be in another place
+                raise
 
     def _snapshot(self) -> Snapshot:
         version = self._database.version
+        if self._latest is not None and self._latest[0][0] != version[0]:
+            self._segments.clear()   # read by another connection, perhaps while the files changed
         if self._latest is None or self._latest[0] != version:
             self._latest = version, load(self.path, self.about, self._database, self._segments)
         return self._latest[1]
@@ -288,12 +332,29 @@ class Store:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[State]:
-        with self._guard:
+        with self.guard:
             self._check_open()
-            if self._lock is None:
+            if not self._opened.writable:
                 raise InputError("this index is open for reading", got=self.path, cure="open it with writable=True")
+            self._opened.folder.check()
             with self._database.errors():
                 yield records.read_state(self._database)
+
+    @contextlib.contextmanager
+    def _committing(self) -> Iterator[None]:
+        """One commit, refused if the folder was moved or replaced: its new segments would be in another place."""
+        with self._database.writing():
+            yield
+            self._opened.folder.check()
+
+    @contextlib.contextmanager
+    def _tidying(self) -> Iterator[None]:
+        """Work after a commit. A failure is only a warning: the call has succeeded, and the next one tries again."""
+        try:
+            with self._database.errors():
+                yield
+        except (MatryoError, OSError) as error:
+            warnings.warn(f"the change is committed, but old segments remain for now: {error}", stacklevel=5)
 
     @property
     def closed(self) -> bool:
@@ -303,6 +364,18 @@ class Store:
     def _check_open(self) -> None:
         if self.closed:
             raise InputError("this index is closed", got=self.path, cure="open it again")
+        if self._forked_from is not None:
+            raise InputError(
+                "this index was opened for writing by the parent process",
+                got=f"process {os.getpid()}, a child of {self._forked_from}",
+                cure="open it again in this process, for reading",
+            )
+
+    def after_fork(self) -> None:
+        """Let go of what this process, a child, inherited; called with the guard held."""
+        self._opened.after_fork()
+        if self._opened.writable and not self.closed:
+            self._forked_from = os.getppid()
 
     @property
     def _rows_per_segment(self) -> int:
@@ -336,7 +409,7 @@ class Store:
         )
         waiting = records.count_pending(self._database) + len(items)
         written = self._write(new, old) if waiting * self.about.row_bytes >= self._limits.pending_bytes else []
-        with self._database.writing():
+        with self._committing():
             records.remove(self._database, [item.row for item in old])
             records.insert(self._database, items)
             if written:
@@ -346,20 +419,27 @@ class Store:
                 records.insert_pending(self._database, new)
             records.write_state(self._database, moved)
         if written:
-            self._sweep()
-            try:
+            with self._tidying():
+                self._sweep()
                 self._merge()
-            except StorageError:   # the rows are committed; the next addition merges
-                pass
-            except IndexFolderError as error:
-                warnings.warn(f"the vectors are added, but segments cannot be merged: {error}", stacklevel=4)
 
     def _write(self, new: Piece, old: list[Item]) -> list[records.Record]:
         """Write segments of the pending rows, except those of ``old``, and the new rows."""
         pending = records.read_pending(self._database, self.about)
         stay = np.flatnonzero(~np.isin(pending.rows, [item.row for item in old]))
         kept = Piece(pending.vectors[stay], pending.rows[stay], [pending.ids[i] for i in stay])
-        return [write_segment(self.path, self.about, part) for part in regroup((kept, new), self._rows_per_segment)]
+        return self._write_segments((kept, new))
+
+    def _write_segments(self, pieces: Iterable[Piece]) -> list[records.Record]:
+        """Write the rows of ``pieces`` as segments: all, or none."""
+        written: list[records.Record] = []
+        try:
+            for piece in regroup(pieces, self._rows_per_segment):   # extended one by one, to remove them on an error
+                written += [write_segment(self.path, self.about, piece)]
+        except BaseException:
+            remove_segments(self.path, written)
+            raise
+        return written
 
     def _merge(self) -> None:
         listed = records.read_segments(self._database)
@@ -372,22 +452,19 @@ class Store:
         old = records.read_segments(self._database)[-count:]
         pending = len(segments) > len(old)
         verify_copied(self.path, self._database, old, segments)
-        pieces = regroup(Snapshot(self.path, self.about, tuple(segments)).pieces(), self._rows_per_segment)
-        written = [write_segment(self.path, self.about, piece) for piece in pieces]
-        with self._database.writing():
+        written = self._write_segments(Snapshot(self.path, self.about, tuple(segments)).pieces())
+        with self._committing():
             records.remove_segments(self._database, old, int(segments[-1].rows[-1]))
             if pending:
                 records.clear_pending(self._database)
             records.insert_segments(self._database, written)
-        self._sweep()
+        with self._tidying():
+            self._sweep()
 
     def _sweep(self) -> None:
-        # Only after a commit: a commit that seemed to fail may still be on disk, and then needs its folders.
+        # Only after a commit: a commit that seemed to fail may still be on disk, and then needs its folders. And only
+        # when the commit is in the file: if the log were lost, the file would need the old folders.
+        if not self._database.checkpoint():
+            return
         sweep(self.path, records.read_segments(self._database))
         sweep_guides(self.path, records.read_guides(self._database))
-
-
-def _close(opened: Opened) -> None:
-    opened.database.close()
-    if opened.lock is not None:
-        os.close(opened.lock)

@@ -83,11 +83,15 @@ def verify_arrays(folder: str | Path, header: str) -> None:
             raise _damaged(root / name, "other bytes than were written")
 
 
-def _write(path: Path, array: Array) -> dict[str, Any]:
+def write_array(path: Path, array: Array) -> None:
+    """Write a new .npy file durably. numpy's writer hides why a write failed."""
     with new_file(path) as file:
         np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
-        # Not with numpy's writer, which hides why a write failed.
         file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+
+
+def _write(path: Path, array: Array) -> dict[str, Any]:
+    write_array(path, array)
     about = {"dtype": str(array.dtype), "shape": list(array.shape)}
     return {"size": path.stat().st_size, "sha256": sha256(path), **about}
 

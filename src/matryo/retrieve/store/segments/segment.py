@@ -20,6 +20,7 @@ from matryo.errors import EmbeddingsError, IndexFolderError
 from matryo.files import new_file, sha256, storage, sync_folder
 from matryo.mapped import map_bytes, map_npy
 from matryo.retrieve.store.sql.records import Record
+from matryo.retrieve.vectors.array_folder import write_array
 from matryo.retrieve.vectors.blocks import HEADER, Blocks
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from matryo.retrieve.vectors.types import Array, Bools, Indices
 
 
-_SEGMENTS = "segments"
+SEGMENTS = "segments"
 _BLOCKS, _ROWS, _IDS, _TEXT = "blocks", "rows.npy", "ids.npy", "ids.txt"
 _NAME = re.compile(r"[0-9a-f]{16}")
 
@@ -116,7 +117,7 @@ def write_segment(root: Path, about: About, piece: Piece) -> Record:
     """Write rows durably to a new folder under ``root``, and return the record to commit."""
     vectors, rows, ids = piece
     name = secrets.token_hex(8)   # never reused: a reader cannot take a new segment for an old one
-    folder = root / _SEGMENTS / name
+    folder = root / SEGMENTS / name
     blocks = Blocks.of(vectors, about.nesting, dtype=about.dtype, int8_up_to=about.int8_up_to)
     stored_ids = Ids.of(ids)
     try:
@@ -126,8 +127,7 @@ def write_segment(root: Path, about: About, piece: Piece) -> Record:
             folder.mkdir()
             blocks.write(folder / _BLOCKS)
             for file, array in ((_ROWS, rows), (_IDS, stored_ids.numbers)):
-                with new_file(folder / file) as out:
-                    np.lib.format.write_array(out, array, allow_pickle=False)
+                write_array(folder / file, array)
             if stored_ids.text is not None:
                 with new_file(folder / _TEXT) as out:
                     out.write(stored_ids.text.data)
@@ -144,7 +144,7 @@ def write_segment(root: Path, about: About, piece: Piece) -> Record:
 
 def open_segment(root: Path, record: Record) -> Segment:
     """Memory-map a segment. Only file sizes are checked; :func:`verify_segment` reads every byte."""
-    folder = root / _SEGMENTS / record.name
+    folder = root / SEGMENTS / record.name
     for file, expected in record.files.items():
         size = (folder / file).stat().st_size if (folder / file).is_file() else None
         if size != expected.size:
@@ -166,7 +166,7 @@ def open_segment(root: Path, record: Record) -> Segment:
 
 def verify_segment(root: Path, record: Record) -> None:
     """Read every byte of a segment; raise an error that names the file if a checksum differs."""
-    folder = root / _SEGMENTS / record.name
+    folder = root / SEGMENTS / record.name
     for file, expected in record.files.items():
         if not (folder / file).is_file() or sha256(folder / file) != expected.sha256:
             raise IndexFolderError.damaged(folder / file, "other bytes than were written")
@@ -178,10 +178,28 @@ def verify_segment(root: Path, record: Record) -> None:
 
 def sweep(root: Path, records: Sequence[Record]) -> None:
     """Remove the folders without a record: segments that were replaced, or whose writer was killed."""
-    names = {record.name for record in records}
-    for entry in (root / _SEGMENTS).glob("*"):
-        if entry.is_dir() and _NAME.fullmatch(entry.name) and entry.name not in names:
-            shutil.rmtree(entry, ignore_errors=True)
+    for folder in _without_record(root, records):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_segments(root: Path, records: Sequence[Record]) -> None:
+    """Remove segments that were written and not committed."""
+    for record in records:
+        shutil.rmtree(root / SEGMENTS / record.name, ignore_errors=True)
+
+
+def set_aside(root: Path, records: Sequence[Record]) -> None:
+    """Rename the folders without a record to ``lost-…``, which nothing removes."""
+    for folder in _without_record(root, records):
+        with storage(folder):
+            folder.rename(folder.with_name(f"lost-{folder.name}"))
+
+
+def _without_record(root: Path, records: Sequence[Record]) -> list[Path]:
+    names, folder = {record.name for record in records}, root / SEGMENTS
+    with storage(folder, "read"):
+        entries = list(folder.iterdir()) if folder.is_dir() else []
+    return [entry for entry in entries if _NAME.fullmatch(entry.name) and entry.name not in names]
 
 
 def _mapped(path: Path, count: int) -> Indices:

@@ -132,6 +132,16 @@ def write_state(database: Database, state: State) -> None:
     _put(database, "state", asdict(state))
 
 
+def is_marked_open(database: Database) -> bool:
+    """Whether a writer has opened the index and not closed it: its latest commits may be in the log only."""
+    return bool(_take(database, "open", default=False))   # indexes of earlier versions have no mark
+
+
+def mark_open(database: Database, opened: bool) -> None:
+    """Record, in this transaction, whether a writer has the index open."""
+    _put(database, "open", opened)
+
+
 def find(database: Database, ids: Sequence[Id]) -> list[Item]:
     """The items of those ``ids`` that exist, with their checksums verified."""
     sql = f"SELECT row, id, payload, crc FROM items WHERE id {_AMONG}"
@@ -294,8 +304,10 @@ def _put(database: Database, key: str, value: Any) -> None:
     database.execute("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", (key, text, _crc(key, text)))
 
 
-def _take(database: Database, key: str) -> Any:
+def _take(database: Database, key: str, default: Any = None) -> Any:
     record = database.execute("SELECT value, crc FROM meta WHERE key = ?", (key,)).fetchone()
+    if record is None and default is not None:
+        return default
     if record is None or record[1] != _crc(key, record[0]):
         raise IndexFolderError.damaged(database.path, f"the record {key!r}")
     return json.loads(record[0])

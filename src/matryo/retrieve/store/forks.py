@@ -1,0 +1,59 @@
+"""Stores and ``fork``: a child inherits no connection, no lock and no transaction of its parent.
+
+SQLite remembers in memory which locks its process holds. A child inherits that memory, but not the locks, and would
+read and write without any. So the connections that a child inherits are closed before it runs: readers reconnect when
+they are used, and writers refuse, because their lock stays with the parent.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matryo.retrieve.store.store import Store
+
+
+_live: weakref.WeakSet[Store] = weakref.WeakSet()
+_held: list[Store] = []   # between the hooks before and after a fork
+_one_fork = threading.Lock()
+
+
+def watch(store: Store) -> None:
+    """Let ``store`` know about forks as long as it exists."""
+    _live.add(store)
+
+
+def _before() -> None:
+    """Wait until no store is in a transaction, and keep all of them out of one."""
+    _one_fork.acquire()
+    while True:
+        for store in list(_live):
+            if not store.guard.acquire(timeout=0.1):   # its thread may wait for a guard that is held here
+                _release(_held)
+                break
+            _held.append(store)
+        else:
+            return
+
+
+def _in_parent() -> None:
+    _release(_held)
+    _one_fork.release()
+
+
+def _in_child() -> None:
+    for store in _held:
+        store.after_fork()
+    _in_parent()
+
+
+def _release(stores: list[Store]) -> None:
+    while stores:
+        stores.pop().guard.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
