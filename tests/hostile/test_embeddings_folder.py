@@ -47,7 +47,7 @@ FIELDS = ["nesting", "model", "normalized", "dataset", "split", "classes", "supe
 named = st.sampled_from([*FIELDS, "dtype", "head", "labels", "ids"])
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(arguments=st.dictionaries(named, values, min_size=1, max_size=3), streams=st.booleans(), fingerprint=values)
 def test_any_description_is_refused_or_can_be_read_back(
     tmp_path_factory: pytest.TempPathFactory, arguments: dict[str, Any], streams: bool, fingerprint: Any
@@ -182,7 +182,7 @@ def test_a_reader_sees_one_version_while_another_process_overwrites(tmp_path: Pa
     ended = threading.Event()
 
     def overwrites() -> None:
-        for version in range(1, 30):
+        for version in range(1, 20):
             EmbeddingSet.write(path, VECTORS + version, split=str(version), overwrite=True)
         ended.set()
 

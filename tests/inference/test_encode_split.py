@@ -92,6 +92,14 @@ def test_a_folder_that_tells_no_content_is_taken_as_it_is(model, dataset, tmp_pa
     assert len(encode_split(model, dataset, "one", tmp_path / "e", progress=False)) == 12
 
 
+def test_a_name_too_long_for_an_id_is_refused_before_the_work(model, dataset, monkeypatch, tmp_path):
+    monkeypatch.setattr(type(dataset.split("one")), "name", lambda _, row: f"{row}" + "x" * 600)
+    monkeypatch.setattr(TrainedModel, "embed", lambda *_, **__: pytest.fail("it began to encode"))
+    with pytest.raises(EmbeddingsError, match="an id must have at most 512 characters"):
+        encode_split(model, dataset, "one", tmp_path / "e", progress=False)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_write_that_was_stopped_goes_on_only_with_the_same_data(model, dataset, monkeypatch, tmp_path):
     images, labels = pictures(0)
     whole = TrainedModel.embed

@@ -159,7 +159,7 @@ def describe(dim: int, dtype: str = "float32", **description: Unpack[Description
 
 
 def _described(dim: int, dtype: str = "float32", **description: Unpack[Description]) -> Manifest:
-    if not isinstance(dim, Integral) or isinstance(dim, bool) or dim < 1:
+    if not isinstance(dim, (int, np.integer)) or isinstance(dim, bool) or dim < 1:
         raise EmbeddingsError("vectors must have at least one column", got=dim, cure="use the dim of the encoder")
     check_dtype(dtype)
     given: dict[str, Any] = {**description}

@@ -17,6 +17,7 @@ from matryo.data.content import content_digest
 from matryo.data.dataset import PairSplit, TextSplit
 from matryo.embeddings import EmbeddingSet, EmbeddingWriter, Head
 from matryo.embeddings.place import RELEVANCE
+from matryo.embeddings.rows import as_ids
 from matryo.errors import EmbeddingsError, InputError
 from matryo.files import replacing
 from matryo.training.recipe.against_data import noun
@@ -102,10 +103,11 @@ class _Encoding:
         """Encode ``items``, the split or one side of its pairs, into ``out``; a finished folder is left unchanged."""
         model, dataset, what = self.model, self.dataset, noun(items)
         names = [items.name(i) for i in range(len(items))]
-        unique = len(set(names)) == len(names)   # names may repeat in a split made in memory
+        # Names may repeat in a split made in memory. An id that cannot be stored is refused before the work.
+        ids = as_ids(names, len(names)) if len(set(names)) == len(names) else None
         content = content_digest(items, None if isinstance(items, TextSplit) else _LOOKED_AT)
         if (out / "manifest.json").exists() and not self.overwrite:
-            return self._stored(out, content, items.labels, names if unique else None)
+            return self._stored(out, content, items.labels, ids)
         writer = EmbeddingWriter(
             out,
             dim=model.nesting.dim,
@@ -135,12 +137,12 @@ class _Encoding:
             disable=not self.progress,
         ) as bar:  # fmt: skip
             for vectors, labels in model.embed(items, start=writer.count, batch=self.batch):
-                ids = names[writer.count : writer.count + len(vectors)] if unique else None
-                writer.append(vectors, labels, ids)
+                rows = slice(writer.count, writer.count + len(vectors))
+                writer.append(vectors, labels, None if ids is None else ids[rows])
                 bar.update(len(vectors))
         return EmbeddingSet.open(out)
 
-    def _stored(self, out: Path, content: str, labels: Any, ids: list[str] | None) -> EmbeddingSet:
+    def _stored(self, out: Path, content: str, labels: Any, ids: Any) -> EmbeddingSet:
         """The embeddings in ``out``; raises unless they are what would be written now."""
         stored = EmbeddingSet.open(out)
         about = stored.manifest
