@@ -68,6 +68,20 @@ def test_only_files_are_replaced(tmp_path: Path, make: Callable[[Path], object])
     assert names(tmp_path) == ["x"]
 
 
+def test_the_next_write_removes_what_killed_writers_left(tmp_path: Path) -> None:
+    others = [".precious.tmp", ".y.0123abcd.tmp", ".x.0123ABCD.tmp", ".x.0123abcde.tmp"]
+    for name in (".x.0123abcd.tmp", *others):
+        (tmp_path / name).write_text("x")
+    (tmp_path / ".x.89abcdef.tmp").mkdir()
+    with replacing(tmp_path / "x") as first:
+        first.write(b"first")
+        with replacing(tmp_path / "x") as second:   # leaves that of the first, who is alive
+            second.write(b"second")
+        assert (tmp_path / "x").read_bytes() == b"second"
+    assert (tmp_path / "x").read_bytes() == b"first"
+    assert names(tmp_path) == sorted([*others, ".x.89abcdef.tmp", "x"])
+
+
 def test_json_round_trips_and_is_readable(tmp_path: Path) -> None:
     value = {"name": "Ålesund", "dims": [8, 16], "deep": {"a": None}}
     write_json(tmp_path / "x.json", value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import hashlib
 import json
 import os
@@ -61,8 +62,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             got = "a folder" if path.is_dir() else "a device or a pipe"
             raise StorageError(f"cannot write {path}", got=got, cure="choose the name of a file")
         path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-        file = new.open("xb")
+        for stray in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}.tmp"):
+            _remove_if_dead(stray)
+        new, file = _new_temporary(path)
         try:
             with file:
                 yield file
@@ -73,6 +75,38 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             new.unlink(missing_ok=True)
             raise
         sync_folder(path.parent)
+
+
+def _new_temporary(path: Path) -> tuple[Path, BinaryIO]:
+    """Create a temporary file for ``path``, locked until it is closed, so that other writers see that it is in use."""
+    while True:
+        new = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        file = new.open("xb")
+        if _try_lock(file) and new.exists():
+            return new, file
+        file.close()   # another writer removed it before it was locked
+
+
+def _remove_if_dead(temporary: Path) -> None:
+    with contextlib.suppress(OSError):
+        if temporary.is_file() and not temporary.is_symlink():
+            with temporary.open("rb") as file:
+                if _try_lock(file):   # its writer was killed
+                    temporary.unlink()
+
+
+def _try_lock(file: BinaryIO) -> bool:
+    try:
+        import fcntl
+    except ImportError:   # a system without file locks
+        return file.writable()
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:   # a file system without locks
+        return file.writable()
+    return True
 
 
 def remove_temporaries(folder: Path, names: Collection[str]) -> None:
