@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from matryo.data.limits import check_pixels
 from matryo.data.split import ImageRows, subset_indices
 from matryo.errors import DataError, ImageError, MissingExtra
 
@@ -148,8 +149,12 @@ def _opened(data: bytes, name: str) -> Image.Image:
     reader = pillow()
     try:
         image: Image.Image = reader.open(io.BytesIO(data), formats=FORMATS)
+    except (reader.DecompressionBombError, reader.DecompressionBombWarning) as error:   # the warning, if it is an error
+        rule = f"image {name} must have fewer pixels than Pillow allows"
+        raise ImageError(rule, got=error, cure="raise PIL.Image.MAX_IMAGE_PIXELS if you trust it") from error
     except Exception as error:   # see decode()
         raise _damaged(name, error) from error
+    check_pixels(name, image.height, image.width)
     return image
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import zipfile
-from typing import TYPE_CHECKING
+import zlib
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from matryo.data.limits import check_expansion
 from matryo.errors import DataError
 
 if TYPE_CHECKING:
@@ -30,13 +33,18 @@ def read_npz(path: Path, needed: Collection[str], mapped: str) -> dict[str, Arra
                 if key == mapped and entry.compress_type == zipfile.ZIP_STORED:
                     arrays[key] = _map(path, entry.header_offset)
                     continue
+                check_expansion(f"{path.name}, {key}", entry.file_size, entry.compress_size)
                 try:
+                    with file.open(entry) as member:
+                        _check_header(member, entry.file_size)
                     with file.open(entry) as member:
                         arrays[key] = np.lib.format.read_array(member, allow_pickle=False)
                 except ValueError:
                     if key in needed:
                         raise
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except DataError:
+        raise
+    except (OSError, ValueError, EOFError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(
             f"{path.name} cannot be read as a packed file",
             got=f"{type(error).__name__}: {error}",
@@ -45,15 +53,27 @@ def read_npz(path: Path, needed: Collection[str], mapped: str) -> dict[str, Arra
     return arrays
 
 
+def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    version_1 = np.lib.format.read_magic(file) == (1, 0)   # type: ignore[arg-type]
+    header = np.lib.format.read_array_header_1_0 if version_1 else np.lib.format.read_array_header_2_0
+    shape, _, dtype = header(file)   # type: ignore[arg-type]
+    return shape, dtype
+
+
+def _check_header(file: IO[bytes], size: int) -> None:
+    """Raise if the array is larger than the ``size`` of its file: numpy would allocate it before it reads."""
+    shape, dtype = _header(file)
+    if not dtype.hasobject and (math.prod(shape) * dtype.itemsize > size or min(shape, default=0) < 0):
+        raise ValueError(f"an array of {shape} in {size:,} bytes")
+
+
 def _map(path: Path, start: int) -> Array:
     """Map the array of the zip entry whose local header is at ``start``."""
     with path.open("rb") as file:
         file.seek(start + 26)   # a local header is 26 fixed bytes, two lengths, the name and an extra field
         name, extra = struct.unpack("<HH", file.read(4))
         file.seek(name + extra, 1)
-        version_1 = np.lib.format.read_magic(file) == (1, 0)
-        header = np.lib.format.read_array_header_1_0 if version_1 else np.lib.format.read_array_header_2_0
-        shape, _, dtype = header(file)
+        shape, dtype = _header(file)
         if dtype.hasobject:
             raise ValueError("pickled arrays are not read")
         return np.memmap(path, dtype, "r", file.tell(), shape)

@@ -15,6 +15,7 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
+from matryo.data.limits import bounded_lines
 from matryo.errors import DataError, MissingExtra
 from matryo.files import parse_json
 
@@ -188,7 +189,7 @@ def check_new_id(row: Row, id: str, seen: dict[str, str]) -> None:
 def _raw_lines(path: Path, name: str) -> Iterator[bytes]:
     try:
         with _opened(path) as file:
-            yield from file
+            yield from bounded_lines(file, name)
     except (OSError, EOFError, zlib.error) as error:
         packed = path.suffix == ".gz" and not isinstance(error, FileNotFoundError)
         raise DataError(
