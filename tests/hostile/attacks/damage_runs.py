@@ -11,7 +11,7 @@ from attacks.tiny_run import model_digest, train, train_half
 from matryo.training.run.paths import RunFolder
 
 PROMISE = "A damaged run is refused with an error, or loads and resumes to the same weights, bit for bit."
-BOUNDED, SOAK = 24, 1000
+BOUNDED, SOAK = 16, 1000
 _LOGS = ("metrics.jsonl", "tensorboard/")   # nothing is built or resumed from these
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from matryo.training.recipe.fields import Recipe
 from matryo.training.recipe.load import override
 
 torch.set_num_threads(1)   # before anything forks
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+sys.modules["torch.utils.tensorboard"] = None   # type: ignore[assignment]   # a view of metrics.jsonl, slow to import
 _WORDS = ("cat", "dog", "purr", "bark", "fish", "swim", "bird", "fly", "tree", "leaf", "stone", "river", "sun", "moon")
 _CHANGES = {
     "encoder.name": "bert-tiny", "encoder.dim": "16", "encoder.dropout": "0.1", "text.length": "16",
