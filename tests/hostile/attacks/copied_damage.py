@@ -82,7 +82,8 @@ def _attempt(path: Path, held: Held, chance: random.Random) -> str:
         with Index.open(path) as index:
             index.verify()
             found = _contents(index)
-        return "" if found == held else f"verified, but {sum(held.get(id) != row for id, row in found.items())} of {len(found)} rows differ"
+        wrong = [id for id in {**found, **held} if found.get(id) != held.get(id)]
+        return f"verified, but wrong rows: {', '.join(wrong[:3])}" if wrong else ""
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")   # a merge that was refused

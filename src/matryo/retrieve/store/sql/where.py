@@ -110,17 +110,19 @@ class Filter:
         path, text = self._bind(as_path(key)), isinstance(values[0], str)
         kind, value = f"json_type(payload, {path})", f"json_extract(payload, {path})"
         names, operation, right = self._bind_json(key.split(".")), self._bind(name), self._bind_json(wanted)
-        sure = _NO_NUL if text else f"typeof({value}) = {kind}"   # a rounded integer has become 'real'
-        if any("\0" in value if text else _is_large(value) for value in values):
-            sure = "0"
         # Values pass through SQLite's JSON parser, as payloads do, so that equal texts give equal numbers.
         quick = f"{value} IN (SELECT value FROM json_each({right}))"
         if name != "$in":
             quick = f"{value} {_COMPARE[name]} json_extract({right}, '$')"
+        sure = _NO_NUL if text else f"typeof({value}) = {kind}"   # a rounded integer has become 'real'
+        cases = f"WHEN {sure} THEN {quick}"
+        if name == "$in":   # cutting and rounding make no value unequal: most rows need no second look
+            cases = f"WHEN NOT {quick} THEN 0 WHEN {sure} THEN 1"
+        if any("\0" in value if text else _is_large(value) for value in values):
+            cases = ""
         exact = f"compare_exactly(payload, {names}, {operation}, {right})"
-        types = _TEXT if text else _NUMBER
         # Not AND, both sides of which SQLite may evaluate: there may be nothing to compare.
-        return f"CASE WHEN ifnull({kind}, '') NOT IN ({types}) THEN 0 WHEN {sure} THEN {quick} ELSE {exact} END"
+        return f"CASE WHEN ifnull({kind}, '') NOT IN ({_TEXT if text else _NUMBER}) THEN 0 {cases} ELSE {exact} END"
 
     def _take(self, count: int) -> None:
         self._count += count
