@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -87,3 +88,15 @@ def test_a_plan_for_too_many_hits_is_refused(index: Index) -> None:
     index.add(VECTORS)
     with pytest.raises(InputError, match=r"a plan is chosen for k of at most 1,000 \(got 1001\)"):
         index.plan(k=1001, queries=VECTORS, progress=False)
+
+
+def test_adding_the_longest_id_takes_no_memory_for_the_others(index: Index) -> None:
+    count = 20_000   # an array of text would take 41 MB
+    ids = ["L" * 512, *map(str, range(count - 1))]
+    vectors = np.ones((count, 4), np.float32)
+    for given in (ids, np.array(ids, object)):
+        tracemalloc.start()
+        index.upsert(vectors, given)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert most < 30e6

@@ -117,8 +117,10 @@ def _indices(names: Array, classes: Sequence[str]) -> Integers:
 
 def as_ids(values: Any, count: int) -> list[int] | list[str]:
     """Return ``values`` as ``count`` distinct ids: all 64-bit integers, or all strings of at most 512 characters."""
+    values = values.tolist() if isinstance(values, np.ndarray) and values.dtype == np.object_ else values
     _check_short(values)   # before numpy gives every row the space of the longest
-    array = as_array(values, "ids", EmbeddingsError)
+    texts = isinstance(values, (list, tuple)) and all(isinstance(id, str) for id in values)
+    array = np.array(values, np.object_) if texts else as_array(values, "ids", EmbeddingsError)
     integers = array.dtype.kind in "iu"
     # numpy turns [1, "a"] into strings, so the type is checked on the values passed in, not on the array.
     ids = array.tolist() if isinstance(values, np.ndarray) or integers or array.ndim == 0 else list(values)
