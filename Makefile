@@ -5,12 +5,14 @@ PYTHON  ?= python3
 VENV    := .venv
 LIGHT   := .venv-light
 CLEAN   := .venv-clean
+LOWEST  := .venv-lowest
+NEWEST  := .venv-newest
 # --no-compile: most installed modules are never imported, so compiling all of them ahead is slower.
 INSTALL := -m pip --disable-pip-version-check --quiet install --no-compile --constraint constraints.txt
 # Whole test files per core, as fixtures are costly; in the given order, or files with few long tests would run last.
 SHARED  := -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test lint docs unit light wheel soak clean
+.PHONY: demo test lint docs unit light wheel soak lowest newest audit clean
 
 demo: $(VENV)/train
 	$(VENV)/bin/matryo demo
@@ -46,13 +48,34 @@ wheel: $(VENV)/dev
 soak: $(VENV)/dev
 	$(VENV)/bin/python scripts/soak.py $(SOAK)
 
+# The tests with the lowest version of each dependency that pyproject.toml allows, and with the newest one.
+# EXTRAS="all" also tests PyTorch. Warnings are no errors here: old and new packages deprecate each other.
+EXTRAS  ?= images,report,graph,arrow,frames,completion
+RELAXED := -o filterwarnings=default --deselect tests/test_docs.py::test_the_site_builds
+lowest newest: export OMP_NUM_THREADS := 1
+lowest:
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(PYTHON) scripts/lowest_versions.py > $(LOWEST)/constraints.txt
+	$(LOWEST)/bin/python -m pip --quiet install --constraint $(LOWEST)/constraints.txt --editable ".[$(EXTRAS),test]"
+	$(LOWEST)/bin/python -m pytest $(SHARED) $(RELAXED)
+
+newest:
+	$(PYTHON) -m venv --clear $(NEWEST)
+	$(NEWEST)/bin/python -m pip --quiet install --upgrade --pre --editable ".[$(EXTRAS),test]"
+	$(NEWEST)/bin/python -m pytest $(SHARED) $(RELAXED)
+
+# Published advisories about the installed versions; needs the network.
+audit: $(VENV)/dev
+	$(VENV)/bin/python -m pip --quiet install pip-audit
+	$(VENV)/bin/python -m pip_audit --local --skip-editable
+
 docs: $(VENV)/dev
 	$(VENV)/bin/python scripts/make_docs.py
 	$(VENV)/bin/zensical build --strict
 	@echo "site/index.html"
 
 clean:
-	rm -rf $(VENV) $(LIGHT) $(CLEAN) dist site
+	rm -rf $(VENV) $(LIGHT) $(CLEAN) $(LOWEST) $(NEWEST) dist site
 
 # --- environments, updated when pyproject.toml or constraints.txt changes ---
 $(VENV)/bin/python:

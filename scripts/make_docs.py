@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pages import losses, modalities, models, retrieval
+from pages import losses, modalities, models, promises, retrieval
 from pages.findings import finding
 from pages.markdown import GENERATED, page, sources
 from pages.models import demo_table
@@ -39,6 +39,7 @@ TITLES = {
     "retrieval-tables": "Adaptive retrieval: the paper's tables",
     "search-speed": "Exact search at many dims",
     "sentence-loss": "Nested ranking loss for sentence-transformers",
+    "soak": "Attacks on what we promise",
     "step-cost": "Cost of a training step",
     "text-finetune": "Fine-tuned sentence embeddings",
     "tiny-imagenet": "Tiny-ImageNet",
@@ -46,7 +47,8 @@ TITLES = {
 }
 RESULTS = """What was measured, and what it shows. Every number is computed from a stored row, and every row names the
 command, commit, hardware and versions that produced it."""
-WRITERS = "`matryo demo` writes rows to `runs/demo.jsonl`; the programs in `benchmarks/` write the others."
+WRITERS = """`matryo demo` writes rows to `runs/demo.jsonl`, and `make soak` writes those of the attacks. The programs
+in `benchmarks/` write the others."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -92,6 +94,10 @@ def pages(root: Path) -> dict[Path, str]:
     readme = read(root / "README.md")
     if readme is not None and "demo" in stored:
         made[root / "README.md"] = between_marks(readme, demo_table(stored["demo"]))
+    promised = read(docs / "promises.md")
+    if promised is not None and "soak" in stored:
+        made[docs / "promises.md"] = between_marks(promised, promises.table(stored["soak"]), promises.MARKS)
+        made[docs / "promises.svg"] = promises.picture(stored["soak"])
     return made
 
 
@@ -113,7 +119,7 @@ def results_index(stored: dict[str, list[Row]]) -> str:
 
 def results_page(name: str, rows: list[Row]) -> str:
     """The tables of one file of rows, and where the rows come from."""
-    makers = {**models.MAKERS, **losses.MAKERS, **modalities.MAKERS, **retrieval.MAKERS}
+    makers = {**models.MAKERS, **losses.MAKERS, **modalities.MAKERS, **retrieval.MAKERS, **promises.MAKERS}
     parts = [GENERATED, f"# {TITLES.get(name, name)}", *filter(None, [finding(name, rows)])]
     for kind in dict.fromkeys(row.kind for row in rows):
         chosen = [row for row in rows if row.kind == kind]
@@ -121,12 +127,12 @@ def results_page(name: str, rows: list[Row]) -> str:
     return page([*parts, "## Where these rows come from", sources(name, rows)])
 
 
-def between_marks(text: str, filling: str) -> str:
+def between_marks(text: str, filling: str, marks: tuple[str, str] = MARKS) -> str:
     """``text`` with ``filling`` between the marks."""
-    begin, end = MARKS
+    begin, end = marks
     before, found, rest = text.partition(begin)
     if not found or end not in rest:
-        raise SystemExit(f"README.md must hold {begin} and {end}")
+        raise SystemExit(f"the page must hold {begin} and {end}")
     return f"{before}{begin}\n{filling}\n{end}{rest.partition(end)[2]}"
 
 

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -92,6 +93,7 @@ def attack(name: str, args: argparse.Namespace) -> dict[str, Any]:
         return {"skipped": f"skipped: {error}"}
     count = module.BOUNDED if args.bounded else max(1, round(module.SOAK * args.scale))
     begin = time.monotonic()
+    warnings.simplefilter("ignore")   # attacks provoke them
     # In memory where possible: a kill needs no disk, and most of the time would be spent waiting for one.
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=memory) as folder:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from statistics import fmean
 
 from matryo.results import Row
+from pages import promises
 from pages.models import METRICS, ByColumn, kind_of, last_of_column, seeds_by_column, tuned
 
 __all__ = ["finding"]
@@ -240,6 +241,7 @@ FINDINGS: dict[str, Callable[[list[Row]], str]] = {
     "retrieval-tables": _tables,
     "search-speed": _search_speed,
     "sentence-loss": _sentence_loss,
+    "soak": promises.finding,
     "step-cost": _step_cost,
     "text-finetune": _text_finetune,
     "tiny-imagenet": _tiny_imagenet,
