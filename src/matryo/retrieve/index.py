@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from matryo.arrays import as_array
-from matryo.errors import EmbeddingsError, InputError, MissingExtra, shown
+from matryo.errors import EmbeddingsError, IndexFolderError, InputError, MissingExtra, shown
 from matryo.retrieve.description import Description, describe, outline_guides
 from matryo.retrieve.engines.compiled.engine import best_engine
 from matryo.retrieve.engines.execute import Engine, Hits, execute
@@ -34,6 +34,7 @@ from matryo.retrieve.guides.guide import Search, unguided
 from matryo.retrieve.plan.choice import Choice, Cost, as_plan
 from matryo.retrieve.plan.plan import Plan, check_count
 from matryo.retrieve.store import Limits, Segment, Snapshot, Store
+from matryo.retrieve.store.guides import damaged_guide
 from matryo.retrieve.store.opening import Opened, index_exists
 
 if TYPE_CHECKING:
@@ -141,13 +142,13 @@ class Index(Store):
             snapshot = now if where is None else self.where(where)
             try:
                 return self._shared(snapshot, vectors, k, stages, min(threads, max(1, len(vectors))))
-            except (EmbeddingsError, OSError):
+            except (EmbeddingsError, IndexFolderError, OSError):
                 # Another process may have replaced a guide. If the index is unchanged, the error is real.
                 if self.snapshot() is now:
                     raise
 
     def build(self, **guides: int | bool | None) -> None:
-        """Build the guides that speed up searches, for every segment that has none yet.
+        """Build the guides that speed up searches, for every segment that has none yet or a damaged one.
 
         ``sketch=True`` is for exact search, ``partition=dim`` (IVF) for plans with ``probe`` and first stages in int8
         (True selects a dim), ``graph=dim`` (HNSW, needs faiss) for plans with ``ef``. Without arguments, the guides
@@ -271,12 +272,13 @@ class Index(Store):
     def _prepared(self, segment: Segment, kind: str, plan: Plan | None) -> Search | None:
         """The search of a segment along a plan with its guide of this ``kind``, prepared once."""
         folder, ready = segment.guides[kind], self._ready.setdefault(segment.blocks, {})
-        if folder not in ready:
-            ready[folder] = GUIDES[kind].open(folder)
-        if (folder, plan) not in ready:
-            # The copy shares its arrays. A reference to the blocks themselves would keep their entry alive forever.
-            blocks = ready.setdefault("blocks", replace(segment.blocks))
-            ready[folder, plan] = ready[folder].searcher(blocks, plan, self._engine)
+        with damaged_guide(folder):
+            if folder not in ready:
+                ready[folder] = GUIDES[kind].open(folder)
+            if (folder, plan) not in ready:
+                # The copy shares its arrays. A reference to the blocks themselves would keep their entry alive forever.
+                blocks = ready.setdefault("blocks", replace(segment.blocks))
+                ready[folder, plan] = ready[folder].searcher(blocks, plan, self._engine)
         search: Search | None = ready[folder, plan]
         return search
 

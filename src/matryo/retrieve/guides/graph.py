@@ -6,13 +6,14 @@ fraction of the bytes per walk. Later stages re-rank the rows that the walk find
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from matryo.errors import InputError, MissingExtra
+from matryo.errors import EmbeddingsError, InputError, MissingExtra
 from matryo.retrieve.engines.compiled.engine import best_engine
 from matryo.retrieve.engines.execute import Engine, execute
 from matryo.retrieve.engines.numpy.scan import unscored
@@ -68,8 +69,8 @@ class Graph(Guide):
 
     @classmethod
     def open(cls, folder: str | Path) -> Graph:
-        """Map the files of a folder without reading them; the first walk reads all."""
-        about, arrays = open_arrays(folder, f"{cls.kind}.json", FORMAT)
+        """Open a folder, and compare its checksum: faiss may crash on a damaged graph."""
+        about, arrays = open_arrays(folder, f"{cls.kind}.json", FORMAT, verify_bytes=math.inf)
         return cls(about["metric"], about["dim"], arrays["graph"])
 
     @classmethod
@@ -83,6 +84,9 @@ class Graph(Guide):
         if plan.stages[0].dim != self.dim:
             rule = f"the first stage of a plan with ef must be at the dim of the graph, {self.dim}"
             raise InputError(rule, got=plan.stages[0].dim, cure=f"start the plan with Stage({self.dim}, keep)")
+        if self._graph.ntotal != blocks.count:
+            got = f"a graph of {self._graph.ntotal} rows, {blocks!r}"
+            raise EmbeddingsError("a graph must belong to the blocks that are searched", got=got, cure="build it again")
         effort, follow, alone = plan.ef, engine or best_engine(), unguided(plan, blocks)
 
         def first_stage(request: Request, stage: Stage) -> Shortlist:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from matryo.retrieve.vectors.metric import Metric
 
 
+VERIFIED_BYTES = 1 << 20
+"""A guide that is opened compares the checksums of its smallest arrays, up to this size together."""
+
 Search = Callable[[Request, int], tuple[Indices, Doubles]]
 """The rows and scores of a request, for a k."""
 
@@ -57,7 +60,11 @@ class Guide(ABC):
     @classmethod
     @abstractmethod
     def open(cls, folder: str | Path) -> Self:
-        """Open the guide that :meth:`write` wrote."""
+        """Open the guide that :meth:`write` wrote; raise if what compiled loops rely on is damaged.
+
+        Indices must be in range, and the checksums of small arrays must match. A wrong number in a large array may
+        remain unnoticed until ``index.verify()``, but must not crash a search.
+        """
 
     @classmethod
     def openings(cls, options: Mapping[str, Any]) -> Sequence[Plan]:  # noqa: ARG003

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import secrets
 import shutil
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from matryo.errors import EmbeddingsError, IndexFolderError
@@ -16,7 +17,7 @@ from matryo.retrieve.store.sql.records import GuideRecord
 from matryo.retrieve.vectors.array_folder import verify_arrays
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import Any
 
@@ -44,12 +45,32 @@ def write_guide(root: Path, segment: str, kind: str, fields: Mapping[str, Any], 
 def verify_guide(root: Path, record: GuideRecord) -> None:
     """Read every byte of a guide; raise an error that names the file if a checksum differs."""
     folder, header = guide_folder(root, record.name), f"{record.kind}.json"
-    if not (folder / header).is_file() or sha256(folder / header) != record.header:
-        raise IndexFolderError.damaged(folder / header, "other bytes than were written")
-    try:
+    with damaged_guide(folder):
+        if not (folder / header).is_file() or sha256(folder / header) != record.header:
+            raise EmbeddingsError(f"{folder / header} is damaged", got="other bytes than were written")
         verify_arrays(folder, header)
+
+
+def is_intact(root: Path, record: GuideRecord) -> bool:
+    """Whether every byte of a guide is as it was written."""
+    try:
+        verify_guide(root, record)
+    except IndexFolderError:
+        return False
+    return True
+
+
+@contextmanager
+def damaged_guide(folder: Path) -> Iterator[None]:
+    """Raise errors about a damaged guide with their cure: to build it again."""
+    try:
+        yield
     except EmbeddingsError as error:
-        raise IndexFolderError(str(error)) from error
+        problem = str(error).partition(" (got ")[0]   # without the cure of other folders
+        raise IndexFolderError(problem, cure="index.build() builds the guide again") from error
+    except (KeyError, TypeError) as error:   # a header of something else
+        cure = "index.build() builds the guide again"
+        raise IndexFolderError(f"{folder} is damaged", got=repr(error), cure=cure) from error
 
 
 def sweep_guides(root: Path, records: Sequence[GuideRecord]) -> None:

@@ -38,7 +38,7 @@ from matryo.nesting import Nesting, as_nesting
 from matryo.retrieve.store import forks
 from matryo.retrieve.store.about import About
 from matryo.retrieve.store.batch import Batch, as_existing_ids, as_new_ids
-from matryo.retrieve.store.guides import sweep_guides, write_guide
+from matryo.retrieve.store.guides import is_intact, sweep_guides, write_guide
 from matryo.retrieve.store.opening import Opened, create, open_reader, open_writer
 from matryo.retrieve.store.payload import as_payload
 from matryo.retrieve.store.segments.pieces import Piece, regroup, to_merge
@@ -252,15 +252,16 @@ class Store:
         return self._read(lambda _: records.read_wanted(self._database))
 
     def build_guide(self, kind: str, fields: Mapping[str, Any], make: Callable[[Blocks], Guide]) -> None:
-        """Build a guide of this ``kind`` with these ``fields`` for each segment that has none, with ``make``.
+        """Build a guide of this ``kind`` with these ``fields`` for each segment without an intact one, with ``make``.
 
         Later calls build it for new segments too. Each guide is one commit: a kill or an error loses only the current
         one.
         """
         with self._changing():
-            built = {(record.segment, record.kind): record.fields for record in records.read_guides(self._database)}
+            guides = [guide for guide in records.read_guides(self._database) if guide.kind == kind]
+            built = {guide.segment for guide in guides if guide.fields == fields and is_intact(self.path, guide)}
             listed = records.read_segments(self._database)
-            lacking = [record for record in listed if built.get((record.name, kind)) != fields]
+            lacking = [record for record in listed if record.name not in built]
             for record in lacking:   # first of all: a guide of damaged vectors would pass for a good one
                 verify_segment(self.path, record)
             wanted = {**records.read_wanted(self._database), kind: dict(fields)}

@@ -17,6 +17,7 @@ import hashlib
 import json
 import secrets
 import shutil
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,8 +62,13 @@ def write_arrays(
         raise
 
 
-def open_arrays(folder: str | Path, header: str, format: int) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Return the ``about`` that was written, and the arrays by name, mapped."""
+def open_arrays(
+    folder: str | Path, header: str, format: int, *, verify_bytes: float = 0
+) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Return the ``about`` that was written, and the arrays by name, mapped.
+
+    The checksums of the smallest arrays are compared, as many as have ``verify_bytes`` together.
+    """
     root = Path(folder)
     about = _read(root, header)
     layout, files = about.pop("format"), about.pop("files", {})
@@ -72,13 +78,21 @@ def open_arrays(folder: str | Path, header: str, format: int) -> tuple[dict[str,
             got=f"format {layout}, supported up to {format}",
             cure="pip install --upgrade matryo",
         )
-    return about, {name.removesuffix(".npy"): _map(root / name, **record) for name, record in files.items()}
+    arrays = {name.removesuffix(".npy"): _map(root / name, **record) for name, record in files.items()}
+    smallest = sorted(files, key=lambda name: files[name]["size"])
+    ends = accumulate(files[name]["size"] for name in smallest)
+    _verify(root, {name: files[name] for name, end in zip(smallest, ends, strict=True) if end <= verify_bytes})
+    return about, arrays
 
 
 def verify_arrays(folder: str | Path, header: str) -> None:
     """Read every byte of a folder and raise, naming the file, if a checksum differs."""
     root = Path(folder)
-    for name, record in _read(root, header)["files"].items():
+    _verify(root, _read(root, header)["files"])
+
+
+def _verify(root: Path, files: Mapping[str, Any]) -> None:
+    for name, record in files.items():
         if not (root / name).is_file() or sha256(root / name) != record["sha256"]:
             raise _damaged(root / name, "other bytes than were written")
 
@@ -135,7 +149,7 @@ def _map(path: Path, *, size: int, dtype: str, shape: list[int], sha256: str) ->
     except Exception as error:   # numpy raises errors of every kind for a damaged header
         raise _damaged(path, str(error)) from error
     actual = (str(array.dtype), list(array.shape))
-    if actual != (dtype, shape):
+    if actual != (dtype, shape) or not array.flags.c_contiguous:
         raise _damaged(path, f"{actual} instead of {(dtype, shape)}")
     return array
 

@@ -65,9 +65,10 @@ def _nearest(tables, look, times, gap, keep, looks, keys):
             while lanes:
                 one = place + lowest_bit(lanes)
                 lanes &= lanes - np.uint64(1)
-                keys[found] = key_of(looks[one], one)
-                held += tables.lists[one, 1]
-                found += 1
+                if one < tables.list_count:   # always, unless the file is damaged
+                    keys[found] = key_of(looks[one], one)
+                    held += tables.lists[one, 1]
+                    found += 1
         if held >= keep or gap == np.inf:
             break
         gap = np.float32(np.inf)
@@ -79,8 +80,8 @@ def _nearest(tables, look, times, gap, keep, looks, keys):
 
 
 @compiled
-def _scan(tiles, fours, first, last, after, look, adjust, times, scores, rows, allowed, keys, found, keep, k, margin,
-          bar):
+def _scan(tiles, fours, first, last, after, look, adjust, times, scores, rows, count, allowed, keys, found, keep, k,
+          margin, bar):
     # Scans the tiles first … last, two at a time; ``after`` is the next tile. Keys of rows above the bar are added to
     # ``found``. Returns their number and the bar.
     everyone, size, base = len(allowed) == 0, fours * 4 * LANES, tiles.ctypes.data
@@ -105,7 +106,8 @@ def _scan(tiles, fours, first, last, after, look, adjust, times, scores, rows, a
             lane = lowest_bit(lanes)
             lanes &= lanes - np.uint64(1)
             place = tile * LANES + lane
-            if everyone or allowed[rows[place]]:
+            row = rows[place]
+            if row < count and (everyone or allowed[row]):   # the first always holds, unless the file is damaged
                 keys[found] = key_of(scores[lane], place)
                 found += 1
                 if found == len(keys):
@@ -125,7 +127,7 @@ def _first_stage(tables, keep, margins, vector, length, allowed, keys, lists, lo
     look = look_with(vector, tables.columns, 0, tables.dim, 0, coarse[: 4 * fours], fine[: 4 * fours], factor)
     if tables.wanted < 0:
         return _scan(tables.tiles, fours, 0, tables.tile_count - 1, 0, look, tables.adjust, times, scores, tables.rows,
-                     allowed, keys, 0, keep, tables.k, margins[0], low)[0]
+                     tables.count, allowed, keys, 0, keep, tables.k, margins[0], low)[0]
     gap = margins[len(margins) - 1] * np.float32(length if tables.metric == IP else 1.0)
     # With a mask, the number of near rows that may be found is unknown.
     near = _nearest(tables, look, times, np.float32(np.inf) if len(allowed) else gap, keep, looks, lists)
@@ -135,7 +137,8 @@ def _first_stage(tables, keep, margins, vector, length, allowed, keys, lists, lo
         first, rows = tables.lists[one, 0], tables.lists[one, 1]
         after = tables.lists[place_of(lists[max(i - 1, 0)]), 0]
         found, bar = _scan(tables.tiles, fours, first, first + (rows + LANES - 1) // LANES, after, look, tables.adjust,
-                           times, scores, tables.rows, allowed, keys, found, keep, tables.k, margins[0], bar)
+                           times, scores, tables.rows, tables.count, allowed, keys, found, keep, tables.k, margins[0],
+                           bar)
         i, left = i - 1, left - rows
     return found
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from matryo.errors import EmbeddingsError, InputError
 from matryo.mapped import map_again
-from matryo.retrieve.guides.guide import Guide, Search
+from matryo.retrieve.guides.guide import VERIFIED_BYTES, Guide, Search
 from matryo.retrieve.guides.partition.build import LANES, NOBODY, Build
 from matryo.retrieve.guides.partition.search import PartitionSearch
 from matryo.retrieve.plan.plan import Plan, Stage
@@ -147,15 +147,16 @@ class Partition(Guide):
     @classmethod
     def open(cls, folder: str | Path) -> Partition:
         """Map the files of a folder without reading most of them."""
-        about, arrays = open_arrays(folder, HEADER, FORMAT)
+        about, arrays = open_arrays(folder, HEADER, FORMAT, verify_bytes=VERIFIED_BYTES)
         parts: dict[str, Any] = {**about, **arrays, "codes": map_again(arrays["codes"])}
         opened = cls(**parts)
-        # Compiled loops read where these point, without a check.
         ends = opened.lists[:, 0] + -(-opened.lists[:, 1] // LANES)
-        rows = opened.rows[opened.rows != NOBODY]
-        if (opened.lists < 0).any() or (ends >= len(opened.tiles)).any() or (rows >= opened.count).any():
-            rule, got = f"{folder} is damaged", "rows or tiles out of range"
-            raise EmbeddingsError(rule, got=got, cure="build the partitions again")
+        empty = opened.rows == NOBODY
+        inside = (opened.lists >= 0).all() and (ends < len(opened.tiles)).all()
+        if not inside or not (empty | (opened.rows < opened.count)).all():
+            raise EmbeddingsError(f"{folder} is damaged", got="rows or tiles out of range", cure="build it again")
+        if not np.isnan(opened.adjust[empty]).all():
+            raise EmbeddingsError(f"{folder} is damaged", got="rows in empty places", cure="build it again")
         return opened
 
     @classmethod
@@ -166,7 +167,9 @@ class Partition(Guide):
     @classmethod
     def serves(cls, plan: Plan | None, engine: Engine | None) -> bool:
         """Whether ``plan`` may scan tiles: those of the nearest partitions (``probe``), or all, as an int8 scan."""
-        return engine is None and plan is not None and plan.ef is None
+        if engine is not None or plan is None or plan.ef is not None:
+            return False
+        return plan.probe is not None or plan.stages[0].precision == "int8"
 
     def searcher(self, blocks: Blocks, plan: Plan | None, engine: Engine | None) -> Search | None:  # noqa: ARG002
         """Return a search of the tiles, unless the plan has no ``probe`` and does not start with an int8 scan of them.

@@ -46,8 +46,8 @@ class PartitionSearch:
         """Return the best k rows of each of the ``queries`` [n, d], or of one [d], and their scores; both [n, k].
 
         Hits are sorted nearest first; of equal scores the smaller row comes first. Scores are computed from the stored
-        vectors at the plan's last dim, in float64. ``allowed`` is a mask of the rows that may be found in the partitions
-        visited. If there are fewer than k, the remaining places have row −1 and score −∞.
+        vectors at the plan's last dim, in float64. ``allowed`` is a mask of the rows that may be found in the visited
+        partitions. If there are fewer than k, the remaining places have row −1 and score −∞.
         """
         array = np.asarray(queries)
         array = as_queries(array[None] if array.ndim == 1 else array, self._nesting.dim)

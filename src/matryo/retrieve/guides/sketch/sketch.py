@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from matryo.errors import InputError
-from matryo.retrieve.guides.guide import Guide, Search
+from matryo.errors import EmbeddingsError, InputError
+from matryo.retrieve.guides.guide import VERIFIED_BYTES, Guide, Search
 from matryo.retrieve.vectors.array_folder import open_arrays, write_arrays
 from matryo.retrieve.vectors.blocks import Blocks, tiles
 from matryo.retrieve.vectors.metric import Metric, check_metric
@@ -126,8 +126,8 @@ class Sketch(Guide):
 
     @classmethod
     def open(cls, folder: str | Path) -> Sketch:
-        """Map the files of a folder without reading them."""
-        about, arrays = open_arrays(folder, HEADER, FORMAT)
+        """Map the files of a folder without reading most of them."""
+        about, arrays = open_arrays(folder, HEADER, FORMAT, verify_bytes=VERIFIED_BYTES)
         levels = tuple(
             Level(level["dim"], arrays[f"codes-{i}"], arrays[f"tails-{i}"], level["error"], level["length"])
             for i, level in enumerate(about["levels"])
@@ -149,6 +149,10 @@ class Sketch(Guide):
         """Return the certified exact search of ``blocks``."""
         from matryo.retrieve.guides.sketch.certified import Certified
 
+        if (self.count, len(self.axes)) != (blocks.count, blocks.nesting.dim):
+            got = f"a sketch of {self.count} × {len(self.axes)}, {blocks!r}"
+            rule = "a sketch must belong to the blocks that are searched"
+            raise EmbeddingsError(rule, got=got, cure="build it again")
         certified = Certified(blocks, self)
         return lambda request, k: certified.search(request.queries, k, request.allowed)
 
