@@ -35,8 +35,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     On any error ``path`` is unchanged and the new folder is deleted. The caller checks that the folder at ``path`` may
     be deleted: before the work, and again at the end of the block.
     """
-    path = Path(path).resolve()   # "." cannot be renamed, and a link is not the folder
-    with storage(path), _working(path) as work:
+    with storage(path), _working(path := Path(path).resolve()) as work:   # "." and links cannot be renamed
         new = work / _NEW
         new.mkdir()
         yield new
@@ -48,7 +47,7 @@ def swap_in(new: Path, path: Path) -> None:
     path = Path(path).resolve()
     with _working(path) as work:
         _swap(new, path, work)
-        with contextlib.suppress(FileNotFoundError):   # unless an older folder was exchanged with it
+        with contextlib.suppress(OSError):   # absent, unless an older folder was exchanged with it
             new.rename(work / _NEW)
 
 
@@ -137,12 +136,10 @@ def _working(path: Path) -> Iterator[Path]:
                     _settle(work, path)
                 finally:
                     os.close(handle)
-    work, handle = _claim(path)
-    try:
+    with contextlib.ExitStack() as stack:
+        work = _claim(path, stack)
+        stack.callback(_settle, work, path)
         yield work
-    finally:
-        _settle(work, path)
-        os.close(handle)
 
 
 def _work_folders(path: Path) -> list[Path]:
@@ -150,41 +147,51 @@ def _work_folders(path: Path) -> list[Path]:
     return [work for work in names if work.is_dir() and not work.is_symlink()]
 
 
-def _claim(path: Path) -> tuple[Path, int]:
+def _claim(path: Path, stack: contextlib.ExitStack) -> Path:
+    """Create a work folder and lock it until the end of ``stack``."""
     while True:
         work = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
         work.mkdir()
         try:
-            handle = lock(work)
+            stack.callback(os.close, lock(work))
         except (FileNotFoundError, StorageError):   # another writer deletes it, unlocked, as that of a killed one
             continue
         except BaseException:
             work.rmdir()
             raise
         if work.is_dir():
-            return work, handle
-        os.close(handle)
+            return work
 
 
 def _settle(work: Path, path: Path) -> None:
-    """Delete a work folder. An old folder in it returns to ``path`` if no new one has taken its place."""
-    if (work / _OLD).is_dir() and not path.exists():
-        (work / _OLD).rename(path)
-    shutil.rmtree(work, ignore_errors=True)
+    """Delete a work folder. An old folder in it returns to ``path`` if no new one has taken its place.
+
+    After a disk error the rest is left to the next write: by now ``path`` is what it is to be.
+    """
+    with contextlib.suppress(OSError):
+        if (work / _OLD).is_dir() and not path.exists():
+            (work / _OLD).rename(path)
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def _swap(new: Path, path: Path, work: Path) -> None:
     for entry in (*new.rglob("*"), new):   # other libraries do not flush: a power cut could leave empty files
         sync_folder(entry)
+    exchanged = False
     try:
         new.rename(path)   # in the place of nothing, or of an empty folder
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
-        if not _exchange(new, path):
+        exchanged = _exchange(new, path)
+        if not exchanged:
             path.rename(work / _OLD)
             new.rename(path)   # should this fail, _settle brings the old folder back
-    sync_folder(path.parent)
+    try:
+        sync_folder(path.parent)
+    except BaseException:   # a call that raises has changed nothing
+        _exchange(new, path) if exchanged else path.rename(new)
+        raise
 
 
 def _exchange(new: Path, path: Path) -> bool:

@@ -78,7 +78,8 @@ def _default_cure(folder: Path, missing: Sequence[str], present: Collection[str]
 
 def as_place(path: str | Path) -> Path:
     """Return ``path`` as a folder that a rename can create: absolute, without links, and with a name."""
-    place = Path(path).resolve()
+    with storage(Path(path)):
+        place = Path(path).resolve()
     if not place.name:
         raise EmbeddingsError("embeddings need a folder of their own", got=path, cure="choose a new folder")
     return place
@@ -119,9 +120,9 @@ def check_work(folder: Path) -> None:
 def sweep_partial(path: Path) -> None:
     """Delete the older embeddings that a writer had exchanged with those at ``path`` when it was killed."""
     folder = path.with_name(path.name + PARTIAL)
-    if not (folder / MANIFEST).is_file() or (folder / PROGRESS).exists():
-        return
     with contextlib.suppress(OSError, EmbeddingsError):   # in use by a writer, or not ours
+        if not (folder / MANIFEST).is_file() or (folder / PROGRESS).exists():
+            return
         handle = lock(folder)
         try:
             check_work(folder)

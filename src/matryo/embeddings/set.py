@@ -129,8 +129,9 @@ class EmbeddingSet:
                 sync_seconds=float("inf"), **description,
             ) as writer:  # fmt: skip
                 writer.append(rows, labels, ids)
+            written = cls.open(work)   # before the exchange, so that no error can come after it
             check_place(place, overwrite)   # again, because writing takes a while
-        return cls.open(place)
+        return replace(written, path=place)
 
     @classmethod
     def of(

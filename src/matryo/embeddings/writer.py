@@ -186,7 +186,8 @@ class EmbeddingWriter:
             check_unique(values[IDS], self._ids)
         if self.count == 0:
             self._close_columns()
-            self._columns = {name: self._column(name) for name in values}
+            with storage(self._folder):
+                self._columns = {name: self._column(name) for name in values}
         if values.keys() != self._columns.keys():
             raise EmbeddingsError(
                 "every batch must have the columns of the first",

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from matryo.data.content import content_digest
 from matryo.data.dataset import PairSplit, TextSplit
 from matryo.embeddings import EmbeddingSet, EmbeddingWriter, Head
-from matryo.embeddings.place import RELEVANCE
+from matryo.embeddings.place import RELEVANCE, sweep_partial
 from matryo.embeddings.rows import as_ids
 from matryo.errors import EmbeddingsError, InputError
 from matryo.files import replacing
@@ -106,6 +106,7 @@ class _Encoding:
         # Names may repeat in a split made in memory. An id that cannot be stored is refused before the work.
         ids = as_ids(names, len(names)) if len(set(names)) == len(names) else None
         content = content_digest(items, None if isinstance(items, TextSplit) else _LOOKED_AT)
+        sweep_partial(out)
         if (out / "manifest.json").exists() and not self.overwrite:
             return self._stored(out, content, items.labels, ids)
         writer = EmbeddingWriter(

@@ -19,17 +19,17 @@ _ROWS = 60
 def run(count: int, seed: int, folder: Path) -> Outcome:
     """Kill writers of both kinds."""
     half = count // 2
-    at_once = overwrite(half, seed, folder / "at once" / "mine", _write, _read)
-    in_batches = overwrite(count - half, seed, folder / "in batches" / "mine", _stream, _read)
+    at_once = overwrite(half, seed, folder / "at once" / "mine", write_version, read_version)
+    in_batches = overwrite(count - half, seed, folder / "in batches" / "mine", stream_version, read_version)
     return Outcome(at_once.attempts + in_batches.attempts, at_once.failures + in_batches.failures)
 
 
-def _write(path: Path, version: int) -> None:
+def write_version(path: Path, version: int) -> None:
     vectors, ids, head = _content(version)
     EmbeddingSet.write(path, vectors, ids=ids, labels=[version] * _ROWS, head=head, split=str(version), overwrite=True)
 
 
-def _stream(path: Path, version: int) -> None:
+def stream_version(path: Path, version: int) -> None:
     vectors, ids, head = _content(version)
     options = {"dim": 8, "fingerprint": version, "sync_seconds": 0, "head": head, "split": str(version)}
     with EmbeddingWriter(path, overwrite=True, **options) as writer:
@@ -43,7 +43,7 @@ def _content(version: int) -> tuple[np.ndarray, list[str], Head]:
     return vectors, [f"{version}-{row}" for row in range(_ROWS)], Head.tied(np.full((2, 8), version), dims=(8,))
 
 
-def _read(path: Path) -> int:
+def read_version(path: Path) -> int:
     mine = EmbeddingSet.open(path)
     mine.verify()
     version = int(mine.manifest.split)

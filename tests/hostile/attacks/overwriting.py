@@ -1,20 +1,28 @@
-"""Kill -9 a process that overwrites a folder: at a random time, or right before a random call of the system."""
+"""Overwrite a folder while the process is killed, or while a call of the system fails.
+
+A kill comes at a random time, or right before a random call. A failure is a disk error or an interrupt at that call.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
 import sys
 import time
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from attacks.outcome import Outcome, ended
 from matryo import folders
 
-_CALLS = {"posix", "_io", "io", "fcntl"}   # modules whose functions call the system
+_CALLS = {
+    "open", "mkdir", "rename", "replace", "unlink", "rmdir", "stat", "lstat", "fstat", "listdir", "scandir", "fsync",
+    "flock", "write", "read", "readinto", "seek", "truncate", "readlink",
+}  # fmt: skip
 
 
 def overwrite(
@@ -40,7 +48,7 @@ def overwrite(
                 if not exchange:
                     folders._exchange = lambda *_: False
                 if at_call:
-                    sys.setprofile(_Killer(last))
+                    sys.setprofile(_Saboteur(last))
                 write(path, version + 1)
                 os._exit(0)
             finally:
@@ -72,26 +80,62 @@ def overwrite(
     return outcome
 
 
-class _Killer:
-    """A profiler that kills its process right before a call of the system, or only counts the calls."""
+def fail(
+    count: int, seed: int, path: Path, write: Callable[[Path, int], Any], read: Callable[[Path], int]
+) -> Outcome:
+    """Make ``count`` writers of ``path`` fail: an error must have changed nothing, and say so in one line of ours."""
+    chance, outcome, version = random.Random(seed), Outcome(0), 0
+    write(path, version)
+    calls, exchange = _calls_of(write, path, version), folders._exchange
+    raised = 0
+    for attempt in range(count):
+        causes: list[BaseException] = [OSError(errno.ENOSPC, "No space left"), OSError(errno.EIO, "Input/output error")]
+        cause, last = chance.choice([*causes, KeyboardInterrupt()]), chance.randrange(calls)
+        folders._exchange = exchange if attempt & 1 else lambda *_: False
+        sys.setprofile(_Saboteur(last, cause))
+        try:
+            end = ended(write, path, version + 1)
+        finally:
+            sys.setprofile(None)
+            folders._exchange = exchange
+        raised += end.kind != "returned"
+        expected = version + (end.kind == "returned")
+        kept = ended(read, path)
+        problem = ""
+        if end.kind == "bare" and not end.text.startswith("KeyboardInterrupt"):
+            problem = f"it ended with {end.text}"
+        elif kept.value != expected and not (end.text.startswith("KeyboardInterrupt") and kept.value == version + 1):
+            problem = f"found {kept.value} {kept.text}, not version {expected}, after {end.text}"
+        version += 2
+        write(path, version)
+        beside = sorted(entry.name for entry in path.parent.iterdir() if entry != path)
+        if problem or beside:
+            problem = problem or f"the next write left {beside}"
+            outcome.failures.append(f"attempt {attempt}, seed {seed}, call {last} of {calls}: {problem}")
+        outcome.attempts += 1
+    if raised < count // 3:
+        outcome.failures.append(f"only {raised} of {count} writers failed: nothing was proved")
+    return outcome
 
-    def __init__(self, last: int | None = None) -> None:
-        self.count, self.last = 0, last
+
+class _Saboteur:
+    """A profiler that kills its process right before a call of the system, or raises, or only counts the calls."""
+
+    def __init__(self, last: int | None = None, cause: BaseException | None = None) -> None:
+        self.count, self.last, self.cause = 0, last, cause
 
     def __call__(self, _: Any, event: str, function: Any) -> None:
-        if event != "c_call" or _module(function) not in _CALLS:
+        if event != "c_call" or function.__name__ not in _CALLS or isinstance(function.__self__, (BytesIO, str)):
             return
-        if self.count == self.last:
-            os.kill(os.getpid(), signal.SIGKILL)
         self.count += 1
-
-
-def _module(function: Any) -> str:
-    return function.__module__ or type(function.__self__).__module__
+        if self.count - 1 == self.last:
+            if self.cause is not None:
+                raise self.cause
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _calls_of(write: Callable[[Path, int], Any], path: Path, version: int) -> int:
-    counter = _Killer()
+    counter = _Saboteur()
     sys.setprofile(counter)
     try:
         write(path, version)
