@@ -17,6 +17,7 @@ from matryo.data.pairs.files import pair_folder
 from matryo.data.split import align
 from matryo.data.texts.files import corpus_folder, text_folder
 from matryo.errors import DataError
+from matryo.files import storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,4 +53,5 @@ def open_dataset(source: str, root: Path | str | None = None, classes: Sequence[
         raise DataError("no such kind of dataset", got=repr(source), cure=f"choose one of {', '.join(SOURCES)}")
     if root is None:
         raise DataError(f"a dataset of kind {source!r} needs a folder", got="none", cure="pass --data DIR")
-    return _ON_DISK[source](root, classes)
+    with storage(root, "read"):
+        return _ON_DISK[source](root, classes)

@@ -11,6 +11,7 @@ from matryo.data.images.listing import IMAGE_ENDINGS, images_under, is_image
 from matryo.data.texts.files import unlabelled_texts
 from matryo.data.texts.tables import TABLES, ending_of, split_files
 from matryo.errors import DataError
+from matryo.files import storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,6 +46,11 @@ def open_unlabelled(paths: Path | str | Iterable[Path | str]) -> FolderImages | 
 
 
 def _files(path: Path) -> list[Path]:
+    with storage(path, "read"):
+        return _files_of(path)
+
+
+def _files_of(path: Path) -> list[Path]:
     if not path.exists():
         raise DataError("there must be a file or folder at each path", got=path, cure="check the path")
     if not path.is_dir():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from matryo.data.images.decode import progress_bar
@@ -13,7 +14,6 @@ from matryo.files import is_below
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 IMAGE_ENDINGS = frozenset(["jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm"])
 
@@ -114,15 +114,22 @@ def _scan(root: Path, split: str, folders: list[str], bar: Any) -> Listing:
     return listing
 
 
-def images_under(folder: Path | str, prefix: str) -> list[str]:
-    """Return the paths of all images at any depth under ``folder``, relative to it and after ``prefix``."""
+def images_under(folder: Path | str, prefix: str, above: tuple[tuple[int, int], ...] = ()) -> list[str]:
+    """Return the paths of all images at any depth under ``folder``, relative to it and after ``prefix``.
+
+    Links are followed; ``above`` are the folders that contain this one, by which a loop of links is recognised.
+    """
     paths: list[str] = []
+    place = Path(folder).stat()
+    this = (place.st_dev, place.st_ino)
+    if this in above:
+        raise DataError("a folder of images must not contain itself", got=f"the link {folder}", cure="remove it")
     with os.scandir(folder) as entries:
         for entry in entries:
             if is_image(entry.name) and not entry.is_dir():
                 paths.append(f"{prefix}{entry.name}")
             elif not entry.name.startswith(".") and entry.is_dir():
-                paths += images_under(entry.path, f"{prefix}{entry.name}/")
+                paths += images_under(entry.path, f"{prefix}{entry.name}/", (*above, this))
     return paths
 
 

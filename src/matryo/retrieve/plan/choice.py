@@ -11,7 +11,6 @@ recall@10 ≥ 99% on new queries, with 95% confidence: 0.21 ms per query
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -164,10 +163,11 @@ def as_plan(value: Any) -> Plan:
     if isinstance(value, str | Path):
         is_text = str(value).lstrip().startswith("{")
         try:
-            return Plan.from_dict(parse_json(str(value) if is_text else Path(value).read_text(encoding="utf-8")))
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            fields = parse_json(str(value) if is_text else Path(value).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
             name, cure = "plan" if is_text else value, "write a plan with: matryo plan FOLDER --out plan.json"
             raise InputError(f"{name} must be a plan in JSON", got=error, cure=cure) from error
+        return Plan.from_dict(fields)
     if isinstance(value, Mapping):
         return Plan.from_dict(value)
     raise InputError(
