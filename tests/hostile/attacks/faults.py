@@ -10,6 +10,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ def on_failing_disk(module: str, function: str, *arguments: Any, folder: Path) -
 
 def answer() -> None:
     """Do the call that is described on the standard input."""
+    warnings.simplefilter("ignore")   # failures of a clean-up are warnings
     module, function, arguments, path = pickle.load(sys.stdin.buffer)
     result = getattr(importlib.import_module(module), function)(*arguments)
     path.write_bytes(pickle.dumps(result))
