@@ -26,7 +26,7 @@ class Folder:
             return lock(self.path)
         except StorageError as error:
             raise StorageError(
-                "an index has one writer at a time", got=self.path, cure="close the other, or open it for reading"
+                "an index has one writer at a time", got=self.given, cure="close the other, or open it for reading"
             ) from error
 
     def check(self) -> None:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _live: weakref.WeakSet[Store] = weakref.WeakSet()
 _held: list[Store] = []   # between the hooks before and after a fork
-_one_fork = threading.Lock()
+no_fork = threading.RLock()
+"""Held while an index is opened: until it is watched, a child would keep its lock."""
 
 
 def watch(store: Store) -> None:
@@ -28,7 +29,7 @@ def watch(store: Store) -> None:
 
 def _before() -> None:
     """Wait until no store is in a transaction, and keep all of them out of one."""
-    _one_fork.acquire()
+    no_fork.acquire()
     while True:
         for store in list(_live):
             if not store.guard.acquire(timeout=0.1):   # its thread may wait for a guard that is held here
@@ -41,7 +42,7 @@ def _before() -> None:
 
 def _in_parent() -> None:
     _release(_held)
-    _one_fork.release()
+    no_fork.release()
 
 
 def _in_child() -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from matryo.errors import IndexFolderError, MatryoError
 from matryo.files import storage, sync_folder
+from matryo.retrieve.store import forks
 from matryo.retrieve.store.folder import Folder
 from matryo.retrieve.store.guides import GUIDES
 from matryo.retrieve.store.segments.segment import SEGMENTS, set_aside, sweep
@@ -66,7 +67,7 @@ def index_exists(path: Path) -> bool:
     root = Path(os.path.realpath(path))
     if not _is_laid_out(root):
         return False
-    with contextlib.closing(Database(root / DATABASE, "ro")) as database:
+    with forks.no_fork, contextlib.closing(Database(root / DATABASE, "ro")) as database:
         return database.read(lambda: records.exists(database))
 
 

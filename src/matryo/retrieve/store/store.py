@@ -102,12 +102,14 @@ class Store:
         Blocks up to ``int8_up_to`` also get 8-bit copies, for first stages that read a quarter of the bytes.
         """
         about = About(as_nesting(nesting), dtype, int8_up_to, metric)
-        return cls(create(Path(folder), about), limits or Limits())
+        with forks.no_fork:
+            return cls(create(Path(folder), about), limits or Limits())
 
     @classmethod
     def open(cls, folder: str | Path, *, writable: bool = False, limits: Limits | None = None) -> Self:
         """Open it for reading (any number of processes), or with ``writable`` as its only writer."""
-        return cls((open_writer if writable else open_reader)(Path(folder)), limits or Limits())
+        with forks.no_fork:
+            return cls((open_writer if writable else open_reader)(Path(folder)), limits or Limits())
 
     @classmethod
     def recover(cls, folder: str | Path) -> Self:
@@ -115,7 +117,8 @@ class Store:
 
         Every byte is verified. Segments that only the lost changes named are renamed to ``segments/lost-…``.
         """
-        store = cls(open_writer(Path(folder), recover=True), Limits())
+        with forks.no_fork:
+            store = cls(open_writer(Path(folder), recover=True), Limits())
         try:
             store.verify()
         except BaseException:

@@ -218,12 +218,17 @@ class Database:
             name = _name(error)
             for start, cure in _CURES.items():
                 if name.startswith(start):
-                    if start == "SQLITE_CANTOPEN":   # SQLite does not say why; opening the file once more may
-                        for file in (self.path, self._file("-wal")):
-                            with storage(file, "read"), contextlib.suppress(FileNotFoundError), file.open("rb"):
-                                pass
+                    if start == "SQLITE_CANTOPEN":
+                        self._find_cause()
                     raise StorageError(f"cannot use {self.path}", got=error, cure=cure) from error
             raise IndexFolderError.damaged(self.path, error) from error
+
+    def _find_cause(self) -> None:
+        """SQLite does not say why it cannot open its files: open them as it does, all at once."""
+        with contextlib.ExitStack() as files:
+            for end in ("", "-wal", "-shm", ""):
+                with storage(self._file(end), "read"), contextlib.suppress(FileNotFoundError, IsADirectoryError):
+                    files.enter_context(self._file(end).open("rb"))
 
 
 def _touch(connection: sqlite3.Connection) -> None:
