@@ -20,7 +20,7 @@ from matryo.retrieve.store.folder import Folder
 from matryo.retrieve.store.guides import GUIDES
 from matryo.retrieve.store.segments.segment import SEGMENTS, set_aside, sweep
 from matryo.retrieve.store.sql import records
-from matryo.retrieve.store.sql.database import DATABASE, Database
+from matryo.retrieve.store.sql.database import DATABASE, Database, has_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,7 +126,7 @@ def _mark_open(database: Database) -> None:
 def _about(database: Database, *, may_lack_log: bool = False) -> About:
     def read() -> tuple[About, bool]:
         # The log of an open index is never empty, and a closed one needs none.
-        return records.read_about(database), records.is_marked_open(database) and not database.log_bytes
+        return records.read_about(database), records.is_marked_open(database) and not has_log(database.path)
 
     about, lacks_log = database.read(read)
     if lacks_log and not may_lack_log:

@@ -37,6 +37,7 @@ from matryo.errors import InputError, MatryoError
 from matryo.nesting import Nesting, as_nesting
 from matryo.retrieve.store import forks
 from matryo.retrieve.store.about import About
+from matryo.retrieve.store.backup import copy_index, new_backup
 from matryo.retrieve.store.batch import Batch, as_existing_ids, as_new_ids
 from matryo.retrieve.store.guides import is_intact, sweep_guides, write_guide
 from matryo.retrieve.store.opening import Opened, create, open_reader, open_writer
@@ -283,6 +284,15 @@ class Store:
     def verify(self) -> None:
         """Read every byte; raise an error that names the file if a checksum differs."""
         self._read(lambda _: verify(self.path, self._database, self.about))
+
+    def backup(self, path: str | Path) -> None:
+        """Write a copy of the current commit to a new folder ``path``, which is an index of its own.
+
+        Every byte of the copy is verified, and ``path`` appears complete or not at all. Other processes may write
+        meanwhile; writes of this process wait.
+        """
+        with new_backup(path) as work:
+            self._read(lambda _: copy_index(self.path, self._database, work))
 
     def close(self) -> None:
         """Close the files; snapshots in use stay valid."""

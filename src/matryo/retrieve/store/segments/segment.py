@@ -113,11 +113,16 @@ class Segment:
         return len(self.rows)
 
 
+def segment_folder(root: Path, name: str) -> Path:
+    """Return the folder of a segment."""
+    return root / SEGMENTS / name
+
+
 def write_segment(root: Path, about: About, piece: Piece) -> Record:
     """Write rows durably to a new folder under ``root``, and return the record to commit."""
     vectors, rows, ids = piece
     name = secrets.token_hex(8)   # never reused: a reader cannot take a new segment for an old one
-    folder = root / SEGMENTS / name
+    folder = segment_folder(root, name)
     blocks = Blocks.of(vectors, about.nesting, dtype=about.dtype, int8_up_to=about.int8_up_to)
     stored_ids = Ids.of(ids)
     try:
@@ -144,7 +149,7 @@ def write_segment(root: Path, about: About, piece: Piece) -> Record:
 
 def open_segment(root: Path, record: Record) -> Segment:
     """Memory-map a segment. Only file sizes are checked; :func:`verify_segment` reads every byte."""
-    folder = root / SEGMENTS / record.name
+    folder = segment_folder(root, record.name)
     for file, expected in record.files.items():
         size = (folder / file).stat().st_size if (folder / file).is_file() else None
         if size != expected.size:
@@ -166,7 +171,7 @@ def open_segment(root: Path, record: Record) -> Segment:
 
 def verify_segment(root: Path, record: Record) -> None:
     """Read every byte of a segment; raise an error that names the file if a checksum differs."""
-    folder = root / SEGMENTS / record.name
+    folder = segment_folder(root, record.name)
     for file, expected in record.files.items():
         if not (folder / file).is_file() or sha256(folder / file) != expected.sha256:
             raise IndexFolderError.damaged(folder / file, "other bytes than were written")
@@ -185,7 +190,7 @@ def sweep(root: Path, records: Sequence[Record]) -> None:
 def remove_segments(root: Path, records: Sequence[Record]) -> None:
     """Remove segments that were written and not committed."""
     for record in records:
-        shutil.rmtree(root / SEGMENTS / record.name, ignore_errors=True)
+        shutil.rmtree(segment_folder(root, record.name), ignore_errors=True)
 
 
 def set_aside(root: Path, records: Sequence[Record]) -> None:

@@ -77,9 +77,9 @@ class Database:
             raise
         return connection
 
-    @staticmethod
-    def _prepare(connection: sqlite3.Connection) -> None:
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")   # takes effect only in a new file
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        if self._mode == "rwc":
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")   # of a new file; in others this writes to the log
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
@@ -89,12 +89,6 @@ class Database:
     def connected(self) -> bool:
         """Whether the connection is open: neither closed, nor lost in a fork."""
         return self._connection is not None
-
-    @property
-    def log_bytes(self) -> int | None:
-        """The size of the write-ahead log; None if there is none."""
-        state = _state(self._file("-wal"))
-        return state and state[1]
 
     def _files(self) -> _Files:
         """Inode, size and modification time of each file of the database."""
@@ -229,6 +223,12 @@ class Database:
             for end in ("", "-wal", "-shm", ""):
                 with storage(self._file(end), "read"), contextlib.suppress(FileNotFoundError, IsADirectoryError):
                     files.enter_context(self._file(end).open("rb"))
+
+
+def has_log(path: Path) -> bool:
+    """Whether the database at ``path`` has a write-ahead log that is not empty."""
+    state = _state(path.with_name(f"{path.name}-wal"))
+    return state is not None and state[1] > 0
 
 
 def _touch(connection: sqlite3.Connection) -> None:
