@@ -25,6 +25,7 @@ import numpy as np
 
 from matryo.arrays import as_array
 from matryo.errors import EmbeddingsError, IndexFolderError, InputError, MissingExtra, shown
+from matryo.files import storage
 from matryo.retrieve.description import Description, describe, outline_guides
 from matryo.retrieve.engines.compiled.engine import best_engine
 from matryo.retrieve.engines.execute import Engine, Hits, execute
@@ -141,7 +142,8 @@ class Index(Store):
             now = self.snapshot()
             snapshot = now if where is None else self.where(where)
             try:
-                return self._shared(snapshot, vectors, k, stages, min(threads, max(1, len(vectors))))
+                with storage(self.path, "read"):
+                    return self._shared(snapshot, vectors, k, stages, min(threads, max(1, len(vectors))))
             except (EmbeddingsError, IndexFolderError, OSError):
                 # Another process may have replaced a guide. If the index is unchanged, the error is real.
                 if self.snapshot() is now:

@@ -34,6 +34,7 @@ import numpy as np
 
 from matryo.embeddings.rows import as_vectors
 from matryo.errors import InputError, MatryoError
+from matryo.files import storage
 from matryo.nesting import Nesting, as_nesting
 from matryo.retrieve.store import forks
 from matryo.retrieve.store.about import About
@@ -328,7 +329,8 @@ class Store:
         with self.guard:
             self._check_open()
             try:
-                return self._database.read(work)
+                with storage(self.path, "read"):
+                    return self._database.read(work)
             except (MatryoError, OSError):
                 self._opened.folder.check()   # what seems to be missing may be in another place
                 raise
@@ -351,7 +353,7 @@ class Store:
             if not self._opened.writable:
                 raise InputError("this index is open for reading", got=self.path, cure="open it with writable=True")
             self._opened.folder.check()
-            with self._database.errors():
+            with self._database.errors(), storage(self.path, "change"):
                 yield records.read_state(self._database)
 
     @contextlib.contextmanager
