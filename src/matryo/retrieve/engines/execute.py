@@ -17,7 +17,16 @@ import numpy as np
 
 from matryo.nesting import Nesting
 from matryo.retrieve.engines.exact import exact_scores, ranked, slack
-from matryo.retrieve.engines.numpy.scan import MORE, Candidates, choose, first_stage, packed, scan
+from matryo.retrieve.engines.numpy.scan import (
+    FEW,
+    MORE,
+    Candidates,
+    choose,
+    first_stage,
+    packed,
+    scan,
+    scan_around,
+)
 from matryo.retrieve.engines.numpy.shortlist import Shortlist, query_norms, rerank
 from matryo.retrieve.engines.request import Request
 from matryo.retrieve.plan.plan import Plan, Stage
@@ -172,8 +181,10 @@ def _scan_exactly(request: Request, stage: Stage, engine: Engine, bars: Doubles)
     """
     rows = np.full((len(request.queries), stage.keep), -1)
     scores = np.full(rows.shape, -np.inf)
-    for tile, some, ceilings in scan(request, stage.dim):
-        query, column = np.nonzero(ceilings >= np.maximum(bars[some], scores[some, -1:]))
+    around = request.metric != "ip" and len(rows) >= FEW   # for few queries, exact scores cost less
+    base = float(around and request.metric == "cosine")
+    for tile, some, ceilings in (scan_around if around else scan)(request, stage.dim):
+        query, column = np.nonzero(ceilings >= np.maximum(bars[some], scores[some, -1:]) - base)
         if len(query):
             row = column + tile.start if isinstance(tile, slice) else tile[column]
             more = packed(query, row, len(ceilings), -1)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from matryo.retrieve.plan.plan import Precision, Stage
-    from matryo.retrieve.vectors.types import Bools, Floats, Indices, Keys, Rows
+    from matryo.retrieve.vectors.types import Bools, Doubles, Floats, Indices, Keys, Rows
 
 _TILE = (512, 1024)   # queries × rows scored at a time: much work per product, yet small enough for the cache
 _READ = 1 << 22   # the most numbers in a tile of rows, where few queries make it long
@@ -87,6 +87,42 @@ def scan(request: Request, dim: int, precision: Precision = "full") -> Iterator[
             some = slice(start, start + len(sums))
             yield rows, some, ceilings(request.metric, sums, norms, lengths[some], dim)
             start = some.stop
+
+
+def scan_around(request: Request, dim: int) -> Iterator[tuple[Rows, slice, Floats]]:
+    """Yield as :func:`scan`, but for vectors relative to the mean of the queries; for cosine, ceilings of scores − 1.
+
+    Far from the origin, float32 sums lose what tells vectors apart: their errors grow with the norms. Relative to the
+    queries, near vectors have small norms. The cosine is a distance of unit vectors: −‖x − q‖² / 2 is its score − 1.
+    """
+    blocks, cosine = request.blocks, request.metric == "cosine"
+    queries = _as_doubles(request.queries[:, :dim], cosine)
+    centre = queries.mean(0)
+    apart = (queries - centre).astype(np.float32)
+    lengths = query_norms(apart, dim)
+    groups = np.array_split(apart, -(-len(apart) // _TILE[0]))
+    for rows in _tiles(blocks.count, _TILE[1], request.allowed):
+        vectors = _as_doubles(blocks.rows(rows, dim), cosine)
+        lost = 2.0**-48 * np.abs(vectors).max(initial=0) * dim   # exceeds the rounding errors of float64
+        tile = (vectors - centre).astype(np.float32)
+        norms, start = query_norms(tile, dim)[:, 0], 0
+        for sums in _blas(groups, [tile], _TILE[1]):
+            some = slice(start, start + len(sums))
+            highest = ceilings("l2", sums, norms, lengths[some], dim)
+            highest += np.float32(lost) * (lengths[some] + norms.max(initial=0) + np.float32(lost))
+            if cosine:   # of which float64 scores may differ by more than their distance from 1
+                highest *= np.float32(0.5)
+                highest += np.float32((dim + 32) * 2.0**-52)
+            yield rows, some, highest
+            start = some.stop
+
+
+def _as_doubles(vectors: Floats, unit: bool) -> Doubles:
+    doubles = vectors.astype(np.float64)
+    if unit:
+        lengths = np.sqrt(np.square(doubles).sum(1, keepdims=True))
+        doubles /= np.where(lengths > 0, lengths, 1)
+    return doubles
 
 
 class _Best:

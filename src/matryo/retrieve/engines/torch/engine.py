@@ -203,7 +203,8 @@ class _Search:
             scores = scores.clamp(max=0)   # rounding can produce negative squared distances
         rows, scores = steps.ranked(rows, scores.to(self.wide), min(last.keep, task.count))
         if worst is None:
-            worst = scores[:, -1:].float().nextafter(scores.new_tensor(-math.inf).float())   # rounded down
+            worst = scores[:, -1:].float()
+            worst = worst.nextafter(torch.full_like(worst, -math.inf))   # rounded down
         return rows, scores, worst
 
     def _keys_at(
