@@ -151,7 +151,8 @@ def public_names():
 
 # Type aliases, and functions that share the name of their module, which the page shows instead.
 NOT_SHOWN = {"matryo.data.Split", "matryo.retrieve.Metric", "matryo.encoders.vit", "matryo.evaluation.measure"}
-INTERNAL = {"arguments", "arrays", "cli", "files", "folders", "mapped", "recipes", "tables"}   # nobody outside calls these
+# Nobody outside calls these.
+INTERNAL = {"arguments", "arrays", "cli", "files", "folders", "mapped", "recipes", "tables"}
 
 
 def test_every_room_is_in_the_reference():
