@@ -91,7 +91,7 @@ def _buffer_of(array: Any) -> Any:
 
 
 def _read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    version = np.lib.format.read_magic(file)   # type: ignore[no-untyped-call]
+    version = np.lib.format.read_magic(file)
     readers: dict[Any, Callable[..., Any]] = {
         (1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0,
     }  # fmt: skip

@@ -365,3 +365,13 @@ def _count() -> int:
             return len(index)
     except ValueError:
         return 0   # not there yet
+
+
+def test_a_backup_is_an_index(capsys: Capture) -> None:
+    run(capsys, "idx", "a.npy")
+    assert "copied to copy" in run(capsys, "idx", "--backup", "copy")
+    with Index.open("idx") as index, Index.open("copy") as copy:
+        assert copy.ids.tolist() == index.ids.tolist()
+    assert "a backup needs a new folder (got copy)" in refused(capsys, "idx", "a.npy", "--backup", "copy")
+    with Index.open("idx") as index, Index.open("copy") as copy:
+        assert len(index) == len(copy)   # refused before anything was added

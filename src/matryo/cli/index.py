@@ -6,7 +6,7 @@ too. Other keys, and other columns of tables, are payload. Without SOURCE, the i
 
 Each batch is durable before the next one is read. If interrupted, the index keeps all added vectors, and the message
 shows the command that resumes. Actions run in this order: --delete, SOURCE …, --compact, --build (or --sketch,
---partition, --graph), --verify.
+--partition, --graph), --verify, --backup.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                       help="build partitions (IVF), for plans with probe or int8 [a suitable dim]")  # fmt: skip
     care.add_argument("--graph", type=int, metavar="DIM", help="build a graph (HNSW), for plans with ef; needs faiss")
     care.add_argument("--verify", action="store_true", help="read every byte and check all checksums")
+    care.add_argument("--backup", type=Path, metavar="COPY", help="write a verified copy to the new folder COPY")
     parser.add_argument("--json", action="store_true", help="print the description as a JSON object")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
@@ -95,6 +96,8 @@ def run(args: argparse.Namespace) -> None:
         _compact_and_build(args, index, new)
         if args.verify:
             index.verify()
+        if args.backup:
+            index.backup(args.backup)
     with Index.open(args.folder) as index:   # reopened, so that the writer's log is in the file and its size counts
         description = index.describe()
     if args.json:
@@ -127,7 +130,9 @@ def _guides(args: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def _check_options(args: argparse.Namespace) -> None:
-    """Refuse options that would have no effect."""
+    """Refuse options that would have no effect, or would be refused after the work."""
+    from matryo.retrieve.store.backup import check_new
+
     names = (*_SETTINGS, "ids", "upsert", "skip", "batch", "format", "id_column", "vector_column", "payload")
     given = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name) not in (None, False, 0)]
     if given and not args.sources:
@@ -135,6 +140,8 @@ def _check_options(args: argparse.Namespace) -> None:
     if args.ids and (args.id_column or len(args.sources) > 1):
         got = "--ids and --id-column" if args.id_column else f"{len(args.sources)} sources"
         raise InputError("--ids replaces the ids of a single SOURCE", got=got, cure="drop one")
+    if args.backup is not None:
+        check_new(args.backup)
     for name in ("partition", "graph"):
         dim = getattr(args, name)
         if dim is not None and dim < 1:
@@ -267,6 +274,7 @@ def _text(description: Description, args: argparse.Namespace, added: int, new: b
     changes = [f"{added:,} added"] if args.sources else []
     changes += [f"{len(args.delete):,} deleted"] if args.delete else []
     changes += ["all checksums match"] if args.verify else []
+    changes += [f"copied to {args.backup}"] if args.backup else []
     first, *lines = str(description).splitlines()
     lines.insert(0, first + (f" ({', '.join(changes)})" if changes else ""))
     if description.unguided:

@@ -224,8 +224,9 @@ class Index(Store):
     def compact(self) -> None:
         """Rewrite the index into as few files as possible, free deleted space, and complete the guides."""
         super().compact()
-        if self.wanted():
-            self.build()
+        with self._tidying("guides are not complete"):
+            if self.wanted():
+                self.build()
 
     def _shared(self, snapshot: Snapshot, queries: Array, k: int, plan: Plan | None, threads: int) -> Hits:
         """Split the queries between threads; kernels and matrix products release the GIL."""

@@ -307,7 +307,7 @@ def test_a_reader_that_loses_the_race_against_compaction_looks_again(
 
         # As for a reader without locks; segments that others read are removed later.
         monkeypatch.setattr(store._database, "checkpoint", lambda: True)
-        monkeypatch.setattr("matryo.retrieve.store.store.load", late)
+        monkeypatch.setattr("matryo.retrieve.store.session.load", late)
         assert reader.snapshot().ids().tolist() == list(range(5, 40))
         assert lost == [[20, 20]]
 

@@ -21,12 +21,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+def check_new(path: str | Path) -> None:
+    """Raise if there is anything at ``path``."""
+    if os.path.lexists(path):
+        raise IndexFolderError("a backup needs a new folder", got=path, cure="choose a path that does not exist")
+
+
 @contextlib.contextmanager
 def new_backup(path: str | Path) -> Iterator[Path]:
     """A working folder that becomes ``path`` when the block succeeds, and is removed otherwise."""
+    check_new(path)
     target = Path(os.path.realpath(path))
-    if os.path.lexists(path):
-        raise IndexFolderError("a backup needs a new folder", got=path, cure="choose a path that does not exist")
     work = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
         with storage(target):

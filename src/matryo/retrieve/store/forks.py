@@ -13,16 +13,16 @@ import weakref
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from matryo.retrieve.store.store import Store
+    from matryo.retrieve.store.session import Session
 
 
-_live: weakref.WeakSet[Store] = weakref.WeakSet()
-_held: list[Store] = []   # between the hooks before and after a fork
+_live: weakref.WeakSet[Session] = weakref.WeakSet()
+_held: list[Session] = []   # between the hooks before and after a fork
 no_fork = threading.RLock()
 """Held while an index is opened: until it is watched, a child would keep its lock."""
 
 
-def watch(store: Store) -> None:
+def watch(store: Session) -> None:
     """Let ``store`` know about forks as long as it exists."""
     _live.add(store)
 
@@ -51,7 +51,7 @@ def _in_child() -> None:
     _in_parent()
 
 
-def _release(stores: list[Store]) -> None:
+def _release(stores: list[Session]) -> None:
     while stores:
         stores.pop().guard.release()
 
