@@ -15,7 +15,7 @@ from attacks.outcome import Outcome, ended, forked
 from matryo.embeddings import EmbeddingSet, Head
 
 PROMISE = "A damaged embeddings folder never crashes, and verify finds every damage that changes what is read."
-BOUNDED, SOAK = 60, 1000
+BOUNDED, SOAK = 30, 1000
 
 
 def run(count: int, seed: int, folder: Path) -> Outcome:

@@ -11,7 +11,7 @@ from attacks.model import LIMITS, Held, Index, Steps, contents, create, look, wi
 from attacks.outcome import Outcome, ended
 
 PROMISE = "If the disk fails to read, write, sync, rename, map or open a file, the call raises and has done nothing."
-BOUNDED, SOAK = 40, 2000
+BOUNDED, SOAK = 25, 2000
 
 
 def run(count: int, seed: int, folder: Path) -> Outcome:

@@ -9,7 +9,7 @@ from attacks.model import LIMITS, Held, Index, Steps, contents, create, look, wi
 from attacks.outcome import Outcome, ended, forked
 
 PROMISE = "After fork only the parent writes: a child that writes is refused, and one that reads answers correctly."
-BOUNDED, SOAK = 20, 500
+BOUNDED, SOAK = 12, 500
 DEEDS = ("write", "close", "open", "read by the writer", "read by the reader", "leave")
 
 

@@ -11,7 +11,7 @@ from attacks.model import LIMITS, Held, Index, Steps, contents, create, look, wi
 from attacks.outcome import Outcome, ended
 
 PROMISE = "On a full disk a call raises and has done nothing, reading works, and writing works once space is freed."
-BOUNDED, SOAK = 30, 1000
+BOUNDED, SOAK = 15, 1000
 
 
 def run(count: int, seed: int, folder: Path) -> Outcome:

@@ -10,7 +10,7 @@ from attacks.model import LIMITS, Held, Index, Steps, create, look, without_kern
 from attacks.outcome import Outcome, ended
 
 PROMISE = "If the working directory changes or the folder is renamed, no acknowledged row is lost or written elsewhere."
-BOUNDED, SOAK = 30, 1000
+BOUNDED, SOAK = 15, 1000
 MOVES = ("chdir", "chdir", "rename", "rename the parent", "stay")
 
 

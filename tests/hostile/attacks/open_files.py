@@ -10,7 +10,7 @@ from attacks.model import LIMITS, Held, Index, Step, Steps, contents, create, fi
 from attacks.outcome import End, Outcome, ended, forked
 
 PROMISE = "If too many files are open, a call raises an error that says so, has done nothing, and works again later."
-BOUNDED, SOAK = 25, 1000
+BOUNDED, SOAK = 12, 1000
 
 
 def run(count: int, seed: int, folder: Path) -> Outcome:
