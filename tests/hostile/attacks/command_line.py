@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import io
 import json
 import os
@@ -18,12 +19,15 @@ import numpy as np
 
 from attacks.model import without_kernels
 from attacks.outcome import Outcome, forked
+from matryo import EmbeddingSet
 from matryo.cli import VERBS, build_parser, main
+from matryo.embeddings import Head
 
 PROMISE = "Every command line ends with exit code 0, 1 or 2 and at most one line of error, and writes only where told."
-BOUNDED, SOAK = 30, 3000
+BOUNDED, SOAK = 60, 3000
 _SECONDS = {"train": 4.0, "demo": 1.0}   # these may take longer than that, which is no failure
 _PATIENCE = 30.0   # for all others
+_TORCH_SIDE = ("demo", "train", "encode", "export")
 
 _TINY = ["--data.size", "8", "--data.test", "test", "--encoder.name", "convnet", "--encoder.dim", "16", "--head.dims",
          "4,16", "--loop.steps", "1", "--loop.batch", "4", "--loop.device", "cpu", "--data.workers", "0"]  # fmt: skip
@@ -68,8 +72,9 @@ def run(count: int, seed: int, folder: Path) -> Outcome:
     tempfile.tempdir = None
     for name in ("tmp", "home"):
         (folder / name).mkdir()
-    world = _world(folder / "world")
-    verbs = {verb: _options(verb) for verb in VERBS}
+    trained = count > BOUNDED and importlib.util.find_spec("torch") is not None   # importing it takes seconds
+    world = _world(folder / "world", trained=trained)
+    verbs = {verb: _options(verb) for verb in VERBS if trained or verb not in _TORCH_SIDE}
     outcome = Outcome(0)
     for attempt in range(count):
         chance = random.Random(f"{seed}-{attempt}")
@@ -91,17 +96,10 @@ def run(count: int, seed: int, folder: Path) -> Outcome:
 # ── the inputs ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _world(world: Path) -> Path:
-    """Write a run, embeddings, an index, rows, thresholds, files of vectors, and damaged ones."""
-    from PIL import Image
-
+def _world(world: Path, *, trained: bool) -> Path:
+    """Write embeddings (those of a run, if ``trained``), an index, rows, thresholds, vectors, and damaged files."""
     chance = np.random.default_rng(0)
-    for split, each in (("train", 8), ("test", 6)):
-        for label in ("cat", "dog"):
-            (world / "pets" / split / label).mkdir(parents=True)
-            for number in range(each):
-                pixels = chance.integers(0, 256, (8, 8, 3), np.uint8)
-                Image.fromarray(pixels).save(world / "pets" / split / label / f"{number}.png")
+    world.mkdir()
     os.chdir(world)
     vectors = chance.normal(size=(30, 16)).astype(np.float32)
     np.save("vectors.npy", vectors)
@@ -123,15 +121,33 @@ def _world(world: Path) -> Path:
     Path("loop").symlink_to("loop")
     Path("locked").mkdir(mode=0o000)
     _write_tables(vectors)
-    _quietly("train", "finetune.toml", "--data", "pets", "--data.source", "folder", "--out", "run", "--quiet", *_TINY)
-    _quietly("encode", "run", "--data", "pets", "--quiet")
-    shutil.copytree("run/embeddings", "emb")
+    if trained:
+        _write_images(chance)
+        _quietly("train", "finetune.toml", "--data", "pets", "--out", "run", "--quiet", *_TINY)
+        _quietly("encode", "run", "--data", "pets", "--quiet")
+        shutil.copytree("run/embeddings", "emb")
+    else:
+        head = Head.tied(chance.normal(size=(2, 16)), dims=[4, 16])
+        for name, rows in (("train", 16), ("test", 12)):
+            labels, z = np.arange(rows) % 2, chance.normal(size=(rows, 16))
+            EmbeddingSet.write(f"emb/{name}", z, labels=labels, classes=["cat", "dog"], head=head, nesting=[4, 16])
     _quietly("index", "index", "vectors.jsonl", "--dims", "4,16", "--int8-up-to", "4", "--quiet")
-    _quietly("evaluate", "emb", "--json", "rows.jsonl", "--quiet", "--protocols", "all")
+    _quietly("evaluate", "emb", "--json", "rows.jsonl", "--quiet", "--protocols", "evaluate,few-shot,disagreement")
     _quietly("classify", "emb", "--save", "cascade.json", "--quiet")
     Path("plan.json").write_text('{"stages": [{"dim": 4, "keep": 9}, {"dim": 16, "keep": 3}]}')
     _damage_rows()
     return world
+
+
+def _write_images(chance: np.random.Generator) -> None:
+    from PIL import Image
+
+    for split, each in (("train", 8), ("test", 6)):
+        for label in ("cat", "dog"):
+            folder = Path("pets", split, label)
+            folder.mkdir(parents=True)
+            for number in range(each):
+                Image.fromarray(chance.integers(0, 256, (8, 8, 3), np.uint8)).save(folder / f"{number}.png")
 
 
 def _bundled(name: str) -> Path:
@@ -182,8 +198,8 @@ def _options(verb: str) -> list[argparse.Action]:
 
 
 def _command(chance: random.Random, verbs: dict[str, list[argparse.Action]]) -> list[str]:
-    rare = ("demo", "train", "recipes", "completion", "export")
-    verb = chance.choices(VERBS, [1 if verb in rare else 4 for verb in VERBS])[0]
+    rare = ("demo", "train", "recipes", "completion", "export", "report")
+    verb = chance.choices(list(verbs), [1 if verb in rare else 4 for verb in verbs])[0]
     words = chance.choice(_COMMANDS.get(verb, [""])).split() if chance.random() < 0.8 else []
     if verb == "train" and words:
         words += _TINY

@@ -54,9 +54,9 @@ def read_npz(path: Path, needed: Collection[str], mapped: str) -> dict[str, Arra
 
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    version_1 = np.lib.format.read_magic(file) == (1, 0)   # type: ignore[arg-type]
+    version_1 = np.lib.format.read_magic(file) == (1, 0)
     header = np.lib.format.read_array_header_1_0 if version_1 else np.lib.format.read_array_header_2_0
-    shape, _, dtype = header(file)   # type: ignore[arg-type]
+    shape, _, dtype = header(file)
     return shape, dtype
 
 

@@ -154,8 +154,9 @@ def _colours(name: str | Path) -> tuple[list[float], list[float]] | None:
     """The mean and std normalisation of images of 0…1 in preprocessor_config.json; None without such a file."""
     import transformers
 
+    auto: Any = transformers.AutoImageProcessor
     try:
-        processor: Any = transformers.AutoImageProcessor.from_pretrained(str(name))
+        processor = auto.from_pretrained(str(name))
     except (OSError, ValueError) as error:
         if (Path(name) / "preprocessor_config.json").exists():
             raise cannot_load("transformers cannot read preprocessor_config.json", name, error) from error
