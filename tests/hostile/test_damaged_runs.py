@@ -6,6 +6,7 @@ import shutil
 import pytest
 import texts_made as made
 import torch
+from safetensors.torch import save_file
 
 from matryo.errors import RunError
 from matryo.inference import load
@@ -13,6 +14,7 @@ from matryo.training import train
 from matryo.training.model import start_from
 from matryo.training.run.checkpoint import load_weights
 from matryo.training.run.paths import RunFolder
+from matryo.training.run.seal import read_facts
 
 PARTS = ["model.safetensors", "tokenizer.json", "encoder/main/config.json"]
 
@@ -93,6 +95,25 @@ def test_a_run_from_before_checksums_loads_and_is_checked_by_structure(run, orig
     assert not RunFolder(run).verify()
     (run / "model.safetensors").write_bytes((run / "model.safetensors").read_bytes()[:-1])
     with pytest.raises(RunError, match=r"model.safetensors is damaged .*bytes instead of"):
+        RunFolder(run).verify()
+
+
+def test_a_checkpoint_from_before_checksums_is_resumed(run, original):
+    path = run / "checkpoint.safetensors"
+    facts = read_facts(path)
+    del facts["files"]
+    save_file(load_weights(path), path, metadata={"facts": json.dumps(facts)})
+    (run / "run.json").unlink()
+    assert not RunFolder(run).verify()
+    again(run)
+    assert RunFolder(run).verify(), "its checkpoint and run.json are new"
+    assert (run / "model.safetensors").read_bytes() == (original / "model.safetensors").read_bytes()
+
+
+def test_a_lost_name_of_the_checksum_is_damage(run):
+    path = run / "checkpoint.safetensors"
+    path.write_bytes(path.read_bytes().replace(b'"sha256":"', b'"sha257":"'))
+    with pytest.raises(RunError, match=r"checkpoint.safetensors is damaged"):
         RunFolder(run).verify()
 
 

@@ -11,6 +11,7 @@ from matryo.data.dataset import Dataset
 from matryo.encoders.bert.folder import BertFolder
 from matryo.errors import DataError, InputError, RecipeError
 from matryo.training.recipe.load import load_recipe
+from matryo.training.run.paths import RunFolder
 
 OUTSIDE = ["/abs", "../../x", "..", ".", "", "a/b", "a\\b", "a\nb", "a\0b", "x" * 256]
 
@@ -27,6 +28,11 @@ def test_ordinary_names_are_kept(tmp_path):
     for name in ("demo", "my run", "größer.v2", "…"):
         (tmp_path / "recipe.toml").write_text(f'name = "{name}"\n', encoding="utf-8")
         assert load_recipe(tmp_path / "recipe.toml").name == name
+
+
+def test_an_older_run_named_like_a_path_still_loads(tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps({"recipe": {"name": "../sweep/one"}}))
+    assert RunFolder(tmp_path).recipe.name == "one"
 
 
 def image(path):

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from matryo.embeddings.manifest import FileRecord
 from matryo.errors import RunError
-from matryo.files import json_digest, parse_json, sha256
+from matryo.files import is_plain_name, json_digest, parse_json, sha256
 from matryo.results import Row
 from matryo.training.recipe.load import RECIPE, load_recipe, recipe_from_dict
 from matryo.training.run.seal import check_seal, read_facts
@@ -104,7 +104,13 @@ class RunFolder:
     @cached_property
     def recipe(self) -> Recipe:
         """The recipe of the run; of an unfinished one, from recipe.toml."""
-        return recipe_from_dict(self._stored("recipe")) if self.complete else load_recipe(self.path / RECIPE)
+        if not self.complete:
+            return load_recipe(self.path / RECIPE)
+        stored = dict(self._stored("recipe"))
+        name = str(stored.get("name", ""))
+        if not is_plain_name(name):   # recipes could once be named like a path
+            stored["name"] = Path(name).name or "custom"
+        return recipe_from_dict(stored)
 
     @property
     def classes(self) -> tuple[str, ...]:
