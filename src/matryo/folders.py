@@ -83,7 +83,7 @@ def write_record(folder: Path, kind: str) -> None:
 def foreign(folder: Path, kind: str) -> list[str]:
     """Return what is in ``folder`` besides the files of its record, unchanged. Hidden files and links count.
 
-    Without a sound record of this ``kind``, the folder is foreign as a whole.
+    Empty folders do not: some libraries write them. Without a sound record of this ``kind``, all of it is foreign.
     """
     try:
         record = parse_json((folder / RECORD).read_bytes())
@@ -92,12 +92,13 @@ def foreign(folder: Path, kind: str) -> list[str]:
             return [f"a damaged {RECORD}"]
         if record["kind"] != kind:
             return [f"a {RECORD} of kind {record['kind']}"]
-        folders = {parent.as_posix() for name in files for parent in Path(name).parents}
         strange = []
         for path in sorted(folder.rglob("*")):
             name = path.relative_to(folder).as_posix()
+            if name == RECORD or (path.is_dir() and not path.is_symlink()):
+                continue
             if path.is_symlink() or name not in files:
-                strange += [] if name == RECORD or (name in folders and not path.is_symlink()) else [name]
+                strange.append(name)
             elif path.stat().st_size != files[name]["size"] or sha256(path) != files[name]["sha256"]:
                 strange.append(f"a changed {name}")
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):

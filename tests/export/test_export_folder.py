@@ -192,9 +192,10 @@ def test_what_no_export_wrote_is_never_replaced(what, overwrite, tmp_path):
 def test_a_clone_of_a_hub_keeps_its_history(tmp_path):
     out = export(image_model(), "timm", tmp_path / "out")
     (out / ".git").mkdir()
-    with pytest.raises(InputError, match=r"as it was written \(got \.git\)"):
+    (out / ".git" / "HEAD").touch()
+    with pytest.raises(InputError, match=r"as it was written \(got \.git/HEAD\)"):
         export(image_model(), "timm", out, overwrite=True)
-    assert (out / ".git").is_dir()
+    assert (out / ".git" / "HEAD").exists()
 
 
 @pytest.mark.parametrize("name", [".precious.tmp", "notes/mine.txt", "README.md", "config.json"])

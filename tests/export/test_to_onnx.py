@@ -64,7 +64,7 @@ def test_texts_even_behind_the_transform_of_a_masked_model(tmp_path, monkeypatch
     nesting = {"is_matryoshka": True, "matryoshka_dimensions": [8, 100]}
     assert about == {"output": "vectors", **nesting, "text": {"length": 24}}
     assert {path.name for path in folder.iterdir()} == {
-        "README.md", "config.json", "model.onnx", "tokenizer.json", "tokenizer_config.json",
+        "README.md", "config.json", "matryo.json", "model.onnx", "tokenizer.json", "tokenizer_config.json",
     }  # fmt: skip
 
 

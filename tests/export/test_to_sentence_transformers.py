@@ -58,7 +58,7 @@ def test_the_nesting_is_machine_readable(tmp_path):
     fixed = export(text_model(dims=(128,)), "sentence-transformers", tmp_path / "fixed")
     assert not hasattr(transformers.AutoConfig.from_pretrained(fixed), "matryoshka_dimensions")
     assert {path.name for path in folder.iterdir()} == {
-        "1_Pooling", "2_Normalize", "README.md", "config.json", "config_sentence_transformers.json",
+        "1_Pooling", "2_Normalize", "README.md", "config.json", "config_sentence_transformers.json", "matryo.json",
         "model.safetensors", "modules.json", "sentence_bert_config.json", "tokenizer.json", "tokenizer_config.json",
     }  # fmt: skip
 

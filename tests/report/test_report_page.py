@@ -213,7 +213,7 @@ def test_figures_without_rows_do_not_appear(tmp_path):
     build_report([row("step-cost", {}, seed=None)], tmp_path / "out", title="Nothing known")
     parsed = Page((tmp_path / "out/index.html").read_text(encoding="utf-8"))
     assert [attrs["id"] for attrs in parsed.all("section")] == ["rows"]
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["index.html", "rows.jsonl"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["index.html", "matryo.json", "rows.jsonl"]
 
 
 def test_one_dim_and_one_class_are_enough_for_a_page(tmp_path):
