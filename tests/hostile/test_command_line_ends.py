@@ -1,6 +1,7 @@
 """Commands in hard surroundings end with one line of error: streams, names, links, rows and JSON of any kind."""
 
 import hashlib
+import io
 import json
 import os
 import subprocess
@@ -123,6 +124,15 @@ def test_a_device_is_never_replaced(tmp_path):
     with pytest.raises(InputError, match="a device"):
         check_may_write(tmp_path.joinpath("/dev/null"), force=True)
     assert os.path.samestat(os.lstat("/dev/null"), before)
+
+
+def test_texts_that_are_no_text(monkeypatch):
+    from matryo.cli.parts.items import open_items
+
+    for stream, rule in ((None, "one text per line"), (io.TextIOWrapper(io.BytesIO(b"\xd0(x\n"), "utf-8"), "UTF-8")):
+        monkeypatch.setattr(sys, "stdin", stream)
+        with pytest.raises(InputError, match=f"standard input must .*{rule}"):
+            open_items(["-"])
 
 
 # --- values ---

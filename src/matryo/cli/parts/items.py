@@ -29,7 +29,10 @@ def open_items(items: Sequence[str]) -> ImageSplit | TextSplit:
     if len(items) > 1:
         rule = f"{_STDIN} (standard input) must be the only ITEM"
         raise InputError(rule, got=" ".join(items), cure="drop the others")
-    texts = [text for line in sys.stdin or () if (text := line.strip())]
+    try:
+        texts = [text for line in sys.stdin or () if (text := line.strip())]   # None if it is closed
+    except UnicodeDecodeError as error:
+        raise InputError("standard input must be UTF-8 text", got=error, cure="pass files as ITEM instead") from error
     if not texts:
         raise InputError("standard input must have one text per line", got="no text", cure="pipe some lines in")
     return TextRows(texts, source="stdin")
