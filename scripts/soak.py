@@ -86,18 +86,18 @@ def in_a_process(name: str, options: list[str]) -> dict[str, Any]:
 def attack(name: str, args: argparse.Namespace) -> dict[str, Any]:
     """The figures of one attack, run by this process; {"skipped": reason} where a package or a tool is missing."""
     sys.path.insert(0, str(ATTACKS.parent))
-    try:
-        module = importlib.import_module(f"attacks.{name}")
-        module.__dict__.get("require", lambda: None)()
-    except (MissingExtra, ModuleNotFoundError, NotImplementedError) as error:
-        return {"skipped": f"skipped: {error}"}
-    count = module.BOUNDED if args.bounded else max(1, round(module.SOAK * args.scale))
-    begin = time.monotonic()
     warnings.simplefilter("ignore")   # attacks provoke them
     # In memory where possible: a kill needs no disk, and most of the time would be spent waiting for one.
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(dir=memory) as folder:
-        outcome = module.run(count, args.seed, Path(folder))
+    begin = time.monotonic()
+    try:
+        module = importlib.import_module(f"attacks.{name}")
+        module.__dict__.get("require", lambda: None)()
+        count = module.BOUNDED if args.bounded else max(1, round(module.SOAK * args.scale))
+        with tempfile.TemporaryDirectory(dir=memory) as folder:
+            outcome = module.run(count, args.seed, Path(folder))
+    except (MissingExtra, ModuleNotFoundError, NotImplementedError) as error:
+        return {"skipped": f"skipped: {error}"}
     return {"promise": module.PROMISE, "attempts": outcome.attempts, "failures": len(outcome.failures),
             "said": outcome.failures[:KEPT], "seconds": round(time.monotonic() - begin, 1)}  # fmt: skip
 

@@ -371,3 +371,29 @@ def test_stored_rows_have_the_schema():
     for path in ROOT.glob("docs/results/*.jsonl"):
         for line in path.read_text(encoding="utf-8").splitlines():
             assert asdict(Row(**json.loads(line)))["commit"]
+
+
+def test_the_rows_of_a_soak_fill_the_page_of_promises(make_docs, checkout):
+    def attacked(name, attempts, failures):
+        figures = {"promise": f"{name} holds", "attempts": attempts, "failures": failures, "said": [], "seconds": 9.0}
+        return row("soak", name, figures)
+
+    page = checkout / "docs/promises.md"
+    page.write_text("before\n<!-- soak-table -->\nnothing\n<!-- /soak-table -->\nafter\n")
+    # Of several rows of an attack the last one stands.
+    rows = [attacked("kill_index", 5, 1), attacked("exact", 2000, 0), attacked("kill_index", 1000, 0)]
+    append_rows(checkout / "docs/results/soak.jsonl", rows)
+    make_docs.main(["--root", str(checkout)])
+    assert lines_of(page)[2:] == [
+        ["exact holds", "exact", "2,000", "0"],
+        ["kill_index holds", "kill index", "1,000", "0"],
+        ["all", "", "3,000", "0"],
+    ]
+    assert page.read_text(encoding="utf-8").endswith("<!-- /soak-table -->\nafter\n")
+    picture = (checkout / "docs/promises.svg").read_text(encoding="utf-8")
+    assert "2 attacks made 3,000 attempts to break a promise; 0 succeeded." in picture
+    assert 'class="bad"' not in picture
+    append_rows(checkout / "docs/results/soak.jsonl", [attacked("exact", 10, 2)])
+    assert make_docs.main(["--root", str(checkout), "--check"]) == 1
+    make_docs.main(["--root", str(checkout)])
+    assert 'class="bad"' in (checkout / "docs/promises.svg").read_text(encoding="utf-8")
