@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from matryo import Index
+from matryo.errors import MissingExtra
 from matryo.retrieve import NUMPY, Blocks, execute
 from matryo.retrieve.plan.plan import Plan
 from matryo.retrieve.store import Limits, Store
@@ -95,6 +96,12 @@ def wrong(metric: str, query: np.ndarray, rows: np.ndarray, live: np.ndarray, fo
     if not (np.abs(given - exact) <= allowed).all():
         return f"scores {given.tolist()[:9]} … instead of {exact.tolist()[:9]} …"
     return None
+
+
+def require() -> None:
+    """Raise where the kernels under attack are missing."""
+    with MissingExtra.unless_installed("numba", "retrieve"):
+        import numba  # noqa: F401
 
 
 def run(count: int, seed: int, folder: Path) -> Outcome:
