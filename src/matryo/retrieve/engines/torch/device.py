@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     Codes = np.ndarray[Any, np.dtype[np.int32]]
 
 FLOOR = float(np.finfo(np.float32).tiny)
+SMALL = 2.0**-90   # float32 holds no cosine with a vector below this norm
 _NEAR = 4   # a prefix of at most 1 / this of the columns gets a contiguous copy of its own
 _TILE = 1 << 26   # numbers rounded at a time
 _AGAIN = 2   # a search is recorded after this many repetitions: recording takes as long as hundreds of searches
@@ -94,6 +95,8 @@ class Copies:
             times = factors(metric, norms) if metric == "cosine" else norms.new_ones(len(norms))
             plus = -norms.square() if metric == "l2" else norms.new_zeros(len(norms))
             longest = 1.0 if metric == "cosine" else float(norms.max())
+            if metric == "cosine" and ((norms > 0) & (norms < SMALL)).any():
+                loss = 3.0   # the reciprocals of such norms, and products with them, may be wrong
             times = times if units is None else times * units
             largest = float(times[norms > 0].amax()) if (norms > 0).any() else 0.0
             held[key] = times, plus, loss, longest, largest

@@ -13,8 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
-from matryo.retrieve.engines.torch.device import FLOOR, Rough
-from matryo.retrieve.engines.torch.steps import FLUSHED, ROUNDING, SMALL, Asked
+from matryo.retrieve.engines.torch.device import FLOOR, SMALL, Rough
+from matryo.retrieve.engines.torch.steps import FLUSHED, ROUNDING, Asked
 
 _STEPS = 64, 512   # columns per step, for few and for many columns
 _NUMBERS = 2048   # numbers per step of a program

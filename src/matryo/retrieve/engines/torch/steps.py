@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from matryo.retrieve.engines.torch.device import FLOOR, Rough, factors, to_unit
+from matryo.retrieve.engines.torch.device import FLOOR, SMALL, Rough, factors, to_unit
 from matryo.retrieve.vectors.metric import NOTHING, Metric
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ _FEW = 64   # up to this many queries, or
 _SHORT = 256   # up to this dim, computing a product takes less time than reading its result again
 ROUNDING = 2.0**-23   # exceeds the relative error of a sum; tensor cores truncate
 FLUSHED = 2.0**-126   # the most that a product loses by underflow
-SMALL = 2.0**-90   # a cosine with a prefix below this norm has no bound, which 3 stands for
 _ROWS = 0xFFFFFFFF   # the lower half of a key holds the row
 
 
@@ -66,7 +65,7 @@ def asked(given: torch.Tensor, dims: Sequence[int], metric: Metric, rough: Rough
     error = lost * (1 + rough.loss) + rough.loss + (dims[0] + 16) * ROUNDING
     if metric == "cosine":
         by = lengths[:, :1] / unit
-        error = error + 3.0 * ((norm > 0) & (norm < SMALL))
+        error = error + 3.0 * ((norm > 0) & (norm < SMALL))   # no bound
     elif metric == "ip":
         by, error = 1 / unit, error * norm * rough.longest
     else:
