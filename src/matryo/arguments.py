@@ -23,9 +23,10 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sized
 from functools import wraps
 from itertools import islice
+from numbers import Real
 from typing import Any, NamedTuple, TypeVar
 
-from matryo.errors import InputError, shown
+from matryo.errors import DataError, EmbeddingsError, InputError, NestingError, shown
 
 __all__ = ["as_integer", "as_number", "as_path", "checked"]
 
@@ -36,13 +37,15 @@ Convert = Callable[[Any], Any]
 _REFUSED = object()
 _LONGEST = 1_000_000   # entries that are read from an iterator, which may be endless
 _CLASSES = {
-    "BertConfig", "Blocks", "Dataset", "EmbeddingSet", "Evaluation", "Head", "Layers", "Limits", "Manifest", "Map",
-    "Module", "Pairs", "Plan", "Predictions", "Recipe", "Relevance", "Request", "Result", "Row", "Shortlist", "Stage",
-    "Subject", "Tensor", "Tokens", "TrainedModel", "Trends", "Truncation",
+    "BertConfig", "Blocks", "Dataset", "EmbeddingSet", "Evaluation", "Head", "Layers", "Limits", "Manifest",
+    "Map", "Module", "Nesting", "Pairs", "Plan", "Predictions", "Recipe", "Relevance", "Request", "Result", "Row",
+    "Shortlist", "Stage", "Subject", "Tensor", "TextStore", "Tokens", "TrainedModel", "Trends", "Truncation",
 }  # fmt: skip
+_ERRORS = {"data": DataError, "embeddings": EmbeddingsError, "nesting": NestingError}   # of these rooms
+_LEAST = {"seed": 0}   # the smallest integer that arguments of this name may be
 _METHODS = {"ImageSplit": "image", "TextSplit": "text"}
 _ARRAYS = {"Array": "fiubU", "ArrayLike": "fiubU", "Floats": "fiub", "Doubles": "fiub", "Vectors": "fiub",
-           "Integers": "iu", "Indices": "iu", "Bools": "b"}  # fmt: skip
+           "Integers": "iu", "Indices": "iu", "Ids": "iu", "Bools": "b"}  # fmt: skip
 
 
 class _Kind(NamedTuple):
@@ -61,8 +64,7 @@ def checked(function: Function) -> Function:
         function.__init__ = checked(function.__init__)   # type: ignore[misc]
         return function
     parameters = inspect.signature(function).parameters.values()
-    name = function.__qualname__.removesuffix(".__init__")
-    by_name = {parameter.name: _converter(parameter, name) for parameter in parameters}
+    by_name = {parameter.name: _converter(parameter, function) for parameter in parameters}
     positional = [by_name[p.name] for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     rest = next((by_name[p.name] for p in parameters if p.kind is p.VAR_POSITIONAL), None)
     others = next((_parse(p.annotation) for p in parameters if p.kind is p.VAR_KEYWORD), _Kind(""))
@@ -79,7 +81,7 @@ def checked(function: Function) -> Function:
             if convert is not None:
                 kwargs[key] = convert(value)
             elif key not in by_name and others.convert is not None:
-                kwargs[key] = _or_raise(others, value, key, name)
+                kwargs[key] = _or_raise(others, value, key, function)
         return function(*values, **kwargs)
 
     return call   # type: ignore[return-value]
@@ -101,7 +103,7 @@ def as_integer(value: Any, name: str, low: int, high: int | None = None, *, cure
 
 
 def as_number(value: Any, name: str, low: float, high: float = math.inf, *, cure: str) -> float:
-    """Return ``value`` as a finite number from ``low`` to ``high``, or raise."""
+    """Return ``value`` as a number from ``low`` to ``high``, or raise."""
     number = _number(value)
     if number is _REFUSED or not low <= number <= high:
         rule = f"of at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
@@ -117,18 +119,30 @@ def as_path(value: Any, name: str = "path") -> str | os.PathLike[str]:
     return path
 
 
-def _converter(parameter: inspect.Parameter, function: str) -> Callable[[Any], Any] | None:
+def _converter(parameter: inspect.Parameter, function: Callable[..., Any]) -> Callable[[Any], Any] | None:
     kind = _Kind("") if parameter.annotation is parameter.empty else _parse(parameter.annotation)
     if kind.convert is None or parameter.kind is parameter.VAR_KEYWORD:
         return None
+    if parameter.name in _LEAST:
+        kind = _at_least(kind, _LEAST[parameter.name])
     return lambda value: _or_raise(kind, value, parameter.name, function)
 
 
-def _or_raise(kind: _Kind, value: Any, name: str, function: str) -> Any:
+def _at_least(kind: _Kind, least: int) -> _Kind:
+    def convert(value: Any) -> Any:
+        converted = kind.convert(value) if kind.convert is not None else value
+        return _REFUSED if isinstance(converted, int) and converted < least else converted
+
+    return _Kind(kind.words.replace("an integer", f"an integer of at least {least}"), convert)
+
+
+def _or_raise(kind: _Kind, value: Any, name: str, function: Callable[..., Any]) -> Any:
     assert kind.convert is not None
     converted = kind.convert(value)
     if converted is _REFUSED:
-        raise InputError(f"{name} must be {kind.words}", got=shown(value), cure=f"see help({function})")
+        room = "nesting" if name in ("dim", "dims") else function.__module__.removeprefix("matryo.").partition(".")[0]
+        cure = f"see help({function.__qualname__.removesuffix('.__init__')})"
+        raise _ERRORS.get(room, InputError)(f"{name} must be {kind.words}", got=shown(value), cure=cure)
     return converted
 
 
@@ -158,12 +172,13 @@ def _sides(node: ast.expr) -> list[ast.expr]:
 
 
 def _union(kinds: list[_Kind]) -> _Kind:
-    if any(kind.convert is None for kind in kinds):
-        return _Kind("")
+    if any(kind.convert is None or kind.words == "a Nesting" for kind in kinds):
+        return _Kind("")   # as_nesting checks a nesting or a list of dims
     if _PLAIN["Path"] in kinds:   # str | Path is a path
         kinds = [kind for kind in kinds if kind is not _PLAIN["str"]]
-    # None and exact types first: lists would also accept what is an array or a path.
-    converts = [kind.convert for kind in kinds if kind.convert is not None]
+    # Plain numbers last: a tensor that may be a float or a tensor stays a tensor.
+    ordered = sorted(kinds, key=lambda kind: kind in _PLAIN.values())
+    converts = [kind.convert for kind in ordered if kind.convert is not None]
 
     def convert(value: Any) -> Any:
         for attempt in converts:
@@ -183,8 +198,8 @@ def _named(name: str) -> _Kind:
         article = "an" if name[0] in "AEIO" else "a"
         return _Kind(f"{article} {name}", lambda value: value if _is_named(value, name) else _REFUSED)
     if name in _METHODS:
-        return _Kind(f"a split with the method {_METHODS[name]}",
-                     lambda value: value if callable(getattr(value, _METHODS[name], None)) else _REFUSED)  # fmt: skip
+        method = _METHODS[name]
+        return _Kind(f"a split with the method {method}", lambda value: value if hasattr(value, method) else _REFUSED)
     if name in _ARRAYS:
         words = {"iu": "an array of integers", "b": "an array of booleans"}.get(_ARRAYS[name], "an array of numbers")
         return _Kind(words, lambda value: _array(value, _ARRAYS[name]))
@@ -202,9 +217,10 @@ def _generic(name: str, inner: list[ast.expr]) -> _Kind:
         return _Kind("a dict", lambda value: value if isinstance(value, Mapping) else _REFUSED)
     if name in ("Sequence", "list", "tuple", "Iterable"):
         kind = _of(inner[0])
-        if name == "Iterable" and kind is not _PLAIN["int"] and kind is not _PLAIN["float"]:
+        if name == "Iterable" and (kind.convert is None or kind is _PLAIN["str"]):
             return _Kind("a list", _iterable)   # may be long, and is read once
-        return _Kind(f"a list, of {kind.words} each" if kind.words else "a list", lambda value: _list(value, kind))
+        words = f"a list of entries that are {kind.words}" if kind.words else "a list"
+        return _Kind(words, lambda value: _list(value, kind))
     return _named(name)
 
 
@@ -225,13 +241,15 @@ def _integer(value: Any) -> Any:
 
 def _number(value: Any) -> Any:
     if type(value) is not float:
-        if isinstance(value, (bool, str, bytes)) or str(getattr(value, "dtype", "")).endswith("bool"):
+        real = isinstance(value, Real) or hasattr(value, "dtype")
+        if not real or isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool"):
             return _REFUSED
         try:
-            value = float(value) if getattr(value, "ndim", 0) == 0 else math.nan
+            number = float(value) if getattr(value, "ndim", 0) == 0 else None
         except Exception:
             return _REFUSED
-    return value if math.isfinite(value) else _REFUSED
+        value = value if type(value) is int else number
+    return _REFUSED if value is None else value   # NaN is left to the check of the range
 
 
 def _boolean(value: Any) -> Any:
@@ -262,7 +280,8 @@ def _callable(value: Any) -> Any:
 
 
 def _iterable(value: Any) -> Any:
-    return value if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)) else _REFUSED
+    listed = isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping))
+    return value if listed and getattr(value, "ndim", 1) else _REFUSED   # an array without axes has an iterator, too
 
 
 def _list(value: Any, kind: _Kind) -> Any:
@@ -280,19 +299,23 @@ def _list(value: Any, kind: _Kind) -> Any:
 
 
 def _array(value: Any, kinds: str) -> Any:
+    import numpy as np
+
     from matryo.arrays import as_array
 
     try:
         array = as_array(value)
     except InputError:
         return _REFUSED
-    return array if array.dtype.kind in kinds or (array.size == 0 and array.dtype.kind == "f") else _REFUSED
+    if "i" in kinds and (array.dtype.kind == "b" or array.size == 0):   # numpy makes an empty list an array of floats
+        array = array.astype(np.int64)
+    return array if array.dtype.kind in kinds else _REFUSED
 
 
 _PATH = "path whose names have at most 255 bytes and no NUL"
 _PLAIN = {
     "int": _Kind("an integer", _integer),
-    "float": _Kind("a finite number", _number),
+    "float": _Kind("a number", _number),
     "bool": _Kind("True or False", _boolean),
     "str": _Kind("valid text", _text),
     "bytes": _Kind("bytes", lambda value: value if isinstance(value, bytes) else _REFUSED),

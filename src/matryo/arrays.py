@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from matryo.errors import InputError
+from matryo.errors import InputError, shown
 
 __all__ = ["Array", "Bools", "Doubles", "Floats", "Integers", "as_array"]
 
@@ -30,13 +30,16 @@ def as_array(values: Any, name: str = "vectors", error: type[InputError] = Input
     >>> as_array([[1, 2], [3, 4]]).shape
     (2, 2)
     """
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise error(f"{name} must have no masked entries", got=shown(values), cure="fill them, or drop their rows")
     if isinstance(values, np.ndarray) and values.dtype != object:
-        return values
+        return np.asarray(values)   # a matrix or a record array behaves differently
     try:
         column = _column_of(values, name, error)
-        if hasattr(column, "detach"):   # a torch tensor, perhaps on a GPU; numpy has no bfloat16
+        if hasattr(column, "detach"):   # a torch tensor, perhaps on a GPU; numpy has neither bfloat16 nor float8
             column = column.detach().cpu()
-            column = column.float() if "bfloat16" in str(column.dtype) else column
+            foreign = "bfloat16" in str(column.dtype) or "float8" in str(column.dtype)
+            column = column.float() if foreign else column
         elif hasattr(column, "to_numpy"):
             column = column.to_numpy()
         elif isinstance(column, Sequence):

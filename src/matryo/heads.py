@@ -15,9 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from matryo.arguments import checked
 from matryo.errors import InputError, NestingError
 from matryo.losses.cross_entropy import cross_entropy_of, prefix_logits, weighed
 from matryo.losses.engines.contract import Scores
+from matryo.losses.vectors import check_dims, check_vectors
 from matryo.nesting import Nesting, as_nesting, truncate
 
 __all__ = ["NestedLinear"]
@@ -41,6 +43,7 @@ class NestedLinear(nn.Module):
 
     bias: Tensor | None
 
+    @checked
     def __init__(
         self, nesting: Nesting | Iterable[int], classes: int, *, tied: bool = False, bias: bool = True
     ) -> None:
@@ -71,9 +74,11 @@ class NestedLinear(nn.Module):
         """One [batch, classes] tensor of logits per dim. ``z`` may have more than one leading axis."""
         return self.logits(z).unbind(0)
 
+    @checked
     def logits(self, z: Tensor) -> Tensor:
         """The logits at every dim, [dims, batch, classes]."""
-        self.nesting.check_fits(z.shape[-1])
+        check_dims(self.nesting, z)
+        check_vectors(z.reshape(-1, z.shape[-1]), self.weight, "z and the weights", "[…, d] and [classes, d]")
         if self.tied:
             return prefix_logits(z, self.weight, self.nesting, self.bias)
         rows = z.reshape(-1, z.shape[-1])
@@ -81,13 +86,14 @@ class NestedLinear(nn.Module):
         logits = logits if self.bias is None else logits + self.bias[:, None]
         return logits.reshape(len(self.nesting), *z.shape[:-1], self.classes)
 
+    @checked
     def losses(self, z: Tensor, target: Tensor, **options: Any) -> Tensor:
         """The unweighted cross-entropy at each dim, [dims], without storing the logits if they are many.
 
         The options are ``label_smoothing``, ``ignore_index``, ``class_weight`` and ``engine`` of
         :func:`~matryo.losses.nested_cross_entropy`.
         """
-        self.nesting.check_fits(z.shape[-1])
+        check_dims(self.nesting, z)
         scores = Scores(z, self.weight, self.nesting, self.tied, self.bias)
         return cross_entropy_of(scores, target, partial(self.logits, z), **options)
 
@@ -95,10 +101,12 @@ class NestedLinear(nn.Module):
         """The training loss, Σ c_m · cross_entropy at dim m. The options are those of :meth:`losses`."""
         return self.weigh(self.losses(z, target, **options))
 
+    @checked
     def weigh(self, losses: Tensor) -> Tensor:
         """Σ c_m · losses[m]."""
         return weighed(losses, self.nesting)
 
+    @checked
     def weight_at(self, dim: int) -> Tensor:
         """The weight at ``dim``, [classes, dim]: a view of the parameter, not a copy."""
         if self.tied:
@@ -106,6 +114,7 @@ class NestedLinear(nn.Module):
         start = sum(self.nesting.dims[: self._index(dim)])
         return self.weight[:, start : start + dim]
 
+    @checked
     def bias_at(self, dim: int) -> Tensor | None:
         """The bias at ``dim``, [classes]."""
         if self.bias is None or self.tied:

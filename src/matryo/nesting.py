@@ -17,13 +17,14 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.arrays import as_array
-from matryo.errors import NestingError
+from matryo.errors import NestingError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     import torch
 
     Array = TypeVar("Array", np.ndarray[Any, np.dtype[Any]], torch.Tensor)
+
+_MOST_DIMS = 1 << 20
 
 __all__ = ["Nesting", "as_nesting", "prefix_norms", "truncate"]
 
@@ -48,6 +51,7 @@ class Nesting:
         object.__setattr__(self, "weights", _check_weights(weights, len(checked)))
 
     @classmethod
+    @checked
     def halving(cls, dim: int, smallest: int = 8, weights: Iterable[float] | None = None) -> Nesting:
         """Halve ``dim`` while the result is an integer ≥ ``smallest``. This is the paper's usual choice.
 
@@ -66,6 +70,7 @@ class Nesting:
         return cls(dims, weights)
 
     @classmethod
+    @checked
     def uniform(cls, dim: int, count: int, smallest: int = 8) -> Nesting:
         """Space ``count`` dims evenly from ``smallest`` to ``dim`` (the paper's MRL-Uniform ablation).
 
@@ -97,6 +102,7 @@ class Nesting:
         midpoints = ((low + high) // 2 for low, high in pairwise(self.dims))
         return tuple(m for m in midpoints if m not in self.dims)
 
+    @checked
     def check_fits(self, dim: int) -> None:
         """Raise if a dim of this nesting exceeds ``dim``, the number of columns."""
         if self.dim > dim:
@@ -232,9 +238,9 @@ def _torch() -> Any:
 def _check_dims(dims: Iterable[int]) -> tuple[int, ...]:
     rule, cure = "dims must be positive integers in increasing order", "list each dim once, smallest first"
     try:
-        listed = tuple(dims)
-    except TypeError:   # most likely a number
-        raise NestingError(rule, got=dims, cure=f"pass a list, even for a single dim: [{dims}]") from None
+        listed = tuple(islice(dims, _MOST_DIMS))   # an iterator may be endless
+    except Exception:   # most likely a number
+        raise NestingError(rule, got=dims, cure=f"pass a list, even for a single dim: [{shown(dims)}]") from None
     if not listed or not all(map(_is_integer, listed)) or any(low >= high for low, high in pairwise((0, *listed))):
         raise NestingError(rule, got=listed, cure=cure)
     return tuple(int(m) for m in listed)
@@ -247,7 +253,11 @@ def _is_integer(value: Any) -> bool:
 def _check_weights(weights: Iterable[float] | None, count: int) -> tuple[float, ...]:
     if weights is None:
         return (1.0,) * count
-    listed = tuple(float(w) for w in weights)
+    try:
+        listed = tuple(float(w) for w in islice(weights, _MOST_DIMS))
+    except Exception:   # not a list, or not numbers
+        cure = f"pass a list of {count} numbers"
+        raise NestingError("weights must be numbers, one per dim", got=shown(weights), cure=cure) from None
     if len(listed) != count:
         raise NestingError(
             f"there must be one weight for each of the {count} dims", got=listed, cure=f"pass {count} weights"

@@ -222,7 +222,7 @@ def test_what_cannot_be_fitted() -> None:
         Cascade().fit(LOGITS)
     with pytest.raises(InputError, match=r"the embeddings must have labels .*labels=…"):
         Cascade().fit(EmbeddingSet.of(X, head=HEAD))
-    with pytest.raises(InputError, match=r"one for each of the 1500 rows \(got shape \(1499,\)\)"):
+    with pytest.raises(InputError, match=r"one for each of the 1500 rows \(got shape \(1499,\), int64\)"):
         Cascade().fit(LOGITS, Y[1:])
     with pytest.raises(InputError, match=r"labels must be among the classes .*got 4, 5"):
         Cascade().fit(LOGITS, Y + 2)

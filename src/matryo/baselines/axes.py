@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.baselines.map import Map, full_weight
 from matryo.embeddings import EmbeddingSet
 from matryo.errors import EmbeddingsError
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from matryo.arrays import Doubles
 
 
+@checked
 @dataclass(frozen=True)
 class PCA:
     """Subtract the training mean, then rotate to the principal axes, largest variance first.
@@ -37,12 +39,14 @@ class PCA:
 
     normalize: bool = True
 
+    @checked
     def fit(self, train: EmbeddingSet) -> Map:
         """Fit mean and axes to ``train``."""
         mean, second = _moments(train, self.normalize)
         return Map(_leading(second - np.outer(mean, mean)), mean, self.normalize, orthogonal=True)
 
 
+@checked
 @dataclass(frozen=True)
 class SVD:
     """Rotate to the right singular vectors of the training embeddings, without centring (FF+SVD in the paper).
@@ -52,6 +56,7 @@ class SVD:
 
     normalize: bool = True
 
+    @checked
     def fit(self, train: EmbeddingSet) -> Map:
         """Fit the singular vectors of ``train``, as eigenvectors of its second moment."""
         _, second = _moments(train, self.normalize)
@@ -66,6 +71,7 @@ class ClassifierSVD:
     the head was trained on raw vectors.
     """
 
+    @checked
     def fit(self, train: EmbeddingSet) -> Map:
         """Fit the axes of the head stored with ``train``."""
         if train.head is None:

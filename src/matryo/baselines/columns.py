@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.baselines.map import Map
 from matryo.embeddings import EmbeddingSet
 
@@ -25,11 +26,13 @@ if TYPE_CHECKING:
 class Truncation:
     """Truncate to the first m columns, which were not trained for this; the head is truncated likewise."""
 
+    @checked
     def fit(self, train: EmbeddingSet) -> Map:
         """Return the identity map; ``train`` only provides the number of columns."""
         return _reordered(np.arange(train.dim))
 
 
+@checked
 @dataclass(frozen=True)
 class RandomFeatures:
     """Select m random columns; those of a smaller dim are among those of a larger one. Average several seeds.
@@ -39,6 +42,7 @@ class RandomFeatures:
 
     seed: int = 0
 
+    @checked
     def fit(self, train: EmbeddingSet) -> Map:
         """Return a random permutation of the columns; ``train`` only provides their number."""
         return _reordered(np.random.default_rng(self.seed).permutation(train.dim))

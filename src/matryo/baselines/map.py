@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.embeddings import EmbeddingSet, Head
 from matryo.errors import EmbeddingsError
 from matryo.nesting import truncate
@@ -45,6 +46,7 @@ class Map:
         """The number of columns of the vectors, before and after."""
         return len(self.axes)
 
+    @checked
     def apply(self, embeddings: EmbeddingSet) -> EmbeddingSet:
         """Return ``embeddings`` with mapped vectors, in memory; ids, labels, classes and nesting are kept.
 

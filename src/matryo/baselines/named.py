@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from matryo.arguments import checked
 from matryo.baselines.axes import PCA, SVD, ClassifierSVD
 from matryo.baselines.columns import RandomFeatures, Truncation
 from matryo.baselines.projection import RandomProjection
@@ -27,6 +28,7 @@ DRAWN = ("random", "jl")
 """The baselines that depend on the seed and should be averaged over several seeds."""
 
 
+@checked
 def baseline(name: str, seed: int = 0) -> Baseline:
     """Return the baseline called ``name``; only random baselines use the ``seed``.
 

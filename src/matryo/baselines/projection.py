@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.baselines.map import Map
 
 if TYPE_CHECKING:
     from matryo.embeddings import EmbeddingSet
 
 
+@checked
 @dataclass(frozen=True)
 class RandomProjection:
     """Project to m Gaussian directions; those of a smaller dim are among those of a larger one. Average several seeds.
@@ -27,6 +29,7 @@ class RandomProjection:
     seed: int = 0
     normalize: bool = True
 
+    @checked
     def fit(self, train: EmbeddingSet) -> Map:
         """Return random directions; ``train`` only provides the number of columns."""
         directions = np.random.default_rng(self.seed).standard_normal((train.dim, train.dim))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.classify.estimator import Classifier
 from matryo.classify.labels import check_holdout, check_known, class_names, to_columns
 from matryo.classify.outcomes import NEVER, CascadeResult
@@ -17,7 +18,7 @@ from matryo.classify.walk import Answers, ask_all, ask_until_sure
 from matryo.embeddings import UNKNOWN
 from matryo.errors import InputError
 from matryo.files import parse_json, write_json
-from matryo.nesting import Nesting
+from matryo.nesting import Nesting, as_nesting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,6 +89,7 @@ class Cascade(Classifier):
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Choose the thresholds on the hold-out ``X`` and its labels ``y`` (by default those of the embeddings)."""
+        _check_parameters(**{name: getattr(self, name) for name in ("nesting", "head", "classes", *_CHOICE)})
         rows = read_rows(X, self.nesting, self.head)
         check_choice(rows.dims, self.strategy, self.expected_dim, self.max_loss, self.confidence)
         classes = class_names(self.classes, rows.classes)
@@ -137,6 +139,7 @@ class Cascade(Classifier):
         rows = self._rows(X)
         return ask_all(rows, check_known(to_columns(X, y, self.classes_, rows.count))).measure(self.thresholds_)
 
+    @checked
     def save(self, path: str | Path, fitted_on: Holdout | None = None) -> None:
         """Write the fitted cascade as JSON, atomically. The head is not included: embeddings hold their own.
 
@@ -149,6 +152,7 @@ class Cascade(Classifier):
         write_json(Path(path), saved if fitted_on is None else saved | {"fitted_on": asdict(fitted_on)})
 
     @classmethod
+    @checked
     def load(cls, path: str | Path, head: Head | None = None) -> Self:
         """Return the cascade that :meth:`save` wrote. To classify vectors, give their ``head`` again."""
         try:
@@ -189,3 +193,14 @@ class Cascade(Classifier):
     def _check_fitted(self) -> None:
         if not hasattr(self, "thresholds_"):
             raise InputError("a cascade must be fitted before it answers", got=self, cure="call fit(X, y) first")
+
+
+@checked
+def _check_parameters(
+    nesting: Nesting | Sequence[int] | None, head: Head | None, classes: Sequence[Any] | None, strategy: str,
+    expected_dim: float | None, max_loss: float, confidence: float, seed: int,
+) -> None:  # fmt: skip
+    """Check the types of what ``__init__`` stored, as scikit-learn's estimators do in ``fit``."""
+    del head, classes, strategy, expected_dim, max_loss, confidence, seed   # checked by their annotations
+    if nesting is not None:
+        as_nesting(nesting)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def softmax(logits: Array) -> Array:
     return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
 
 
+@checked
 def average_views(logits: Array) -> Array:
     """Return the logits of the averaged probabilities of several views [views, …, classes] (test-time augmentation).
 
@@ -44,6 +46,8 @@ def average_views(logits: Array) -> Array:
     >>> softmax(average_views(two)), softmax(two.sum(axis=0))
     (array([0.25, 0.75]), array([0.1, 0.9]))
     """
+    if logits.ndim < 2 or not logits.size or logits.dtype.kind == "U":
+        raise InputError("logits must be [views, …, classes]", got=f"shape {logits.shape}", cure="stack the views")
     with np.errstate(divide="ignore"):   # a class of probability 0 gets −∞, whose softmax is 0 again
         return np.asarray(np.log(softmax(logits).mean(axis=0)))
 

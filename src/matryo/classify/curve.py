@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from tqdm import tqdm
 
+from matryo.arguments import checked
 from matryo.classify.labels import check_holdout, class_names, to_columns
 from matryo.classify.outcomes import NEVER
 from matryo.classify.rows import read_rows
@@ -75,6 +76,7 @@ class CascadeCurve(SplitResult):
         return [Block(self.model, self.where, about, metrics, rows=rows)]
 
 
+@checked
 def cascade_curve(
     X: Any,
     y: Any = None,

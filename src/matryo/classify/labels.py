@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from matryo.arrays import as_array
 from matryo.embeddings import UNKNOWN, EmbeddingSet
 from matryo.errors import InputError
 
@@ -19,11 +20,11 @@ def class_names(classes: Sequence[Any] | None, count: int) -> Array:
     """Return [count]: the name of each column of the logits; by default 0, 1, 2, …"""
     if classes is None:
         return np.arange(count)
-    names = np.array(list(classes))
+    names = as_array(classes, "classes")
     if names.shape != (count,) or names.dtype.kind not in "iufbU" or len(np.unique(names)) != count:
         raise InputError(
             f"classes must name each of the {count} columns of the logits once, by numbers or text",
-            got=f"{len(names)} names",
+            got=f"shape {names.shape}, {names.dtype}",
             cure="list them in the order of the columns",
         )
     return names
@@ -43,11 +44,11 @@ def to_columns(x: Any, y: Any, classes: Array, count: int) -> Integers:
     elif y is None:
         raise InputError("a cascade requires y to be passed, but the target y is None", cure="give the true classes")
     else:
-        labels, known = np.asarray(y), classes
-        if labels.shape != (count,):
+        labels, known = as_array(y, "y"), classes
+        if labels.shape != (count,) or labels.dtype == object:
             raise InputError(
-                f"y must be a list of labels, one for each of the {count} rows", got=f"shape {labels.shape}",
-                cure="pass the labels of the rows of X",
+                f"y must be a list of labels, one for each of the {count} rows",
+                got=f"shape {labels.shape}, {labels.dtype}", cure="pass the labels of the rows of X",
             )   # fmt: skip
     column = {name: place for place, name in enumerate(known.tolist())}
     if strange := {label for label in labels.tolist() if label not in column}:

@@ -10,8 +10,8 @@ import numpy as np
 
 from matryo.arrays import as_array
 from matryo.embeddings import EmbeddingSet
-from matryo.errors import InputError, NestingError
-from matryo.nesting import Nesting
+from matryo.errors import InputError, NestingError, shown
+from matryo.nesting import Nesting, as_nesting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,7 +51,7 @@ class Rows:
 
 def read_rows(x: Any, nesting: Nesting | Sequence[int] | None, head: Head | None) -> Rows:
     """Read logits by dim, vectors [n, d] for the ``head``, or embeddings that hold their own head."""
-    dims = nesting.dims if isinstance(nesting, Nesting) else nesting
+    dims = None if nesting is None else as_nesting(nesting).dims
     if hasattr(x, "toarray"):   # checked first, because some sparse matrices are mappings
         raise InputError("X must not be sparse", got=type(x).__name__, cure="give X.toarray()")
     if isinstance(x, EmbeddingSet):
@@ -63,6 +63,8 @@ def read_rows(x: Any, nesting: Nesting | Sequence[int] | None, head: Head | None
             )
         return _vectors(np.asarray(x.vectors), dims, head)
     if isinstance(x, Mapping):
+        if not x or not all(isinstance(dim, int | np.integer) for dim in x):
+            raise NestingError("logits must be a dict by dim", got=shown(list(x)), cure="pass {8: logits, 16: logits}")
         return _logits(_of_dims(x, dims), sorted(x) if dims is None else dims)
     array = _as_array(x)
     if array.ndim == 3:

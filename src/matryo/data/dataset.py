@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
+from matryo.arguments import checked
 from matryo.errors import DataError
 from matryo.files import is_plain_name
 
@@ -138,6 +139,7 @@ class Dataset(Generic[S]):
         splits = ", ".join(f"{name}: {len(split):,}" for name, split in self.splits.items())
         return f"Dataset({self.name!r}, {len(self.classes):,} classes, {splits})"
 
+    @checked
     def split(self, name: str) -> S:
         """Return the split called ``name``."""
         if name not in self.splits:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from matryo.arguments import checked
 from matryo.data.bundled.emoji import emoji
 from matryo.data.bundled.emoji_pairs import emoji_pairs
 from matryo.data.bundled.wordnet import wordnet
@@ -41,6 +42,7 @@ BUNDLED = tuple(_BUNDLED)   # included in the package, so they need no root
 SOURCES = ("emoji", *_ON_DISK, "emoji-names", "wordnet")
 
 
+@checked
 def open_dataset(source: str, root: Path | str | None = None, classes: Sequence[str] | None = None) -> Dataset:
     """Open the dataset at ``root``, of the kind ``source``: one of :data:`SOURCES`. :data:`BUNDLED` ones need no root.
 

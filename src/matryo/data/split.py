@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.data.dataset import UNKNOWN, Dataset
 from matryo.errors import DataError
 
@@ -43,6 +44,7 @@ class Rows:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self):,} {self.item}s)"
 
+    @checked
     def subset(self, indices: ArrayLike) -> Self:
         """Return the items at ``indices`` (integers, or a boolean mask), in that order."""
         chosen = subset_indices(indices, len(self), self.item)
@@ -51,6 +53,7 @@ class Rows:
         part._rows = self._rows[chosen]
         return part
 
+    @checked
     def map_labels(self, table: Labels) -> Self:
         """Return a view of the items with label l replaced by ``table[l]``."""
         part = self._copy()

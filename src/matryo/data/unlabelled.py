@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from matryo.arguments import checked
 from matryo.data.images.folder import FolderImages
 from matryo.data.images.listing import IMAGE_ENDINGS, images_under, is_image
 from matryo.data.texts.files import unlabelled_texts
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _TEXTS = ("txt", *TABLES)
 
 
+@checked
 def open_unlabelled(paths: Path | str | Iterable[Path | str]) -> FolderImages | TextRows:
     """Open ``paths`` as one split in which every label is UNKNOWN; label columns and class folders are ignored.
 

@@ -17,6 +17,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from matryo.arguments import checked
 from matryo.errors import EmbeddingsError, NestingError
 from matryo.files import parse_json, replacing
 from matryo.nesting import Nesting, truncate
@@ -48,6 +49,7 @@ class Head:
     """[classes] for each dim, like ``weights``; empty if the head has no biases."""
 
     @classmethod
+    @checked
     def tied(cls, weight: ArrayLike, bias: ArrayLike | None = None, *, dims: Sequence[int]) -> Head:
         """Create a head from one ``weight`` [classes, d], whose first m columns are used at dim m, and one ``bias``."""
         matrix = np.asarray(weight)
@@ -56,6 +58,7 @@ class Head:
         return _checked("tied", dims, {columns: matrix}, {} if bias is None else {columns: bias})
 
     @classmethod
+    @checked
     def separate(cls, weights: Mapping[int, ArrayLike], biases: Mapping[int, ArrayLike] | None = None) -> Head:
         """Create a head from one weight [classes, m] per dim m, and one bias [classes] per dim or none."""
         return _checked("separate", sorted(weights), weights, biases or {})
@@ -74,6 +77,7 @@ class Head:
         """The largest dim: the number of columns that vectors must have."""
         return max(self.weights)
 
+    @checked
     def logits(self, vectors: Array, dim: int) -> Floats:
         """Return the logits [n, classes] of raw ``vectors`` at ``dim``; a separate head accepts only its own dims."""
         weight = self._weight(dim)
@@ -81,6 +85,7 @@ class Head:
         scores = truncate(vectors, dim, normalize=False).astype(np.float32, copy=False) @ weight.T
         return scores if bias is None else scores + bias
 
+    @checked
     def all_logits(self, vectors: Array, dims: Sequence[int] | None = None) -> Iterator[tuple[int, Floats]]:
         """Iterate over (dim, logits), smallest dim first; a tied head adds one block per dim."""
         dims = self.dims if dims is None else Nesting(dims).dims
@@ -94,6 +99,7 @@ class Head:
             total = total + columns[:, low:high] @ weight[:, low:high].T   # not +=: the caller holds the previous total
             yield high, total if bias is None else total + bias
 
+    @checked
     def check_fits(self, dim: int, classes: int) -> None:
         """Raise unless the head fits vectors of ``dim`` columns and this number of ``classes`` (0: unknown)."""
         if self.dim > dim or (classes and self.classes != classes):
@@ -115,6 +121,7 @@ class Head:
             )
         return cast("Floats", truncate(self.weights[self._entry(dim)], dim, normalize=False))
 
+    @checked
     def save(self, path: Path) -> None:
         """Write ``path`` (safetensors), atomically."""
         named = {"weight": self.weights, "bias": self.biases}
@@ -129,6 +136,7 @@ class Head:
             file.write(save(tensors, metadata=metadata))
 
     @classmethod
+    @checked
     def load(cls, path: Path) -> Head:
         """Read a head written by :meth:`save`."""
         try:

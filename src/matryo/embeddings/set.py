@@ -13,7 +13,6 @@ array([[0.6, 0.8],
 
 from __future__ import annotations
 
-from collections.abc import Sized
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,12 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from matryo.arguments import checked
+from matryo.arrays import as_array
 from matryo.embeddings.head import HEAD, Head
 from matryo.embeddings.manifest import Description, Manifest, check_dtype, describe
 from matryo.embeddings.place import PARTIAL, as_place, check_place, sweep_partial
 from matryo.embeddings.rows import as_ids, as_labels, as_vectors, check_normalized, check_unique, class_names
 from matryo.embeddings.writer import EmbeddingWriter, check_head
-from matryo.errors import EmbeddingsError, StorageError
+from matryo.errors import EmbeddingsError, StorageError, shown
 from matryo.files import sha256, storage
 from matryo.folders import replacing_folder, restore
 from matryo.mapped import map_npy
@@ -58,6 +59,7 @@ class EmbeddingSet:
     """The head of a set in memory. :attr:`head` reads the head of a set on disk on first use."""
 
     @classmethod
+    @checked
     def open(cls, path: str | Path) -> EmbeddingSet:
         """Open a folder without reading its vectors; :meth:`verify` reads and checks every byte.
 
@@ -92,6 +94,7 @@ class EmbeddingSet:
         return cls(folder, manifest, vectors, labels, np.arange(manifest.count) if ids is None else ids)
 
     @classmethod
+    @checked
     def write(
         cls,
         path: str | Path,
@@ -134,6 +137,7 @@ class EmbeddingSet:
         return replace(written, path=place)
 
     @classmethod
+    @checked
     def of(
         cls, vectors: Any, *, ids: Any = None, labels: Any = None, head: Head | None = None,
         **description: Unpack[Description],
@@ -156,7 +160,7 @@ class EmbeddingSet:
 
     def select(self, rows: Any) -> EmbeddingSet:
         """Return the set restricted to ``rows`` (indices or a mask), in memory."""
-        chosen = np.arange(self.count)[np.asarray(rows)]
+        chosen = _chosen(rows, self.count)
         return replace(
             self,
             manifest=replace(self.manifest, count=len(chosen), files={}),
@@ -166,6 +170,7 @@ class EmbeddingSet:
             kept_head=self.head,
         )
 
+    @checked
     def transformed(
         self, vectors: Any, *, head: Head | None = None, nesting: Nesting | Iterable[int] | None = None
     ) -> EmbeddingSet:
@@ -218,17 +223,20 @@ class EmbeddingSet:
         about = self.manifest
         return f"EmbeddingSet({str(self.path)!r}, {about.count} × {about.dim} {about.dtype}, {about.title!r})"
 
+    @checked
     def at(self, dim: int, normalize: bool = True) -> Floats:
         """Return the first ``dim`` columns of all vectors as float32, normalised again by default."""
         prefix = np.array(truncate(self.vectors, dim, normalize=False), np.float32)
         return truncate(prefix, dim, normalize)
 
+    @checked
     def batches(self, rows: int | None = None) -> Iterator[tuple[int, Floats]]:
         """Iterate over (index of the first row, vectors as float32), ``rows`` at a time (by default 64 MB)."""
         step = rows or max(1, _BATCH_BYTES // (4 * self.dim))
         for start in range(0, self.count, step):
             yield start, np.array(self.vectors[start : start + step], np.float32)
 
+    @checked
     def batches_of(self, rows: Integers, width: int) -> Iterator[tuple[slice, Integers, Floats]]:
         """Iterate over increasing ``rows``: their places in it as a slice, the rows themselves, and their vectors.
 
@@ -265,7 +273,8 @@ class EmbeddingSet:
 def _classes(description: Description, labels: Any) -> Any:
     """The classes of the description; without any, the names in ``labels``."""
     classes = description.get("classes")
-    return class_names(labels) if classes is None or (isinstance(classes, Sized) and not len(classes)) else classes
+    none = classes is None or (isinstance(classes, list | tuple) and not classes)
+    return class_names(labels) if none else classes
 
 
 def _version(folder: Path) -> object:
@@ -309,3 +318,20 @@ def _damaged(path: Path, state: str) -> EmbeddingsError:
     return EmbeddingsError(
         f"{path} is damaged", got=state, cure="restore it from a copy, or write the embeddings again"
     )
+
+
+def _chosen(rows: Any, count: int) -> Integers:
+    """The row numbers of ``rows``: indices, which may count from the end, a mask or a slice."""
+    if isinstance(rows, slice):
+        return np.arange(count)[rows]
+    array = as_array(rows, "rows", EmbeddingsError)
+    array = array.astype(np.int64) if array.size == 0 else array
+    mask = array.dtype == np.bool_ and array.shape == (count,)
+    numbers = array.ndim == 1 and array.dtype.kind in "iu"
+    if not mask and not (numbers and (not array.size or -count <= array.min() <= array.max() < count)):
+        raise EmbeddingsError(
+            f"rows must be indices below {count}, or a mask of {count} booleans",
+            got=f"{array.dtype}, shape {array.shape}: {shown(rows)}",
+            cure="pass a list of integers",
+        )
+    return np.arange(count)[array]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.embeddings.columns import ArrayFile, LinesFile
 from matryo.embeddings.head import HEAD, Head
 from matryo.embeddings.manifest import FILES, Description, FileRecord, Manifest, as_plain, describe
@@ -56,6 +57,7 @@ class EmbeddingWriter:
     are finished there, and the caller moves them to ``path``.
     """
 
+    @checked
     def __init__(
         self,
         path: str | Path,

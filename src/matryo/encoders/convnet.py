@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from matryo.arguments import checked
 from matryo.encoders.layers import Layers
 
 
@@ -16,6 +17,7 @@ class ConvNet(nn.Module):
     the signal.
     """
 
+    @checked
     def __init__(self, dim: int = 256, *, width: int = 32, stages: int = 3, norm: str = "batch") -> None:
         super().__init__()
         self.dim = dim

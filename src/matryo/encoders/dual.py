@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from matryo.arguments import checked
 from matryo.encoders.projected import Projected
 from matryo.errors import InputError
 
@@ -56,6 +57,7 @@ class Dual(DualEncoder):
     0.07...
     """
 
+    @checked
     def __init__(
         self, queries: nn.Module, candidates: nn.Module, dim: int = 0, *, temperature: float = 0.07
     ) -> None:

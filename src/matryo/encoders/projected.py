@@ -6,10 +6,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from matryo.arguments import checked
+
 
 class Projected(nn.Module):
     """An encoder followed by a linear map to ``dim`` dimensions."""
 
+    @checked
     def __init__(self, encoder: nn.Module, dim: int, *, bias: bool = True) -> None:
         super().__init__()
         self.encoder = encoder

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from matryo.arguments import checked
 from matryo.encoders.adapters.open_clip import OpenClip, from_open_clip
 from matryo.encoders.adapters.sentence_transformers import SentenceEncoder, from_sentence_transformers
 from matryo.encoders.adapters.timm import TimmEncoder, from_timm
@@ -33,6 +34,7 @@ def encoder_names() -> tuple[str, ...]:
     return ("convnet", *SHAPES, *VITS, *BERTS)
 
 
+@checked
 def build_encoder(
     name: str,
     *,

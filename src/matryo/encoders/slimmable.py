@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from matryo.arguments import checked
 from matryo.encoders.layers import PUBLISHED, BlurConv2d, Layers
 from matryo.encoders.resnet import Basic, Bottleneck, ResNet
 from matryo.errors import InputError
@@ -23,6 +24,7 @@ from matryo.losses.cross_entropy import cross_entropy_by_dim
 from matryo.nesting import Nesting
 
 
+@checked
 def widths_dims(count: int, widths: Sequence[float]) -> tuple[int, ...]:
     """The number of channels (or dimensions) of each width, out of ``count``.
 
@@ -91,6 +93,7 @@ class SlimmableLinear(NestedLinear):
     cancels the other columns, so one matrix product serves all widths.
     """
 
+    @checked
     def __init__(self, nesting: Nesting, classes: int, *, bias: bool = True) -> None:
         super().__init__(nesting, classes, tied=True, bias=bias)
 

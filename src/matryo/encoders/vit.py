@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from matryo.arguments import checked
 from matryo.errors import InputError
 
 # Width, number of layers, number of heads.
@@ -17,6 +18,7 @@ _EPS = 1e-6
 _POOLINGS = ("cls", "mean")
 
 
+@checked
 def vit(name: str, *, size: int = 224, pooling: str = "cls", dropout: float = 0.0, drop_path: float = 0.0) -> ViT:
     """Build the vision transformer ``name``: ``vit-b16`` is ViT-B with patches of 16 px, for images of ``size`` px.
 
@@ -46,6 +48,7 @@ class ViT(nn.Module):
         drop_path: the stochastic-depth rate of the last layer; it grows linearly from 0 at the first layer.
     """
 
+    @checked
     def __init__(
         self,
         dim: int,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.errors import EmbeddingsError
 from matryo.nesting import Nesting
 
@@ -34,6 +35,7 @@ def chosen_dims(embeddings: EmbeddingSet, dims: Sequence[int] | None, interpolat
     return chosen
 
 
+@checked
 def default_dims(nesting: Nesting, interpolated: bool = True) -> list[int]:
     """Return the dims to measure by default: those of the nesting and, if ``interpolated``, those midway between.
 

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from matryo.arguments import checked
 from matryo.baselines import DRAWN, baseline
 from matryo.errors import InputError
 from matryo.evaluation.protocols import BASELINED, PROTOCOLS
@@ -30,6 +31,7 @@ _TITLES = {
 }
 
 
+@checked
 def measure(subject: Subject, protocol: str) -> list[Any]:
     """Return the results of one of :data:`PROTOCOLS`, each under the subject's name."""
     check_known("protocol", protocol, PROTOCOLS)
@@ -37,6 +39,7 @@ def measure(subject: Subject, protocol: str) -> list[Any]:
     return [dataclasses.replace(result, model=subject.name) for result in results]
 
 
+@checked
 def measure_baseline(subject: Subject, name: str, protocol: str | None = None, *, draws: int = 5) -> list[Any]:
     """Return the results of the subject's vectors mapped by a baseline that was fitted on its database.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.classify.confidence import top
 from matryo.embeddings import UNKNOWN
 from matryo.errors import EmbeddingsError
@@ -44,6 +45,7 @@ class Predictions:
         """[dims, n]: whether the prediction is right."""
         return np.asarray(self.predicted == self.labels)
 
+    @checked
     def check_of(self, embeddings: EmbeddingSet) -> None:
         """Raise unless these are predictions of the rows of ``embeddings``."""
         labels = labels_of(embeddings, "embeddings")
@@ -55,6 +57,7 @@ class Predictions:
             )
 
 
+@checked
 def predict(
     queries: EmbeddingSet,
     database: EmbeddingSet | None = None,

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from matryo.arguments import checked
+from matryo.arrays import as_array
 from matryo.errors import EmbeddingsError, InputError
 
 if TYPE_CHECKING:
@@ -46,9 +48,10 @@ class Relevance:
         >>> Relevance.of([[0, 3], [0, 1], [0, 3]], [1, 0, 2]).grades
         array([2.], dtype=float32)
         """
-        rows: Any = np.asarray(pairs)
-        values: Any = np.ones(len(rows)) if grades is None else np.asarray(grades)
-        if rows.ndim != 2 or rows.shape[1] != 2 or rows.dtype.kind not in "iu" or values.shape != rows.shape[:1]:
+        rows = as_array(pairs, "pairs")
+        values = np.ones(rows.shape[:1]) if grades is None else as_array(grades, "grades")
+        kinds = rows.dtype.kind in "iu" and values.dtype.kind in "fiub"
+        if not kinds or rows.ndim != 2 or rows.shape[1] != 2 or values.shape != rows.shape[:1]:
             raise InputError(
                 "relevance must be integer pairs of rows [n, 2], with one grade per pair",
                 got=f"pairs {rows.shape} {rows.dtype}, grades {values.shape}",
@@ -62,6 +65,7 @@ class Relevance:
         return cls(sorted_rows[kept], best[kept], (rows, values))
 
     @classmethod
+    @checked
     def open(cls, path: str | Path, queries: EmbeddingSet, candidates: EmbeddingSet) -> Relevance:
         """Read a qrels file, with or without a header; its ids must be those of ``queries`` and ``candidates``."""
         try:
@@ -88,6 +92,7 @@ class Relevance:
         rows, grades = self.judged
         return Relevance.of(rows[:, ::-1], grades)
 
+    @checked
     def check_fits(self, queries: int, candidates: int, *, judged: bool = False) -> None:
         """Raise unless there are relevant pairs (pairs of any grade with ``judged``), and all their rows exist."""
         pairs, grades = (self.judged[0], "") if judged else (self.pairs, ", with grades above 0")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.embeddings import UNKNOWN, EmbeddingSet
 from matryo.errors import EmbeddingsError, InputError
 from matryo.evaluation.checks import class_counts, default_dims
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from matryo.evaluation.relevance import Relevance
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Subject:
     """One model's embeddings of a database split and of query splits."""

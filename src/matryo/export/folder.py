@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from matryo.arguments import checked
 from matryo.errors import InputError
 from matryo.export.card import write_card
 from matryo.export.formats import find_format
@@ -17,6 +18,7 @@ from matryo.training.run.paths import RunFolder
 CARD = "README.md"
 
 
+@checked
 def export(
     model: TrainedModel | str | Path,
     to: str,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
+from matryo.arguments import checked
 from matryo.data.content import content_digest
 from matryo.data.dataset import PairSplit, TextSplit
 from matryo.embeddings import EmbeddingSet, EmbeddingWriter, Head
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _LOOKED_AT = 1024   # images that are hashed; reading all of them may take as long as encoding
 
 
+@checked
 def encode_split(
     model: TrainedModel,
     dataset: Dataset,
@@ -53,6 +55,7 @@ def encode_split(
     return _Encoding(model, dataset, split, dtype, batch, overwrite, progress).write(items, out)
 
 
+@checked
 def encode_pairs(
     model: TrainedModel,
     dataset: Dataset,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from matryo.arguments import checked
 from matryo.data.texts.rows import TextRows
 from matryo.data.texts.tokenizer import Tokenizer
 from matryo.data.unlabelled import open_unlabelled
@@ -103,6 +104,7 @@ class TrainedModel:
         """The classifiers, or None for a model trained without classes."""
         return self.network.head if isinstance(self.network, Classifier) else None
 
+    @checked
     def encode(
         self, items: Any, dim: int | None = None, *, normalize: bool = True, side: str | None = None
     ) -> Floats:
@@ -120,6 +122,7 @@ class TrainedModel:
         empty = truncate(np.zeros((0, full), np.float32), dim)   # an invalid dim is an error before any encoding
         return truncate(self._vectors(split), dim, normalize) if len(split) else empty
 
+    @checked
     def predict(self, items: Any, dim: int | None = None) -> Prediction:
         """The class of each item with its confidence, by the head at ``dim`` (default: the largest).
 
@@ -177,6 +180,7 @@ class TrainedModel:
         """Whether the model was trained on images, alone or with texts."""
         return self.tokenizer is None or "images" in self.sides
 
+    @checked
     def check_reads(self, split: ImageSplit | TextSplit) -> None:
         """Raise unless the model was trained on what ``split`` holds, images or texts."""
         kind = noun(split)
@@ -185,6 +189,7 @@ class TrainedModel:
             rule, cure = f"this model reads {own}", f"choose a --source of {own}, or another model"
             raise InputError(rule, got=f"{len(split):,} {kind}", cure=cure)
 
+    @checked
     def embed(
         self, split: ImageSplit | TextSplit, *, start: int = 0, batch: int = 512, workers: int | None = None
     ) -> Iterator[tuple[Floats, Any]]:
@@ -202,6 +207,7 @@ class TrainedModel:
                 yield z.cpu().numpy(), labels.numpy()
 
 
+@checked
 def load(run: str | Path, *, device: str = "auto", width: float = 1.0, precision: str = "fp32") -> TrainedModel:
     """Load the model of a complete run folder; a slimmable one at one of its widths.
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
+from matryo.arguments import checked
 from matryo.errors import InputError
 from matryo.losses.cross_entropy import cross_entropy_by_dim, prefix_logits, weighed
 from matryo.losses.engines import HAS_TRITON, choose, wide
@@ -24,6 +25,7 @@ from matryo.losses.vectors import as_autocast, check_dims, check_vectors
 from matryo.nesting import Nesting, as_nesting
 
 
+@checked
 def nested_contrastive(
     a: Tensor,
     b: Tensor,
@@ -64,6 +66,7 @@ def nested_contrastive(
     return weighed(losses, nesting)
 
 
+@checked
 def contrastive_by_dim(
     a: Tensor,
     b: Tensor,

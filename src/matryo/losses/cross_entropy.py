@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from matryo.arguments import checked
 from matryo.errors import InputError
 from matryo.losses.engines import choose, wide
 from matryo.losses.engines.autograd import reduce
@@ -23,6 +24,7 @@ from matryo.losses.vectors import as_autocast, check_dims, check_vectors
 from matryo.nesting import Nesting
 
 
+@checked
 def nested_cross_entropy(
     z: Tensor,
     weight: Tensor,
@@ -81,6 +83,7 @@ def _weights(weights: tuple[float, ...], dtype: torch.dtype, device: torch.devic
         return torch.tensor(weights, dtype=dtype, device=device)
 
 
+@checked
 def prefix_logits(
     z: Tensor, weight: Tensor, nesting: Nesting | Iterable[int], bias: Tensor | None = None
 ) -> Tensor:
@@ -99,6 +102,7 @@ def prefix_logits(
     return logits if bias is None else logits + bias
 
 
+@checked
 def cross_entropy_by_dim(
     logits: Tensor,
     target: Tensor,
@@ -126,6 +130,7 @@ def cross_entropy_by_dim(
     return losses.view(dims, batch).sum(1) / weights.sum()
 
 
+@checked
 def cross_entropy_of(
     scores: Scores,
     target: Tensor,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from matryo.arguments import checked
 from matryo.errors import InputError
 from matryo.losses.contrastive import inverse_norms
 from matryo.losses.cross_entropy import prefix_logits, weighed
@@ -16,6 +17,7 @@ from matryo.losses.vectors import check_dims, check_vectors
 from matryo.nesting import Nesting, as_nesting
 
 
+@checked
 def nested_distil(
     z: Tensor,
     teacher: Tensor,
@@ -52,6 +54,7 @@ def nested_distil(
     return weighed(losses, nesting)
 
 
+@checked
 def distil_by_dim(
     z: Tensor,
     teacher: Tensor,

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from matryo.arguments import checked
 from matryo.errors import InputError
 from matryo.losses.vectors import check_dims
 from matryo.nesting import Nesting, as_nesting, truncate
@@ -37,6 +38,7 @@ class _Nested(nn.Module):
         return sum(losses[1:], start=losses[0])
 
 
+@checked
 def nested(
     loss: Callable[..., Tensor], nesting: Nesting | Iterable[int], *, normalize: bool, embeddings: int = 1
 ) -> Callable[..., Tensor]:

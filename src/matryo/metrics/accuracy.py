@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     Integers = np.ndarray[Any, np.dtype[np.integer[Any]]]
 
 
+@checked
 def label_ranks(logits: Floats, labels: Integers) -> Integers:
     """Return the rank (from 0) of the true class in each row; among equal logits, the smaller class ranks first."""
     if logits.ndim != 2 or labels.shape != logits.shape[:1]:

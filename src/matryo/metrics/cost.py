@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from matryo.arguments import checked
 
+
+@checked
 def mflops(count: int, dim: int) -> float:
     """Return the millions of multiply-adds that compare one query with ``count`` vectors at ``dim``."""
     return count * dim / 1e6
 
 
+@checked
 def vector_bytes(dim: int, dtype: str = "float32") -> int:
     """Return the bytes per stored vector."""
     return dim * np.dtype(dtype).itemsize

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     Ranked = TypeVar("Ranked", Bools, Integers, Floats)
 
 
+@checked
 def relevance(retrieved: Integers, labels: Integers) -> Bools:
     """Return whether each of the ``retrieved`` labels [queries, k] equals the query's label in ``labels`` [queries]."""
     if retrieved.ndim != 2 or labels.shape != retrieved.shape[:1]:
@@ -45,6 +47,7 @@ def relevance(retrieved: Integers, labels: Integers) -> Bools:
     return np.asarray(retrieved == labels[:, None])
 
 
+@checked
 def hit_rate(relevant: Bools, k: int) -> float:
     """Return the share of queries with at least one relevant item among the first ``k``.
 
@@ -53,16 +56,19 @@ def hit_rate(relevant: Bools, k: int) -> float:
     return float(_first(relevant, k).any(axis=1).mean())
 
 
+@checked
 def precision(relevant: Bools, k: int) -> float:
     """Return P@k: the share of relevant items among the first ``k``, averaged over queries."""
     return float(_first(relevant, k).mean())
 
 
+@checked
 def recall(relevant: Bools, totals: Integers, k: int) -> float:
     """Return recall@k: the share of the relevant items that are among the first ``k``, averaged over queries."""
     return float((_counted(relevant, totals, k).sum(axis=1) / totals).mean())
 
 
+@checked
 def average_precision(relevant: Bools, totals: Integers, k: int) -> Doubles:
     """Return AP@k of each query. Queries without any relevant item must be excluded before."""
     hits = _counted(relevant, totals, k)
@@ -70,24 +76,28 @@ def average_precision(relevant: Bools, totals: Integers, k: int) -> Doubles:
     return np.asarray((at_rank * hits).sum(axis=1) / np.minimum(k, totals))
 
 
+@checked
 def mean_average_precision(relevant: Bools, totals: Integers, k: int) -> float:
     """Return mAP@k: the mean of :func:`average_precision` over the queries."""
     return float(average_precision(relevant, totals, k).mean())
 
 
+@checked
 def mean_reciprocal_rank(relevant: Bools, k: int) -> float:
     """Return MRR@k: the mean of 1 / rank of the first relevant item, or 0 if none is among the first ``k``."""
     hits = _first(relevant, k)
     return float((hits.any(axis=1) / (hits.argmax(axis=1) + 1)).mean())
 
 
+@checked
 def ndcg(grades: Floats, best: Floats, k: int) -> float:
     """Return nDCG@k as in trec_eval and BEIR: Σ_{i ≤ k} grade_i / log₂(i + 1), divided by that of a perfect ranking.
 
     ``best`` holds the k highest grades of each query (or all), largest first, padded with zeros.
     """
-    gains, ideal = (_discounted(_first(grades, k)), _discounted(best[:, :k]))
-    if best.shape[:1] != grades.shape[:1] or not (ideal > 0).all() or (gains > ideal * (1 + 1e-9)).any():
+    matrix = best if best.ndim == 2 else np.empty((0, 1))
+    gains, ideal = (_discounted(_first(grades, k)), _discounted(matrix[:, :k]))
+    if matrix.shape[:1] != grades.shape[:1] or not (ideal > 0).all() or (gains > ideal * (1 + 1e-9)).any():
         raise InputError(
             "best must hold the highest grades of each query, largest first, with at least one above 0",
             got=f"{best.shape} best grades for {grades.shape}",
@@ -96,6 +106,7 @@ def ndcg(grades: Floats, best: Floats, k: int) -> float:
     return float((gains / ideal).mean())
 
 
+@checked
 def majority(retrieved: Integers, k: int) -> Integers:
     """Return the k-NN prediction: the most frequent of the ``k`` nearest ``retrieved`` labels [queries, n].
 

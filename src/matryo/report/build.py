@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from matryo.arguments import checked
 from matryo.errors import InputError, MatryoError, MissingExtra
 from matryo.files import replacing, storage
 from matryo.folders import foreign, replacing_folder, restore, write_record
@@ -37,6 +38,7 @@ _DAMAGE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) 
 PAGE, ROWS, FIGURES_FOLDER, TABLES_FOLDER = "index.html", "rows.jsonl", "figures", "tables"
 
 
+@checked
 def build_report(
     rows: Sequence[Row],
     out: str | Path,
@@ -73,6 +75,7 @@ def build_report(
     return folder / PAGE
 
 
+@checked
 def check_out(out: str | Path, *, overwrite: bool) -> Path:
     """Check that a report can be drawn and written to ``out``, before anything is measured; return the folder."""
     for package in ("matplotlib", "jinja2"):

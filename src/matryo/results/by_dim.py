@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from matryo.arguments import checked
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -24,6 +26,7 @@ _SHARE = re.compile(
 )
 
 
+@checked
 def figures_by_dim(kind: str, figures: Mapping[str, Any]) -> dict[str, dict[int, float]]:
     """Return ``figures`` of a row of ``kind`` as {title: {dim: value}}; see :meth:`Row.by_dim`.
 
@@ -82,6 +85,7 @@ def _by_listed_dims(kind: str, figures: Mapping[str, Any], dims: Sequence[int]) 
     return columns
 
 
+@checked
 def is_share(title: str) -> bool:
     """Whether the metric of :meth:`Row.by_dim` is a fraction of 1, to be shown in percent.
 
@@ -91,6 +95,7 @@ def is_share(title: str) -> bool:
     return _SHARE.search(title) is not None
 
 
+@checked
 def infer_role(figures: Mapping[str, Any]) -> str:
     """Return the role of a row that was stored without one, as far as its figures show it.
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from matryo import __version__
+from matryo.arguments import checked
 from matryo.results.by_dim import infer_role
 from matryo.results.rows import Row
 
@@ -22,6 +23,7 @@ _PACKAGES = ("numpy", "numba", "scipy", "torch", "triton", "timm", "transformers
              "sentence-transformers", "pillow", "faiss-cpu")
 
 
+@checked
 def stamp(
     kind: str, subject: str, figures: dict[str, Any], *, seed: int | None, hardware: str = "", role: str = ""
 ) -> Row:
@@ -40,6 +42,7 @@ def stamp(
     )
 
 
+@checked
 def command_line(argv: list[str]) -> str:
     """The command as others would type it into a shell: no folder outside the project appears in a stored row.
 

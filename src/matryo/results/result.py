@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
-from matryo.errors import MissingExtra
+from matryo.arguments import checked
+from matryo.errors import InputError, MissingExtra
 from matryo.tables import Block, Metric, percent, render
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ class SplitResult(Result):
     split: str
 
 
+@checked
 def table(
     results: Result | Iterable[Result | tuple[str, Result]],
     *,
@@ -121,4 +123,7 @@ def table(
 
 def as_tuples(value: Any) -> Any:
     """Return ``value`` with lists at any depth as tuples."""
-    return tuple(map(as_tuples, value)) if isinstance(value, list | tuple) else value
+    try:
+        return tuple(map(as_tuples, value)) if isinstance(value, list | tuple) else value
+    except RecursionError:
+        raise InputError("a value must be nested less deep", got="more levels", cure="store it as text") from None

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from matryo.arguments import checked
 from matryo.errors import InputError
 from matryo.files import alone_with, check_is_file, parse_json, replacing, storage
 from matryo.results.by_dim import figures_by_dim, infer_role
@@ -18,6 +19,7 @@ _TYPES: dict[str, Any] = {
 }  # fmt: skip
 
 
+@checked
 @dataclass(frozen=True)
 class Row:
     """One measurement with its provenance."""
@@ -46,6 +48,7 @@ class Row:
         return figures_by_dim(self.kind, self.figures)
 
 
+@checked
 def append_rows(path: Path, rows: list[Row]) -> None:
     """Add ``rows`` to a JSON-lines file, which is replaced whole so that no reader sees half a row.
 
@@ -70,6 +73,7 @@ def _checked(row: Row) -> Row:
     return row
 
 
+@checked
 def holds_rows(path: Path) -> bool:
     """Whether the first line of the file ``path`` is a result row."""
     try:
@@ -80,6 +84,7 @@ def holds_rows(path: Path) -> bool:
     return True
 
 
+@checked
 def check_may_append(path: Path) -> None:
     """Raise unless rows may be added to ``path``: it does not exist, is empty, or holds result rows."""
     path = Path(path)
@@ -88,6 +93,7 @@ def check_may_append(path: Path) -> None:
         raise InputError(f"{path} holds something other than result rows", cure="choose another name")
 
 
+@checked
 def read_rows(path: Path) -> list[Row]:
     """The rows of a JSON-lines file, in order."""
     rows = []

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.arrays import as_array
 from matryo.errors import EmbeddingsError, IndexFolderError, InputError, MissingExtra, shown
 from matryo.files import storage
@@ -66,6 +67,7 @@ class Index(Store):
         self.to(None)
 
     @staticmethod
+    @checked
     def exists(folder: str | Path) -> bool:
         """Whether ``folder`` holds an index."""
         return index_exists(Path(folder))
@@ -106,6 +108,7 @@ class Index(Store):
         (vector,), (payload,) = self.get([id])
         return Entry(vector, payload)
 
+    @checked
     def search(
         self,
         queries: Any,
@@ -149,6 +152,7 @@ class Index(Store):
                 if self.snapshot() is now:
                     raise
 
+    @checked
     def build(self, **guides: int | bool | None) -> None:
         """Build the guides that speed up searches, for every segment that has none yet or a damaged one.
 
@@ -169,6 +173,7 @@ class Index(Store):
             if kind in wanted:
                 self.build_guide(kind, wanted[kind], partial(guide.of, metric=self.metric, **wanted[kind]))
 
+    @checked
     def to(self, device: str | None) -> Index:
         """Run later searches on a torch ``device`` such as "cuda"; None returns to the CPU."""
         self._engine: Engine | None = None
@@ -181,6 +186,7 @@ class Index(Store):
         self._ready: weakref.WeakKeyDictionary[Blocks, dict[Any, Any]] = weakref.WeakKeyDictionary()
         return self
 
+    @checked
     def plan(
         self,
         recall: float = 0.99,
@@ -217,6 +223,7 @@ class Index(Store):
                 stages += guide.openings(wanted[kind])
         return tuple(dict.fromkeys(stages))
 
+    @checked
     def sample(self, count: int, seed: int) -> tuple[Array, Array]:
         """Ids and vectors of ``count`` random rows."""
         return self.snapshot().sample(count, seed)
@@ -307,7 +314,7 @@ def _as_vectors(queries: Any) -> Array:
             cure='encode the queries with the model of the index: matryo.load("runs/mine").encode(["a cat"])',
         )
     array = as_array(queries, "queries", EmbeddingsError)
-    return array[None] if array.ndim == 1 else array
+    return array[None] if array.ndim < 2 else array
 
 
 def _widened(array: Array, width: int, value: Any) -> Array:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from matryo.arguments import checked
 from matryo.errors import RecipeError, TrainingError
 from matryo.training.batches.open import open_batches
 from matryo.training.batches.texts import open_tokenizer
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 _LOST = 10   # consecutive steps without a finite gradient after which the run stops
 
 
+@checked
 def train(
     recipe: Recipe, dataset: Dataset, out: str | Path, *, extend: bool = False, progress: bool = True
 ) -> Path:

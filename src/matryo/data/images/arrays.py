@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from matryo.arguments import checked
+from matryo.arrays import as_array
 from matryo.data.dataset import Dataset
 from matryo.data.split import ImageRows, as_labels, class_names
 from matryo.errors import DataError
@@ -22,7 +24,7 @@ class ArrayImages(ImageRows):
     """A split of uint8 ``images``, [N, height, width, 3] or, if gray, [N, height, width], which are not copied."""
 
     def __init__(self, images: ArrayLike, labels: ArrayLike, *, source: str = "images") -> None:
-        self._images: Pixels = _check(np.asarray(images), source)
+        self._images: Pixels = _check(as_array(images, "images", DataError), source)
         height, width = self._images.shape[1:3]
         super().__init__(as_labels(labels, len(self._images), source), (height, width))
         self._source = source
@@ -37,6 +39,7 @@ class ArrayImages(ImageRows):
         return f"{self._source}#{self._row(index)}"
 
 
+@checked
 def array_dataset(
     splits: Mapping[str, tuple[ArrayLike, ArrayLike]],
     classes: Sequence[str] | None = None,

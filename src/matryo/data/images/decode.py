@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.data.limits import check_pixels
 from matryo.data.split import ImageRows, subset_indices
 from matryo.errors import DataError, ImageError, MissingExtra
@@ -66,6 +67,7 @@ def image_shape(data: bytes, name: str) -> tuple[int, int]:
         return image.height, image.width
 
 
+@checked
 def decode_all(
     split: ImageSplit,
     indices: ArrayLike | None = None,

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.data.class_names import in_order, is_number, superclasses
 from matryo.data.dataset import UNKNOWN, Dataset
 from matryo.data.images.decode import EncodedImages
@@ -64,6 +65,7 @@ class FolderImages(EncodedImages):
         return os.fsdecode(self._paths[self._row(index)])
 
 
+@checked
 def image_folder(
     root: Path | str, classes: Sequence[str] | None = None, *, progress: bool = True
 ) -> Dataset[FolderImages]:

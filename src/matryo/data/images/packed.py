@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.data.dataset import Dataset
 from matryo.data.images.decode import EncodedImages, image_shape
 from matryo.data.images.npz import read_npz
@@ -113,6 +114,7 @@ class PackedImages(EncodedImages):
             self._blob = np.memmap(name, np.uint8, "r", offset, (length,))
 
 
+@checked
 def packed_dataset(root: Path | str, classes: Sequence[str] | None = None) -> Dataset[PackedImages]:
     """Open the ``.npz`` files of a folder as splits, named up to the underscore: ``train_64px.npz`` is ``train``.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.data.dataset import ImageSplit
 from matryo.data.images.decode import in_threads, pillow, progress_bar
 from matryo.data.images.packed import PackedImages
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from matryo.data.dataset import Dataset, Pixels
 
 
+@checked
 def pack(
     split: ImageSplit,
     path: Path | str,
@@ -67,6 +69,7 @@ def pack(
     return PackedImages.open(path)
 
 
+@checked
 def pack_dataset(dataset: Dataset, root: Path | str, *, size: int | None = None, **options: Any) -> None:
     """:func:`pack` every split of ``dataset`` into the folder ``root``, with its class names.
 

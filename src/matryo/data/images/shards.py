@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.data.class_names import listed_classes
 from matryo.data.dataset import Dataset
 from matryo.data.images.decode import EncodedImages, in_threads, progress_bar
@@ -99,6 +100,7 @@ class _Files:
             os.close(handle)
 
 
+@checked
 def shard_dataset(
     root: Path | str, classes: Sequence[str] | None = None, *, threads: int = 8, progress: bool = True
 ) -> Dataset[ShardImages]:

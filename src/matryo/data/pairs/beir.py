@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.data.dataset import Dataset
 from matryo.data.pairs.pairs import Pairs
 from matryo.data.texts.rows import TextRows, TextStore
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _ID = ("_id", "id")
 
 
+@checked
 def beir_folder(root: Path | str, classes: Sequence[str] | None = None) -> Dataset[Pairs]:
     """Open the BEIR folder at ``root`` as a dataset of pairs, with one split per file in ``qrels/``.
 

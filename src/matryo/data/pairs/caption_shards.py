@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.data.dataset import Dataset
 from matryo.data.images.shards import ShardImages, open_shards
 from matryo.data.images.tar_index import index_captions
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from matryo.data.pairs.pairs import Pairs
 
 
+@checked
 def caption_shards(
     root: Path | str, classes: Sequence[str] | None = None, *, threads: int = 8, progress: bool = True
 ) -> Dataset[Pairs]:

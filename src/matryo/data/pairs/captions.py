@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.data.dataset import Dataset
 from matryo.data.images.folder import FolderImages
 from matryo.data.images.listing import check_present, is_image
@@ -49,6 +50,7 @@ _Entry = tuple[str, list[str]]   # the split and the captions of an image
 _FORM = 'write {"keys": ["1.jpg"], "split": ["train"], "captions": [["a cat"]]}'
 
 
+@checked
 def caption_folder(root: Path | str, classes: Sequence[str] | None = None) -> Dataset[Pairs]:
     """Open images and captions, in the format of this module's docstring, as a dataset of pairs.
 

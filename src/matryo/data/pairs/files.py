@@ -19,6 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from matryo.arguments import checked
 from matryo.data.dataset import Dataset
 from matryo.data.pairs.pairs import PairBuilder
 from matryo.data.texts.tables import rows_of, split_files
@@ -35,6 +36,7 @@ _NEGATIVE = re.compile(r"negatives?|negative_(\d+)")
 _GRADE = ("score", "grade")
 
 
+@checked
 def pair_folder(root: Path | str, classes: Sequence[str] | None = None) -> Dataset[Pairs]:
     """Open the tables under ``root`` as a dataset of pairs, in the format of this module's docstring.
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.data.dataset import UNKNOWN, Dataset
 from matryo.data.split import subset_indices
 from matryo.data.texts.rows import TextRows
 from matryo.errors import DataError, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from numpy.typing import ArrayLike
 
@@ -30,6 +32,7 @@ class Pairs:
     all items of the same label are relevant to each other, and ``pairs`` lists only some of them.
     """
 
+    @checked
     def __init__(
         self,
         queries: ImageSplit | TextSplit,
@@ -64,6 +67,7 @@ class Pairs:
     def __repr__(self) -> str:
         return f"Pairs({len(self):,} of {self.queries!r} and {self.candidates!r})"
 
+    @checked
     def subset(self, indices: ArrayLike) -> Self:
         """Return the pairs at ``indices`` (integers, or a boolean mask), in that order; both sides stay complete."""
         chosen = subset_indices(indices, len(self), "pair")
@@ -71,6 +75,7 @@ class Pairs:
         part.pairs, part.grades, part.negatives = self.pairs[chosen], self.grades[chosen], self.negatives[chosen]
         return part
 
+    @checked
     def map_labels(self, table: Labels) -> Self:
         """Return the pairs with label l of either side replaced by ``table[l]``."""
         part, queries, candidates = copy(self), cast("Any", self.queries), cast("Any", self.candidates)
@@ -79,6 +84,7 @@ class Pairs:
         return part
 
 
+@checked
 def pair_dataset(splits: Mapping[str, Sequence[Sequence[str]]], name: str = "pairs") -> Dataset[Pairs]:
     """Create a dataset of text pairs from ``splits``: lists of (query, positive) or (query, positive, negative, …).
 
@@ -94,8 +100,10 @@ def pair_dataset(splits: Mapping[str, Sequence[Sequence[str]]], name: str = "pai
     pairs = {}
     for split, rows in splits.items():
         builder = PairBuilder(split)
+        if not isinstance(rows, Iterable):
+            raise DataError(f"{split}: pairs must be a list", got=shown(rows), cure="pass [(query, positive), …]")
         for number, row in enumerate(rows):
-            if isinstance(row, str) or len(row) < 2:
+            if not isinstance(row, Sequence) or isinstance(row, str) or len(row) < 2:
                 raise DataError(
                     f"{split}: a pair must be (query, positive) or (query, positive, negative, …)",
                     got=f"{shown(row)}, item {number}",
@@ -106,6 +114,7 @@ def pair_dataset(splits: Mapping[str, Sequence[Sequence[str]]], name: str = "pai
     return Dataset(name, (), pairs)
 
 
+@checked
 def pairs_by_label(split: ImageSplit | TextSplit, seed: int, *, per_item: int = 1) -> Pairs:
     """Pair items of ``split`` that share a label: up to ``per_item`` random partners per item.
 

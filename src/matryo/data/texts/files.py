@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from matryo.arguments import checked
 from matryo.data.class_names import in_order, labels_by_name, listed_classes, superclasses
 from matryo.data.dataset import Dataset
 from matryo.data.split import align, check_distinct
@@ -32,6 +33,7 @@ _TEXT = ("text", "sentence", "document")
 _ID = ("id", "_id")
 
 
+@checked
 def text_folder(root: Path | str, classes: Sequence[str] | None = None) -> Dataset[TextRows]:
     """Open the tables under ``root`` as a dataset of texts, in the format of this module's docstring.
 
@@ -52,6 +54,7 @@ def text_folder(root: Path | str, classes: Sequence[str] | None = None) -> Datas
     return align(Dataset(root.resolve().name, names, splits, groups, parents), classes)
 
 
+@checked
 def corpus_folder(root: Path | str, classes: Sequence[str] | None = None) -> Dataset[TextRows]:
     """Open documents without labels: the lines of ``.txt`` files, or the column ``text`` of tables.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.data.dataset import Dataset
 from matryo.data.split import Rows, as_labels, class_names
 from matryo.errors import DataError, shown
@@ -31,7 +32,7 @@ class TextStore:
     @classmethod
     def pack(cls, texts: Iterable[str], source: str = "texts") -> TextStore:
         """Concatenate ``texts``; ``source`` is used in errors."""
-        if isinstance(texts, str):
+        if isinstance(texts, str) or not hasattr(texts, "__iter__"):
             raise DataError(f"{source}: texts must be a list", got=shown(texts, 40), cure="pass [text]")
         blob, ends = bytearray(), [0]
         for row, text in enumerate(texts):
@@ -65,6 +66,7 @@ class TextRows(Rows):
 
     item = "text"
 
+    @checked
     def __init__(
         self,
         texts: Iterable[str] | TextStore,
@@ -96,6 +98,7 @@ class TextRows(Rows):
         return (self._texts[row] for row in self._rows.tolist())
 
 
+@checked
 def text_dataset(
     splits: Mapping[str, Sequence[str] | tuple[Sequence[str], ArrayLike]],
     classes: Sequence[str] | None = None,

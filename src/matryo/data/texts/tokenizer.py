@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.data.meta import read_json
 from matryo.errors import DataError, MissingExtra, shown
 from matryo.files import replacing, write_json
@@ -59,6 +60,7 @@ class Tokenizer:
         inner.no_padding()   # padding configured in the file is ignored: each call decides the length
 
     @classmethod
+    @checked
     def train(cls, texts: Iterable[str], vocabulary: int = 8192, lowercase: bool = True) -> Tokenizer:
         """Train a WordPiece tokenizer of at most ``vocabulary`` pieces on ``texts``, with the special tokens of BERT.
 
@@ -69,7 +71,7 @@ class Tokenizer:
             rule = f"a vocabulary must have more than its {len(_BERT)} special tokens"
             raise DataError(rule, got=vocabulary, cure="use 8192")
         library = _library()
-        texts = list(texts) if isinstance(texts, Iterator) else _check_list(texts)   # read twice below
+        texts = list(texts) if isinstance(texts, Iterator) else _checked_texts(texts)   # read twice below
         draft = _word_piece(library, lowercase)
         letters = _letters(draft, texts, most)
         if not letters:
@@ -89,6 +91,7 @@ class Tokenizer:
         return cls(_surrounded(library, _word_piece(library, lowercase, draft.get_vocab())))
 
     @classmethod
+    @checked
     def open(cls, path: Path | str) -> Tokenizer:
         """Open a ``tokenizer.json``, or a folder that holds one or (as older BERT models) a ``vocab.txt``.
 
@@ -117,6 +120,7 @@ class Tokenizer:
         inner, own = _lowered(library, inner, folder) if path.is_dir() else (inner, True)
         return cls(inner, path.name, {**_companions(file.parent), "tokenizer.json": stored} if own else {})
 
+    @checked
     def save(self, path: Path | str) -> None:
         """Write ``tokenizer.json`` atomically; ``path`` is that file or its folder, which also gets all :attr:`files`.
 
@@ -172,6 +176,7 @@ class Tokenizer:
         added = self._inner.get_added_tokens_decoder()
         return frozenset(id for id, token in added.items() if token.special)
 
+    @checked
     def encode(self, texts: Sequence[str], length: int) -> tuple[Ids, Bools]:
         """Return the ids, int32 [n, L], and a mask, bool [n, L], that is False for padding.
 
@@ -185,6 +190,7 @@ class Tokenizer:
         ids[mask] = flat
         return ids, mask
 
+    @checked
     def flat(self, texts: Iterable[str], length: int | None = None) -> tuple[Ids, Integers]:
         """Return all ids concatenated, int32, and offsets, int64 [n + 1]: text i is ``ids[offsets[i]:offsets[i + 1]]``.
 
@@ -196,15 +202,18 @@ class Tokenizer:
             raise DataError(rule, got=length, cure=f"use {least} or more")
         self._inner.no_truncation() if length is None else self._inner.enable_truncation(length)
         parts, sizes = [np.empty(0, np.int32)], [0]
-        for batch in _batches(_check_list(texts)):
+        for batch in _batches(_checked_texts(texts)):
             for encoding in self._inner.encode_batch_fast(batch):
                 ids = encoding.ids
                 parts.append(np.array(ids, np.int32))
                 sizes.append(len(ids))
         return np.concatenate(parts), np.cumsum(sizes, dtype=np.int64)
 
+    @checked
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """Return the text of ``ids`` without special tokens, normalised by the tokenizer (for example lowercased)."""
+        if np.ndim(ids) != 1 or (len(ids) and not 0 <= min(ids) <= max(ids) < 2**32):
+            raise DataError("ids must be integers from 0", got=shown(ids), cure="pass one row of encode")
         text: str = self._inner.decode([int(id) for id in ids], skip_special_tokens=True)
         return text
 
@@ -226,10 +235,12 @@ class Tokenizer:
         return id
 
 
-def _check_list(texts: Iterable[str]) -> Iterable[str]:
-    if isinstance(texts, str):
-        raise DataError("texts must be a list", got=shown(texts, 40), cure="pass [text]")
-    return texts
+def _checked_texts(texts: Iterable[str]) -> Iterator[str]:
+    """Yield ``texts``, of which there may be more than memory holds."""
+    for row, text in enumerate(texts):
+        if not isinstance(text, str) or (not text.isascii() and text.encode(errors="ignore").decode() != text):
+            raise DataError(f"item {row} must be a string of valid Unicode", got=shown(text, 40), cure="convert it")
+        yield text
 
 
 def _letters(inner: Any, texts: Iterable[str], most: int) -> list[str]:

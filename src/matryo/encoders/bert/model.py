@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from matryo.arguments import checked
 from matryo.encoders.bert.folder import CONFIG, WEIGHTS, BertFolder
 from matryo.encoders.tokens import Tokens, check_pooling, pool
 from matryo.encoders.weights import write_weights
@@ -31,6 +32,7 @@ _ACTS: dict[str, Any] = {"gelu": F.gelu, "relu": F.relu, "silu": F.silu, "swish"
 _ACTS |= dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), partial(F.gelu, approximate="tanh"))
 
 
+@checked
 @dataclass(frozen=True)
 class BertConfig:
     """The settings of a BERT, named as in config.json; the defaults are BERT-Base."""
@@ -59,21 +61,26 @@ class BertConfig:
             raise InputError("unknown hidden_act", got=repr(self.hidden_act), cure=cure)
 
     @classmethod
+    @checked
     def named(cls, name: str, **changes: Any) -> BertConfig:
         """The published size ``name``, with ``changes`` applied.
 
         >>> BertConfig.named("bert-mini", vocab_size=8192).intermediate_size
         1024
         """
+        if name not in BERTS:
+            raise InputError("there is no such size of BERT", got=name, cure=f"use one of {', '.join(BERTS)}")
         layers, width, heads = BERTS[name]
         sizes = {"num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": heads}
         return cls(**{**sizes, "intermediate_size": 4 * width, **changes})
 
+    @checked
     def with_dropout(self, rate: float) -> BertConfig:
         """Set the dropout rate of features and of attention."""
         return replace(self, hidden_dropout_prob=rate, attention_probs_dropout_prob=rate)
 
     @classmethod
+    @checked
     def of(cls, values: Mapping[str, Any]) -> BertConfig:
         """Read the contents of a config.json; unknown names are ignored."""
         names = {field.name for field in fields(cls)}
@@ -95,6 +102,7 @@ class Bert(nn.Module):
     torch.Size([2, 128])
     """
 
+    @checked
     def __init__(self, config: BertConfig | None = None, *, pooling: str = "mean") -> None:
         super().__init__()
         check_pooling(pooling)

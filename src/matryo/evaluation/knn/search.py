@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
+from matryo.arguments import checked
 from matryo.errors import EmbeddingsError, InputError, MissingExtra
 from matryo.nesting import Nesting, prefix_norms
 
@@ -46,6 +47,7 @@ class NeighbourBatch:
     indices: dict[int, Indices]
 
 
+@checked
 def search(
     database: Vectors, queries: Vectors, dims: Sequence[int], k: int, *,
     fast: bool | None = None, progress: bool = False,

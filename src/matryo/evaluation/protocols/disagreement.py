@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.errors import InputError
 from matryo.evaluation.predictions import class_name
 from matryo.evaluation.protocol import Protocol
@@ -53,6 +54,7 @@ class Disagreement(SplitResult):
         return [Block(self.model, self.where, about, [Metric("examples", counts, number)], rows="prediction")]
 
 
+@checked
 def disagreement(
     embeddings: EmbeddingSet, predictions: Predictions, *, low: int, high: int, limit: int = 12
 ) -> Disagreement:

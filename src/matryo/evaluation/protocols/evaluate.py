@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.embeddings import UNKNOWN, EmbeddingSet
 from matryo.errors import EmbeddingsError, InputError
 from matryo.evaluation.checks import check_different, check_pair, check_several, chosen_dims, labels_of, same_vectors
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from matryo.arrays import Bools, Integers
+
+    Labelled = EmbeddingSet | tuple[Any, Any]
 
 _VOTERS = (5, 10, 20)   # the k of k-NN
 
@@ -119,6 +122,7 @@ class Evaluation(SplitResult):
         """The dims, smallest first."""
         return tuple(row.dim for row in self.rows)
 
+    @checked
     def at(self, dim: int) -> DimRow:
         """Return the row of ``dim``."""
         for row in self.rows:
@@ -164,9 +168,10 @@ class Evaluation(SplitResult):
         return [Block(self.model, self.where, self.about, self.metrics(), self.shown, starred=between, note=note)]
 
 
+@checked
 def evaluate(
-    database: EmbeddingSet | tuple[Any, Any],
-    queries: EmbeddingSet | tuple[Any, Any],
+    database: Labelled,
+    queries: Labelled,
     *,
     nesting: Nesting | Sequence[int] | None = None,
     dims: Sequence[int] | None = None,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from tqdm import tqdm
 
+from matryo.arguments import checked
 from matryo.embeddings import UNKNOWN, EmbeddingSet
 from matryo.errors import EmbeddingsError, InputError
 from matryo.evaluation.checks import check_finite, chosen_dims, class_counts, labels_of
@@ -64,6 +65,7 @@ class FewShot(SplitResult):
         return [Metric(f"{count}-shot", dict(zip(self.dims, row, strict=True))) for count, row in rows]
 
 
+@checked
 def few_shot(
     embeddings: EmbeddingSet,
     *,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.errors import InputError
 from matryo.evaluation.checks import check_columns, chosen_dims
 from matryo.evaluation.knn.search import search_batches
@@ -76,6 +77,7 @@ class Pairs(SplitResult):
             blocks.append(Block(self.model, self.where, about, metrics, self.shown, name=direction))
         return blocks
 
+    @checked
     def at(self, metric: str, k: int, direction: int = 0) -> tuple[float, ...]:
         """Return a metric of :data:`PAIR_METRICS` at ``k``, by dim."""
         if metric not in PAIR_METRICS or k not in self.ks:
@@ -84,6 +86,7 @@ class Pairs(SplitResult):
         return tuple(row[self.ks.index(k)] for row in getattr(self, PAIR_METRICS[metric])[direction])
 
 
+@checked
 def pairs(
     queries: EmbeddingSet,
     candidates: EmbeddingSet,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from tqdm import tqdm
 
+from matryo.arguments import checked
 from matryo.embeddings import UNKNOWN
 from matryo.errors import EmbeddingsError, InputError, MissingExtra
 from matryo.evaluation.checks import check_finite, check_pair, chosen_dims, labels_of
@@ -47,6 +48,7 @@ class Probe(SplitResult):
     top5: tuple[float, ...]
 
 
+@checked
 def linear_probe(
     database: EmbeddingSet,
     queries: EmbeddingSet,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import starmap
 from typing import TYPE_CHECKING, ClassVar
 
+from matryo.arguments import checked
 from matryo.errors import InputError
 from matryo.evaluation.protocol import Protocol
 from matryo.evaluation.protocols.trends import Trends, trends
@@ -54,6 +55,7 @@ class Robustness(Result):
         ]
 
 
+@checked
 def robustness(evaluations: Sequence[Evaluation], oracles: Sequence[Trends]) -> Robustness:
     """Combine ``evaluations`` of one model in one database, each with the trends of the same split.
 

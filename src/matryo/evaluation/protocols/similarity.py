@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.embeddings import UNKNOWN
 from matryo.errors import EmbeddingsError, InputError
 from matryo.evaluation.checks import check_columns, check_pair, chosen_dims, labels_of
@@ -51,6 +52,7 @@ class Similarity(SplitResult):
         return f"cosines of {self.pairs:,} positive and random pairs"
 
 
+@checked
 def similarity_span(
     embeddings: EmbeddingSet,
     others: EmbeddingSet | None = None,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from tqdm import tqdm
 
+from matryo.arguments import checked
 from matryo.embeddings import UNKNOWN
 from matryo.errors import EmbeddingsError, InputError
 from matryo.evaluation.checks import check_finite, check_pair, chosen_dims, labels_of
@@ -65,6 +66,7 @@ class Stream(SplitResult):
         return [Metric(group, dict(zip(self.dims, row, strict=True))) for group, row in rows]
 
 
+@checked
 def stream(
     database: EmbeddingSet,
     queries: EmbeddingSet,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from matryo.arguments import checked
 from matryo.errors import InputError
 from matryo.evaluation.checks import check_columns, chosen_dims
 from matryo.evaluation.cosines import cosines
@@ -38,6 +39,7 @@ class Sts(SplitResult):
         return f"{self.pairs:,} graded pairs"
 
 
+@checked
 def sts(
     queries: EmbeddingSet, candidates: EmbeddingSet, relevance: Relevance, *, dims: Sequence[int] | None = None
 ) -> Sts:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.embeddings import UNKNOWN
 from matryo.errors import EmbeddingsError
 from matryo.evaluation.protocol import Protocol
@@ -45,6 +46,7 @@ class Superclasses(SplitResult):
         return f"accuracy of the {self.by} on {len(self.names)} superclasses"
 
 
+@checked
 def superclass_accuracy(embeddings: EmbeddingSet, predictions: Predictions) -> Superclasses:
     """Return the accuracy of ``predictions`` of ``embeddings`` by superclass, as in the paper's 31-way table.
 

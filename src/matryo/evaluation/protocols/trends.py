@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.evaluation.predictions import class_name
 from matryo.evaluation.protocol import Protocol
 from matryo.results import SplitResult
@@ -66,6 +67,7 @@ class Trends(SplitResult):
         return f"trends by {self.by}; oracle {percent(self.oracle)}; classes: {counts}"
 
 
+@checked
 def trends(embeddings: EmbeddingSet, predictions: Predictions) -> Trends:
     """Return what ``predictions`` of ``embeddings`` gain and lose from dim to dim, by class and by example."""
     predictions.check_of(embeddings)

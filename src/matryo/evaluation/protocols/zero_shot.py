@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.embeddings import UNKNOWN
 from matryo.errors import EmbeddingsError, InputError
 from matryo.evaluation.checks import check_finite, check_pair, chosen_dims, labels_of
@@ -42,6 +43,7 @@ class ZeroShot(SplitResult):
         return f"zero-shot with {self.prompts:,} texts"
 
 
+@checked
 def zero_shot(texts: EmbeddingSet, queries: EmbeddingSet, *, dims: Sequence[int] | None = None) -> ZeroShot:
     """Classify ``queries`` by cosine with ``texts``, whose labels say which class each text describes.
 

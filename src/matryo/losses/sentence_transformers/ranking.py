@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from matryo.arguments import checked
 from matryo.errors import InputError, NestingError
 from matryo.losses.contrastive import nested_contrastive
 from matryo.losses.gradcache import cached
@@ -54,6 +55,7 @@ class NestedRankingLoss(nn.Module):
     >>> loss([questions, answers]).backward()
     """
 
+    @checked
     def __init__(
         self,
         model: nn.Module,

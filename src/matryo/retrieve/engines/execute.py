@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.nesting import Nesting
 from matryo.retrieve.engines.exact import exact_scores, ranked, slack
 from matryo.retrieve.engines.numpy.scan import (
@@ -82,6 +83,7 @@ NUMPY = Engine(first_stage, rerank, choose)
 """Plain numpy, the reference for every other engine."""
 
 
+@checked
 def execute(
     blocks: Blocks, queries: Any, plan: Plan, k: int, metric: Metric = "cosine", allowed: Any = None, *,
     engine: Engine | None = None,

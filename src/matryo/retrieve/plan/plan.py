@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.errors import InputError, NestingError
 from matryo.metrics import vector_bytes
 
@@ -52,12 +53,13 @@ class Stage:
         for name in ("dim", "keep"):
             check_count(name, getattr(self, name), example=64)
             object.__setattr__(self, name, int(getattr(self, name)))
-        if self.precision not in get_args(Precision):
+        if not isinstance(self.precision, str) or self.precision not in get_args(Precision):
             raise InputError("precision must be full or int8", got=repr(self.precision), cure="full is the default")
         if self.margin is not None and not 0 <= self.margin < float("inf"):
             raise InputError("margin must be a number of at least 0", got=repr(self.margin), cure="None sets no margin")
 
 
+@checked
 @dataclass(frozen=True)
 class Plan:
     """Stages in order: dims never decrease, keeps never increase, and int8 stages come first."""
@@ -108,15 +110,21 @@ class Plan:
         >>> Plan.of([(64, 200, "int8"), (2048, 10)]).stages[0]
         Stage(dim=64, keep=200, precision='int8', margin=None)
         """
-        return cls(tuple(stage if isinstance(stage, Stage) else Stage(*stage) for stage in stages))
+        try:
+            return cls(tuple(stage if isinstance(stage, Stage) else Stage(*stage) for stage in stages))
+        except TypeError as error:   # not a list, or not of tuples
+            cure = "for example Plan.of([(16, 200), (64, 10)])"
+            raise InputError("stages must be (dim, keep) each", got=error, cure=cure) from None
 
     @classmethod
+    @checked
     def single(cls, dim: int, *, k: int = 10, precision: Precision = "full", **guide: Any) -> Plan:
         """One stage that scores every row at ``dim``. ``guide`` is ``probe=…`` or ``ef=…``."""
         _check_k(k)
         return cls((Stage(dim, k, precision),), **guide)
 
     @classmethod
+    @checked
     def adaptive(
         cls, short: int, long: int, *, keep: int, k: int = 10, precision: Precision = "full", **guide: Any
     ) -> Plan:
@@ -128,6 +136,7 @@ class Plan:
         return cls((Stage(short, keep, precision), Stage(long, k)), **guide)
 
     @classmethod
+    @checked
     def funnel(
         cls, short: int, long: int, *, keep: int, k: int = 10, precision: Precision = "full", **guide: Any
     ) -> Plan:
@@ -155,7 +164,7 @@ class Plan:
         try:
             stages = tuple(Stage(**stage) for stage in fields["stages"])
             return cls(stages, **{name: value for name, value in fields.items() if name != "stages"})
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise InputError(
                 "a plan must have stages with dim and keep", got=error, cure="write the file with matryo plan --out"
             ) from error
@@ -183,6 +192,7 @@ class Plan:
         plan = replace(self, stages=(*before, replace(self.stages[-1], keep=k)), ef=None)
         return plan if self.ef is None else replace(plan, ef=max(self.ef, plan.stages[0].keep))
 
+    @checked
     def among(self, count: int) -> Plan:
         """This plan without the stages that would keep their whole input, for ``count`` rows.
 
@@ -195,6 +205,7 @@ class Plan:
                 candidates = min(stage.keep, candidates)
         return replace(self, stages=(*kept, self.stages[-1]), ef=None if not kept else self.ef)
 
+    @checked
     def check_fits(self, nesting: Nesting) -> None:
         """Raise unless the dim of every stage is one of ``nesting``."""
         missing = [stage.dim for stage in self.stages if stage.dim not in nesting.dims]
@@ -205,6 +216,7 @@ class Plan:
                 cure="use those dims, or create the index with a nesting that has these",
             )
 
+    @checked
     def mflops(self, count: int, *, reuse: bool = True) -> float:
         """Millions of multiply-adds per query among ``count`` vectors.
 
@@ -219,10 +231,12 @@ class Plan:
         given = (self._visited(count), *(min(stage.keep, count) for stage in self.stages))
         return sum(rows * stage.dim for rows, stage in zip(given, self.stages, strict=False)) / 1e6
 
+    @checked
     def bytes(self, count: int, dtype: str = "float32") -> int:
         """Bytes of vectors read per query among ``count`` vectors; stages in full precision read ``dtype``."""
         return sum(given * vector_bytes(added, _dtype(stage, dtype)) for stage, given, added in self._work(count))
 
+    @checked
     def table(self, count: int, dtype: str = "float32") -> str:
         """The cost of each stage per query among ``count`` vectors, as aligned text."""
         rows = [("dim", "keep", "precision", "rows", "MFLOPs", "bytes")]

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.embeddings.rows import as_vectors
 from matryo.errors import InputError
 from matryo.nesting import Nesting, as_nesting
@@ -82,6 +83,7 @@ class Store(Session):
         self._fields: tuple[Version | None, set[str]] = (None, set())
 
     @classmethod
+    @checked
     def create(
         cls, folder: str | Path, nesting: Nesting | Iterable[int], *, dtype: str = "float32", int8_up_to: int = 0,
         metric: Metric = "cosine", limits: Limits | None = None,
@@ -96,6 +98,7 @@ class Store(Session):
             return cls(create(Path(folder), about), limits or Limits())
 
     @classmethod
+    @checked
     def open(cls, folder: str | Path, *, writable: bool = False, limits: Limits | None = None) -> Self:
         """Open it for reading (any number of processes), or with ``writable`` as its only writer."""
         with forks.no_fork:
@@ -132,6 +135,7 @@ class Store(Session):
         """
         return self._put(vectors, ids, payload, may_replace=False)
 
+    @checked
     def add_batches(self, batches: Iterable[Any]) -> int:
         """Add batches (arrays of vectors, or :class:`Batch`) one by one, and return the number of rows.
 

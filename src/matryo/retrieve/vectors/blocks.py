@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.errors import EmbeddingsError, InputError, NestingError
 from matryo.mapped import map_again
 from matryo.nesting import Nesting, prefix_norms
@@ -75,6 +76,7 @@ class Blocks:
     """The norms of the prefixes of the stored vectors, [count, dims]."""
 
     @classmethod
+    @checked
     def of(cls, vectors: Any, nesting: Nesting, *, dtype: str = "float32", int8_up_to: int = 0) -> Blocks:
         """Copy ``vectors`` into blocks; the blocks up to the dim ``int8_up_to`` also get copies in int8."""
         if dtype not in _DTYPES:
@@ -143,6 +145,7 @@ class Blocks:
         parts = [self.columns(number, indices, precision) for number in range(self.level(dim) + 1)]
         return np.concatenate(parts, axis=1)
 
+    @checked
     def write(self, folder: str | Path) -> None:
         """Write a new ``folder``, which appears complete or not at all: one ``.npy`` per block, and their checksums."""
         scales = [float(self.int8[number].scale) for number in sorted(self.int8)]
@@ -150,6 +153,7 @@ class Blocks:
         write_arrays(folder, HEADER, FORMAT, about, self._arrays())
 
     @classmethod
+    @checked
     def open(cls, folder: str | Path) -> Blocks:
         """Map the files of a folder without reading them; :meth:`verify` reads every byte."""
         about, arrays = open_arrays(folder, HEADER, FORMAT)

@@ -14,6 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from matryo.arguments import checked
 from matryo.errors import RecipeError
 from matryo.training.recipe.fields import Recipe
 
@@ -47,6 +48,7 @@ def bundled_recipes() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
+@checked
 def load_recipe(source: str | Path, overrides: dict[str, str] | None = None) -> Recipe:
     """A recipe by its bundled name or the path of a TOML file, with ``{"optim.lr": "0.1"}`` overrides."""
     bundled = bundled_recipes()

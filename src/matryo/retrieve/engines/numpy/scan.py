@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.retrieve.engines.exact import ceilings
 from matryo.retrieve.engines.numpy.shortlist import Shortlist, query_norms, rerank
 from matryo.retrieve.engines.request import Request
@@ -46,6 +47,7 @@ class Candidates(NamedTuple):
     """[queries, 1], not below the exact score of any row that is not a candidate; −∞ if there is none."""
 
 
+@checked
 def first_stage(request: Request, stage: Stage) -> Shortlist:
     """Return the best ``stage.keep`` rows at ``stage.dim`` for each query; of equal scores the smaller row first."""
     return rerank(request, unscored(choose(request, stage).rows), stage)

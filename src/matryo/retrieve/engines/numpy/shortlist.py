@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from matryo.arguments import checked
 from matryo.nesting import prefix_norms
 from matryo.retrieve.engines.request import Request
 from matryo.retrieve.vectors.blocks import Blocks
@@ -42,6 +43,7 @@ class Shortlist(NamedTuple):
     scores: Floats
 
 
+@checked
 def rerank(
     request: Request, shortlist: Shortlist, stage: Stage, done: int = 0, add: Callable[..., None] | None = None
 ) -> Shortlist:
