@@ -147,7 +147,9 @@ def truncate(z: Any, dim: int, normalize: bool = True) -> Any:
     array([[3, 4]])
     """
     if not _is_integer(dim):
-        raise NestingError("dim must be an integer, the columns to keep", got=repr(dim), cure="use for example 8")
+        raise NestingError("dim must be an integer, the columns to keep", got=shown(dim), cure="use for example 8")
+    if not isinstance(normalize, (bool, int, np.bool_)):
+        raise NestingError("normalize must be True or False", got=shown(normalize), cure="pass normalize=True")
     z = _as_vectors(z)
     if not 1 <= dim <= z.shape[-1]:
         raise NestingError(

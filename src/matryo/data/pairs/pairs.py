@@ -210,7 +210,8 @@ def _indices(values: ArrayLike, columns: int | None, source: str) -> Labels:
 
 
 def _grades(values: ArrayLike, count: int, source: str) -> Floats:
-    grades = np.asarray(values, np.float32)
+    array = np.asarray(values)
+    grades = array.astype(np.float32) if array.dtype.kind in "fiub" else np.full(array.shape, np.nan, np.float32)
     if grades.shape != (count,) or not (np.isfinite(grades) & (grades >= 0)).all():
         bad = list(grades.shape) if grades.shape != (count,) else grades[~(np.isfinite(grades) & (grades >= 0))][0]
         rule = f"{source}: grades must be one number ≥ 0 per pair, [{count}]"

@@ -19,12 +19,13 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from matryo.arguments import checked
-from matryo.errors import InputError, NestingError
+from matryo.errors import InputError, NestingError, shown
 from matryo.metrics import vector_bytes
 
 if TYPE_CHECKING:
@@ -54,9 +55,10 @@ class Stage:
             check_count(name, getattr(self, name), example=64)
             object.__setattr__(self, name, int(getattr(self, name)))
         if not isinstance(self.precision, str) or self.precision not in get_args(Precision):
-            raise InputError("precision must be full or int8", got=repr(self.precision), cure="full is the default")
-        if self.margin is not None and not 0 <= self.margin < float("inf"):
-            raise InputError("margin must be a number of at least 0", got=repr(self.margin), cure="None sets no margin")
+            raise InputError("precision must be full or int8", got=shown(self.precision), cure="full is the default")
+        real = isinstance(self.margin, Real) and 0 <= self.margin < float("inf")
+        if self.margin is not None and not real:
+            raise InputError("margin must be a number of at least 0", got=shown(self.margin), cure="None sets no margin")
 
 
 @checked
@@ -271,7 +273,7 @@ class Plan:
 def check_count(name: str, value: Any, example: int) -> None:
     """Raise unless ``value`` is a positive integer; the error suggests the ``example``."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{name} must be an integer of at least 1", got=repr(value), cure=f"pass {name}={example}")
+        raise InputError(f"{name} must be an integer of at least 1", got=shown(value), cure=f"pass {name}={example}")
 
 
 def _check_k(k: Any, keep: int | None = None) -> None:

@@ -42,7 +42,7 @@ def as_existing_ids(ids: Any) -> Ids:
     except TypeError:   # not iterable
         each = [ids]
     if not isinstance(ids, (str, int)):
-        if all(isinstance(id, (int, np.integer)) and not isinstance(id, bool) for id in each):
+        if all(isinstance(id, (int, np.integer)) and not isinstance(id, (bool, np.timedelta64)) for id in each):
             return [int(id) for id in each]
         if all(isinstance(id, str) and is_unicode(id) for id in each):
             return [str(id) for id in each]
