@@ -58,7 +58,8 @@ class Stage:
             raise InputError("precision must be full or int8", got=shown(self.precision), cure="full is the default")
         real = isinstance(self.margin, Real) and 0 <= self.margin < float("inf")
         if self.margin is not None and not real:
-            raise InputError("margin must be a number of at least 0", got=shown(self.margin), cure="None sets no margin")
+            cure = "None sets no margin"
+            raise InputError("margin must be a number of at least 0", got=shown(self.margin), cure=cure)
 
 
 @checked
