@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from matryo.errors import InputError, StorageError
 
 __all__ = ["alone_with", "check_is_file", "check_may_write", "is_below", "is_plain_name", "json_digest", "lock",
-           "new_file", "parse_json", "remove_temporaries", "replacing", "sha256", "storage", "sync_folder",
+           "new_file", "parse_json", "remove_temporaries", "replacing", "sha256", "storage", "sync_folder", "unlock",
            "write_json"]  # fmt: skip
 
 
@@ -175,6 +175,13 @@ def lock(folder: Path) -> int:
         os.close(handle)
         raise
     return handle
+
+
+def unlock(handle: int) -> None:
+    """Release the lock of ``handle``, for child processes that inherited it too."""
+    import fcntl
+
+    fcntl.flock(handle, fcntl.LOCK_UN)
 
 
 @contextlib.contextmanager

@@ -192,7 +192,7 @@ def test_backups_while_another_process_writes_are_whole(tmp_path: Path) -> None:
                 if version % 3 == 0:
                     index.compact()
 
-        thread = threading.Thread(target=write)
+        thread = threading.Thread(target=write, daemon=True)
         thread.start()
         try:
             with Index.open(path) as reader:   # with a connection of its own, like another process

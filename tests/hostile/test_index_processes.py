@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -20,7 +21,7 @@ from matryo.retrieve import Index
 from matryo.retrieve.store import Limits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 VECTORS = np.random.default_rng(0).standard_normal((400, 8)).astype(np.float32)
 LIMITS = Limits(pending_bytes=10 * 32)
@@ -126,7 +127,7 @@ def test_a_child_of_a_reader_just_reads(tmp_path: Path) -> None:
             writer.compact()
             os.write(go, b"x")
 
-        thread = threading.Thread(target=parent)
+        thread = threading.Thread(target=parent, daemon=True)
         thread.start()
         end = forked(attempt)
         thread.join()
@@ -145,7 +146,7 @@ def test_forks_amid_the_work_of_threads(tmp_path: Path) -> None:
             except BaseException as error:
                 failed.append(error)
 
-        thread = threading.Thread(target=work)
+        thread = threading.Thread(target=work, daemon=True)
         thread.start()
         ends = [forked(lambda: contents(reader)[2], seconds=20) for _ in range(12)]
         thread.join()
@@ -159,11 +160,11 @@ def test_forks_amid_the_work_of_threads(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def open_to_all(tmp_path: Path) -> Path:
-    for folder in (tmp_path, *tmp_path.parents):
-        if not folder.stat().st_mode & 0o001:
-            folder.chmod(folder.stat().st_mode | 0o055)
-    return tmp_path
+def open_to_all() -> Iterator[Path]:
+    """A folder that other users may enter; that of pytest is closed to them."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 def as_nobody(call: Callable[[], Any]) -> Any:
@@ -240,7 +241,7 @@ def test_nobody_sees_every_commit_that_follows(open_to_all: Path) -> None:
             index.compact()
         os.write(go, b"x")
 
-    thread = threading.Thread(target=write)
+    thread = threading.Thread(target=write, daemon=True)
     thread.start()
     seen = as_nobody(attempt)
     thread.join()
@@ -276,7 +277,7 @@ def test_nobody_reads_without_locks_while_files_change(open_to_all: Path) -> Non
                 seen.append(int(version))
         return seen
 
-    thread = threading.Thread(target=write)
+    thread = threading.Thread(target=write, daemon=True)
     thread.start()
     seen = as_nobody(attempt)
     stop.set()

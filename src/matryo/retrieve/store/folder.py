@@ -6,14 +6,14 @@ import os
 from pathlib import Path
 
 from matryo.errors import StorageError
-from matryo.files import lock, storage
+from matryo.files import lock, storage, unlock
 
 
 class Folder:
     """A folder that exists. ``exclusive`` makes this process its only writer until it is closed."""
 
     def __init__(self, path: str | Path, *, exclusive: bool) -> None:
-        self.given = Path(path)
+        self.given, self._exclusive = Path(path), exclusive
         self.path = Path(os.path.realpath(path))   # the working directory may change
         with storage(self.path, "write" if exclusive else "read"):
             if exclusive:
@@ -47,6 +47,12 @@ class Folder:
 
     def close(self) -> None:
         """Give up the lock; another call does nothing."""
+        if self._exclusive and self._handle >= 0:
+            unlock(self._handle)   # closing is not enough while a child process still has the handle
+        self.leave()
+
+    def leave(self) -> None:
+        """Close the handle in a child process; the lock stays with the parent."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1

@@ -7,6 +7,7 @@ they are used, and writers refuse, because their lock stays with the parent.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import weakref
@@ -29,11 +30,11 @@ def watch(store: Session) -> None:
 
 def _before() -> None:
     """Wait until no store is in a transaction, and keep all of them out of one."""
-    no_fork.acquire()
     while True:
+        no_fork.acquire()
         for store in list(_live):
-            if not store.guard.acquire(timeout=0.1):   # its thread may wait for a guard that is held here
-                _release(_held)
+            if not store._guard.acquire(timeout=0.1):   # its thread may wait for something that is held here
+                _in_parent()
                 break
             _held.append(store)
         else:
@@ -41,19 +42,16 @@ def _before() -> None:
 
 
 def _in_parent() -> None:
-    _release(_held)
+    while _held:
+        _held.pop()._guard.release()
     no_fork.release()
 
 
 def _in_child() -> None:
     for store in _held:
-        store.after_fork()
+        with contextlib.suppress(Exception):   # nobody could catch it here, and the guards must be released
+            store._after_fork()
     _in_parent()
-
-
-def _release(stores: list[Session]) -> None:
-    while stores:
-        stores.pop().guard.release()
 
 
 if hasattr(os, "register_at_fork"):

@@ -59,7 +59,7 @@ class Opened:
         """Let go of what a child process inherited; a reader connects again when it is used."""
         self.database.close()
         if self.writable:
-            self.folder.close()
+            self.folder.leave()
 
 
 def index_exists(path: Path) -> bool:

@@ -36,14 +36,14 @@ class Session:
         self._forked_from: int | None = None   # the process of a writer, in a child that inherited it
         self._segments: dict[str, Segment] = {}   # those that are open
         self._latest: tuple[Version, Snapshot] | None = None
-        self.guard = threading.RLock()   # held in every transaction
+        self._guard = threading.RLock()   # held in every transaction
         # Also closes a store that is garbage-collected: its lock would exclude writers until the process ends.
         self._closing = weakref.finalize(self, opened.close)
         forks.watch(self)
 
     def snapshot(self) -> Snapshot:
         """The current rows; later writes do not change the snapshot."""
-        with self.guard:
+        with self._guard:
             self._check_open()
             if self._latest is not None and self._latest[0] == self._database.version:
                 return self._latest[1]   # every search calls this, and usually nothing has changed
@@ -51,7 +51,7 @@ class Session:
 
     def close(self) -> None:
         """Close the files; snapshots in use stay valid."""
-        with self.guard:
+        with self._guard:
             self._closing()
             self._latest = None   # unmap the files that no snapshot uses
             self._segments.clear()
@@ -70,7 +70,7 @@ class Session:
             names[:] = self._names()
             return work(self._snapshot())
 
-        with self.guard:
+        with self._guard:
             while True:
                 try:
                     return self._read_records(look)
@@ -80,7 +80,7 @@ class Session:
 
     def _read_records(self, work: Callable[[], Result]) -> Result:
         """Run ``work`` in one transaction."""
-        with self.guard:
+        with self._guard:
             self._check_open()
             try:
                 with storage(self.path, "read"):
@@ -102,7 +102,7 @@ class Session:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[State]:
-        with self.guard:
+        with self._guard:
             self._check_open()
             if not self._opened.writable:
                 raise InputError("this index is open for reading", got=self.path, cure="open it with writable=True")
@@ -141,7 +141,7 @@ class Session:
                 cure="open it again in this process, for reading",
             )
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """Let go of what this process, a child, inherited; called with the guard held."""
         self._opened.after_fork()
         if self._opened.writable and not self.closed:
