@@ -26,7 +26,7 @@ def test_an_occupied_folder_is_refused_first(tmp_path, capsys, monkeypatch, meas
     packages(monkeypatch)
     (tmp_path / "notes.txt").write_text("mine")
     assert main(["report", str(tmp_path / "no-such-run"), "--out", str(tmp_path)]) == 1
-    assert "must be empty or hold only a report (got no index.html by matryo, notes.txt)" in capsys.readouterr().err
+    assert "must be empty, or hold a report as it was written (got no matryo.json)" in capsys.readouterr().err
     assert measured == []
     assert (tmp_path / "notes.txt").read_text() == "mine"
 

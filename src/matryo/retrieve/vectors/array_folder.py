@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from matryo.retrieve.vectors.types import Array
 
+_FOREIGN = "a header of something else"   # with the right checksum, which anyone can compute
 _RECORD = {"size", "sha256", "dtype", "shape"}
 
 
@@ -71,13 +72,14 @@ def open_arrays(
     """
     root = Path(folder)
     about = _read(root, header)
-    layout, files = about.pop("format"), about.pop("files", {})
+    layout = about.pop("format")
     if layout > format:
         raise EmbeddingsError(
             f"{root} has a newer layout than this matryo can read",
             got=f"format {layout}, supported up to {format}",
             cure="pip install --upgrade matryo",
         )
+    files = _take_files(about, root / header)
     arrays = {name.removesuffix(".npy"): _map(root / name, **record) for name, record in files.items()}
     smallest = sorted(files, key=lambda name: files[name]["size"])
     ends = accumulate(files[name]["size"] for name in smallest)
@@ -88,7 +90,7 @@ def open_arrays(
 def verify_arrays(folder: str | Path, header: str) -> None:
     """Read every byte of a folder and raise, naming the file, if a checksum differs."""
     root = Path(folder)
-    _verify(root, _read(root, header)["files"])
+    _verify(root, _take_files(_read(root, header), root / header))
 
 
 def _verify(root: Path, files: Mapping[str, Any]) -> None:
@@ -125,17 +127,20 @@ def _read(root: Path, header: str) -> dict[str, Any]:
         raise _damaged(path, f"no header: {error}") from error
     if digest != _digest(about):
         raise _damaged(path, "other bytes than were written")
-    if type(about.get("format")) is not int or not _lists_files(about.get("files")):
-        raise _damaged(path, "a header of something else")   # with the right checksum, which anyone can compute
+    if type(about.get("format")) is not int:
+        raise _damaged(path, _FOREIGN)
     return about
 
 
-def _lists_files(files: Any) -> bool:
-    """Whether a header lists arrays in its own folder, with what :func:`_write` records of each."""
-    return isinstance(files, dict) and all(
+def _take_files(about: dict[str, Any], path: Path) -> dict[str, dict[str, Any]]:
+    """Remove the files from a header: arrays in its own folder, with what :func:`_write` records of each."""
+    files = about.pop("files", None)
+    if not isinstance(files, dict) or not all(
         is_plain_name(name) and isinstance(record, dict) and record.keys() == _RECORD
         for name, record in files.items()
-    )
+    ):
+        raise _damaged(path, _FOREIGN)
+    return files
 
 
 def _map(path: Path, *, size: int, dtype: str, shape: list[int], sha256: str) -> Array:  # noqa: ARG001
@@ -150,7 +155,7 @@ def _map(path: Path, *, size: int, dtype: str, shape: list[int], sha256: str) ->
         raise _damaged(path, str(error)) from error
     actual = (str(array.dtype), list(array.shape))
     if actual != (dtype, shape) or not array.flags.c_contiguous:
-        raise _damaged(path, f"{actual} instead of {(dtype, shape)}")
+        raise _damaged(path, f"{array.dtype} {array.shape} instead of {dtype} {shape}")
     return array
 
 
