@@ -39,7 +39,7 @@ _LONGEST = 1_000_000   # entries that are read from an iterator, which may be en
 _CLASSES = {
     "BertConfig", "Blocks", "Dataset", "EmbeddingSet", "Evaluation", "Head", "Layers", "Limits", "Manifest",
     "Map", "Module", "Nesting", "Pairs", "Plan", "Predictions", "Recipe", "Relevance", "Request", "Result", "Row",
-    "Shortlist", "Stage", "Subject", "Tensor", "TextStore", "Tokens", "TrainedModel", "Trends", "Truncation",
+    "Shortlist", "Stage", "Subject", "Tensor", "Tokens", "TrainedModel", "Trends", "Truncation",
 }  # fmt: skip
 _ERRORS = {"data": DataError, "embeddings": EmbeddingsError, "nesting": NestingError}   # of these rooms
 _LEAST = {"seed": 0}   # the smallest integer that arguments of this name may be
@@ -61,7 +61,7 @@ def checked(function: Function) -> Function:
     Unknown annotations, such as type variables, are not checked.
     """
     if inspect.isclass(function):
-        function.__init__ = checked(function.__init__)   # type: ignore[misc]
+        function.__init__ = checked(function.__init__)   # type: ignore[method-assign]
         return function
     parameters = inspect.signature(function).parameters.values()
     by_name = {parameter.name: _converter(parameter, function) for parameter in parameters}
@@ -215,6 +215,9 @@ def _generic(name: str, inner: list[ast.expr]) -> _Kind:
         return _Kind("a function" if name == "Callable" else "a class", _callable)
     if name in ("Mapping", "dict"):
         return _Kind("a dict", lambda value: value if isinstance(value, Mapping) else _REFUSED)
+    several = [node for node in inner if not (isinstance(node, ast.Constant) and node.value is ...)]
+    if name == "tuple" and len(several) == len(inner) > 1:
+        return _Kind(f"a tuple of {len(inner)}", _tuple_of([_of(node) for node in inner]))
     if name in ("Sequence", "list", "tuple", "Iterable"):
         kind = _of(inner[0])
         if name == "Iterable" and (kind.convert is None or kind is _PLAIN["str"]):
@@ -280,15 +283,15 @@ def _callable(value: Any) -> Any:
 
 
 def _iterable(value: Any) -> Any:
-    listed = isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping))
-    return value if listed and getattr(value, "ndim", 1) else _REFUSED   # an array without axes has an iterator, too
+    listed = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
+    return value if listed and getattr(value, "ndim", None) != 0 else _REFUSED   # no array without axes
 
 
 def _list(value: Any, kind: _Kind) -> Any:
-    if _iterable(value) is _REFUSED or isinstance(value, (set, frozenset)):
+    if _iterable(value) is _REFUSED or isinstance(value, (set, frozenset, Mapping)):
         return _REFUSED
     try:
-        entries = list(value if isinstance(value, Sized) else islice(value, _LONGEST))
+        entries = list(islice(value, None if isinstance(value, Sized) else _LONGEST))
     except Exception:   # an array without axes, for example
         return _REFUSED
     if kind.convert is not None:
@@ -296,6 +299,17 @@ def _list(value: Any, kind: _Kind) -> Any:
         if any(entry is _REFUSED for entry in entries):
             return _REFUSED
     return tuple(entries) if isinstance(value, tuple) else entries
+
+
+def _tuple_of(kinds: list[_Kind]) -> Convert:
+    def convert(value: Any) -> Any:
+        entries = _list(value, _Kind(""))
+        if entries is _REFUSED or len(entries) != len(kinds):
+            return _REFUSED
+        converted = [kind.convert(entry) if kind.convert else entry for kind, entry in zip(kinds, entries, strict=True)]
+        return _REFUSED if any(entry is _REFUSED for entry in converted) else tuple(converted)
+
+    return convert
 
 
 def _array(value: Any, kinds: str) -> Any:
@@ -307,7 +321,7 @@ def _array(value: Any, kinds: str) -> Any:
         array = as_array(value)
     except InputError:
         return _REFUSED
-    if "i" in kinds and (array.dtype.kind == "b" or array.size == 0):   # numpy makes an empty list an array of floats
+    if kinds == "iu" and (array.dtype.kind == "b" or (array.dtype.kind == "f" and array.size == 0)):
         array = array.astype(np.int64)
     return array if array.dtype.kind in kinds else _REFUSED
 

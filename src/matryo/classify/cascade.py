@@ -96,7 +96,8 @@ class Cascade(Classifier):
         columns = to_columns(X, y, classes, rows.count)
         check_holdout(columns)
         outcomes = ask_all(rows, columns)
-        thresholds = choose_thresholds(outcomes, **{name: getattr(self, name) for name in _CHOICE})
+        choice = {name: getattr(self, name) for name in _CHOICE}
+        thresholds = choose_thresholds(outcomes, **choice | {"seed": int(self.seed)})
         self._forget()
         if thresholds is None:
             thresholds = np.full(len(rows.dims) - 1, NEVER)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from matryo.arguments import checked
+from matryo.arguments import as_integer, checked
 from matryo.encoders.layers import Layers
 
 
@@ -20,6 +20,8 @@ class ConvNet(nn.Module):
     @checked
     def __init__(self, dim: int = 256, *, width: int = 32, stages: int = 3, norm: str = "batch") -> None:
         super().__init__()
+        for name, value in (("dim", dim), ("width", width), ("stages", stages)):
+            as_integer(value, name, 1)
         self.dim = dim
         layers = Layers(norm=norm)
         self.stem = nn.Sequential(layers.make_conv(3, width, 3, 2), layers.make_norm(width), nn.ReLU())

@@ -92,6 +92,9 @@ def prefix_logits(
     Dim m_i differs from dim m_{i-1} by one block of columns, so the logits are cumulative sums over blocks.
     """
     nesting = _check_widths(z, weight, nesting)
+    if bias is not None and bias.shape not in ((), (1,), weight.shape[:1]):
+        got = f"shape {tuple(bias.shape)}"
+        raise InputError("bias must have one value per class", got=got, cure=f"pass shape {tuple(weight.shape[:1])}")
     blocks = [F.linear(z[..., low:high], weight[..., low:high]) for low, high in nesting.blocks]
     # In float32: a cumulative sum in half precision would round away what the large dims add.
     if z.is_cuda:   # one cumsum: fewer kernel launches

@@ -47,7 +47,7 @@ def _centred(values: ArrayLike) -> Doubles:
         raise InputError("values must be a list of finite numbers", got=shown(values), cure="drop missing values")
     scaled = numbers / (np.abs(numbers).max() or 1)
     centred = scaled - scaled.mean()
-    return centred / (np.abs(centred).max() or 1)
+    return np.asarray(centred / (np.abs(centred).max() or 1))
 
 
 def _ranks(values: np.ndarray[Any, Any]) -> Doubles:

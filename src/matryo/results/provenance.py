@@ -16,6 +16,7 @@ from typing import Any
 
 from matryo import __version__
 from matryo.arguments import checked
+from matryo.errors import InputError
 from matryo.results.by_dim import infer_role
 from matryo.results.rows import Row
 
@@ -49,6 +50,8 @@ def command_line(argv: list[str]) -> str:
     >>> command_line(["/somewhere/bin/matryo", "train", "demo", "--data", "/mnt/pictures", "--optim.lr=0.1"])
     'matryo train demo --data DIR --optim.lr=0.1'
     """
+    if not argv:
+        raise InputError("a command line must name its program", got="no words", cure="pass sys.argv")
     program = Path(argv[0])
     name = ["python", str(program)] if program.suffix == ".py" and not program.is_absolute() else [program.name]
     words = [*(["matryo"] if program.name == "__main__.py" else name), *argv[1:]]

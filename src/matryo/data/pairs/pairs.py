@@ -100,7 +100,7 @@ def pair_dataset(splits: Mapping[str, Sequence[Sequence[str]]], name: str = "pai
     pairs = {}
     for split, rows in splits.items():
         builder = PairBuilder(split)
-        if not isinstance(rows, Iterable):
+        if not isinstance(rows, Iterable) or not getattr(rows, "shape", True):
             raise DataError(f"{split}: pairs must be a list", got=shown(rows), cure="pass [(query, positive), …]")
         for number, row in enumerate(rows):
             if not isinstance(row, Sequence) or isinstance(row, str) or len(row) < 2:
@@ -183,8 +183,8 @@ class PairBuilder:
                 )
         negatives = np.array([[own[i % len(own)] for i in range(most)] for _, own in self._negatives], np.int64)
         return Pairs(
-            TextRows(self._queries, source=self.source),
-            TextRows(self._candidates, source=self.source),
+            TextRows(list(self._queries), source=self.source),
+            TextRows(list(self._candidates), source=self.source),
             np.array([pair for *pair, _ in self._pairs], np.int64),
             [grade for *_, grade in self._pairs],
             negatives.reshape(len(self._pairs), most),

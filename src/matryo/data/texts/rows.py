@@ -32,7 +32,7 @@ class TextStore:
     @classmethod
     def pack(cls, texts: Iterable[str], source: str = "texts") -> TextStore:
         """Concatenate ``texts``; ``source`` is used in errors."""
-        if isinstance(texts, str) or not hasattr(texts, "__iter__"):
+        if isinstance(texts, str | bytes) or not hasattr(texts, "__iter__") or getattr(texts, "ndim", 1) == 0:
             raise DataError(f"{source}: texts must be a list", got=shown(texts, 40), cure="pass [text]")
         blob, ends = bytearray(), [0]
         for row, text in enumerate(texts):

@@ -71,9 +71,9 @@ class Tokenizer:
             rule = f"a vocabulary must have more than its {len(_BERT)} special tokens"
             raise DataError(rule, got=vocabulary, cure="use 8192")
         library = _library()
-        texts = list(texts) if isinstance(texts, Iterator) else _checked_texts(texts)   # read twice below
+        texts = list(texts) if isinstance(texts, Iterator) else texts   # read twice below
         draft = _word_piece(library, lowercase)
-        letters = _letters(draft, texts, most)
+        letters = _letters(draft, _checked_texts(texts), most)
         if not letters:
             raise DataError("a tokenizer must be trained on words", got="texts without words", cure="pass texts")
         # The library visits single-letter pieces in random order, which decides ties. Listing them as special tokens

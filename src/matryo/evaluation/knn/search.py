@@ -242,7 +242,7 @@ def _ordinary(rows: Floats) -> Floats:
 
 def _norms(vectors: Floats, dims: Sequence[int]) -> Floats:
     with np.errstate(over="ignore", invalid="ignore"):   # _finite reports overflows, with the row
-        return prefix_norms(vectors, dims)
+        return np.asarray(prefix_norms(vectors, dims))
 
 
 def _finite(norms: Floats, which: str, first: int) -> Floats:

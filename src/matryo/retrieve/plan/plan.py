@@ -56,8 +56,8 @@ class Stage:
             object.__setattr__(self, name, int(getattr(self, name)))
         if not isinstance(self.precision, str) or self.precision not in get_args(Precision):
             raise InputError("precision must be full or int8", got=shown(self.precision), cure="full is the default")
-        real = isinstance(self.margin, Real) and 0 <= self.margin < float("inf")
-        if self.margin is not None and not real:
+        margin: Any = self.margin
+        if margin is not None and not (isinstance(margin, Real) and 0 <= margin < float("inf")):
             cure = "None sets no margin"
             raise InputError("margin must be a number of at least 0", got=shown(self.margin), cure=cure)
 

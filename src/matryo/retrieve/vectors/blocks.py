@@ -183,7 +183,7 @@ def checked_norms(vectors: Array, nesting: Nesting, what: str, first: int = 0) -
             got=f"{len(bad)} bad rows, the first is row {first + bad[0]}",
             cure="drop those rows, or encode them again",
         )
-    return norms.astype(np.float32)
+    return np.asarray(norms.astype(np.float32))
 
 
 def _name(number: int, kind: str = "block") -> str:

@@ -75,7 +75,7 @@ def _ranked(request: Request, rows: Indices, sums: Floats, stage: Stage) -> Shor
 
 def query_norms(queries: Floats, dim: int) -> Floats:
     """Return the norm of each query's first ``dim`` columns, [queries, 1]."""
-    return prefix_norms(queries[:, :dim].astype(np.float64), [dim]).astype(np.float32)
+    return np.asarray(prefix_norms(queries[:, :dim].astype(np.float64), [dim]).astype(np.float32))
 
 
 def add_products(
