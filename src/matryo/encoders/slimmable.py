@@ -31,7 +31,7 @@ def widths_dims(count: int, widths: Sequence[float]) -> tuple[int, ...]:
     >>> widths_dims(512, (0.25, 0.5, 0.75, 1.0))
     (128, 256, 384, 512)
     """
-    dims = tuple(round(width * count) for width in widths)
+    dims = tuple(round(width * count) if 0 < width <= 1 else 0 for width in widths)
     whole = all(abs(width * count - dim) < 1e-6 for width, dim in zip(widths, dims, strict=True))
     if not dims or not whole or list(dims) != sorted(set(dims)) or dims[0] < 1 or dims[-1] != count:
         rule = f"widths must be increasing fractions of {count} that give integers, the last one 1"

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from matryo.arguments import checked
+from matryo.arguments import as_integer, as_number, checked
 from matryo.errors import InputError
 
 # Width, number of layers, number of heads.
@@ -62,6 +62,10 @@ class ViT(nn.Module):
         drop_path: float = 0.0,
     ) -> None:
         super().__init__()
+        for name, count in {"dim": dim, "depth": depth, "heads": heads, "patch": patch, "size": size}.items():
+            as_integer(count, name, 1)
+        for name, rate in {"dropout": dropout, "drop_path": drop_path}.items():
+            as_number(rate, name, 0, 1, cure=f"pass {name}=0")
         if pooling not in _POOLINGS:
             raise InputError("unknown pooling", got=repr(pooling), cure=f"choose one of {', '.join(_POOLINGS)}")
         if dim % heads:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from matryo.arguments import checked
+from matryo.errors import InputError, shown
 
 
 @checked
@@ -22,4 +23,7 @@ def mflops(count: int, dim: int) -> float:
 @checked
 def vector_bytes(dim: int, dtype: str = "float32") -> int:
     """Return the bytes per stored vector."""
-    return dim * np.dtype(dtype).itemsize
+    try:
+        return dim * np.dtype(dtype).itemsize
+    except (TypeError, ValueError, SyntaxError):   # numpy parses the name
+        raise InputError("dtype must be the name of a dtype", got=shown(dtype), cure="pass float32") from None

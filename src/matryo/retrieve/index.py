@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from matryo.arguments import checked
+from matryo.arguments import as_integer, checked
 from matryo.arrays import as_array
 from matryo.errors import EmbeddingsError, IndexFolderError, InputError, MissingExtra, shown
 from matryo.files import storage
@@ -226,7 +226,7 @@ class Index(Store):
     @checked
     def sample(self, count: int, seed: int) -> tuple[Array, Array]:
         """Ids and vectors of ``count`` random rows."""
-        return self.snapshot().sample(count, seed)
+        return self.snapshot().sample(as_integer(count, "count", 0, len(self)), seed)
 
     def compact(self) -> None:
         """Rewrite the index into as few files as possible, free deleted space, and complete the guides."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
-from matryo.errors import InputError
+from matryo.errors import InputError, shown
 
 if TYPE_CHECKING:
     from matryo.retrieve.vectors.types import Floats, Indices, Keys
@@ -29,8 +29,8 @@ _ROWS = 0xFFFFFFFF   # the lower half of a key holds the row
 
 def check_metric(metric: str) -> None:
     """Raise unless ``metric`` is one of :data:`METRICS`."""
-    if metric not in METRICS:
-        raise InputError("metric must be cosine, ip or l2", got=repr(metric), cure="cosine suits most embeddings")
+    if not isinstance(metric, str) or metric not in METRICS:
+        raise InputError("metric must be cosine, ip or l2", got=shown(metric), cure="cosine suits most embeddings")
 
 
 def score(metric: Metric, sums: Floats, norms: Floats, query_norms: Floats) -> Floats:
