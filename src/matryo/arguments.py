@@ -321,9 +321,10 @@ def _array(value: Any, kinds: str) -> Any:
         array = as_array(value)
     except InputError:
         return _REFUSED
-    if kinds == "iu" and (array.dtype.kind == "b" or (array.dtype.kind == "f" and array.size == 0)):
+    if kinds == "iu" and array.dtype.kind == "f" and array.size == 0:   # numpy makes floats of an empty list
         array = array.astype(np.int64)
-    return array if array.dtype.kind in kinds else _REFUSED
+    # A mask stays a mask: as integers it would be the rows 0 and 1.
+    return array if array.dtype.kind in kinds or (kinds == "iu" and array.dtype.kind == "b") else _REFUSED
 
 
 _PATH = "path whose names have at most 255 bytes and no NUL"

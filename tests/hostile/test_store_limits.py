@@ -53,7 +53,7 @@ def test_more_hits_than_rows_cost_nothing(index: Index, ids: list[str] | None) -
 
 def test_a_search_for_too_many_hits_is_refused(index: Index) -> None:
     index.add(VECTORS)
-    for queries, k in ((VECTORS[:1], 10**8 + 1), (VECTORS, 2 * 10**6 + 1), (VECTORS[:1], 10**30)):
+    for queries, k in ((VECTORS[:1], 10**8 + 1), (VECTORS, 2 * 10**6 + 1), (VECTORS[:1], 2**62)):
         with pytest.raises(InputError, match=r"at most 100,000,000 hits .* queries × k=\d+\): search fewer"):
             index.search(queries, k)
 

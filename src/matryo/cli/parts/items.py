@@ -25,7 +25,7 @@ def add_items_argument(parser: argparse.ArgumentParser, purpose: str) -> None:
 def open_items(items: Sequence[str]) -> ImageSplit | TextSplit:
     """Return the items as one split without labels."""
     if _STDIN not in items:
-        return open_unlabelled(dict.fromkeys(items))   # an item that is given twice is read once
+        return open_unlabelled(list(dict.fromkeys(items)))   # an item that is given twice is read once
     if len(items) > 1:
         rule = f"{_STDIN} (standard input) must be the only ITEM"
         raise InputError(rule, got=" ".join(items), cure="drop the others")
