@@ -31,7 +31,7 @@ def write_version(path: Path, version: int) -> None:
 
 def stream_version(path: Path, version: int) -> None:
     vectors, ids, head = _content(version)
-    options = {"dim": 8, "fingerprint": version, "sync_seconds": 0, "head": head, "split": str(version)}
+    options = {"dim": 8, "fingerprint": str(version), "sync_seconds": 0, "head": head, "split": str(version)}
     with EmbeddingWriter(path, overwrite=True, **options) as writer:
         for start in range(writer.count, _ROWS, 20):
             rows = slice(start, start + 20)

@@ -57,7 +57,7 @@ class Stage:
         if not isinstance(self.precision, str) or self.precision not in get_args(Precision):
             raise InputError("precision must be full or int8", got=shown(self.precision), cure="full is the default")
         margin: Any = self.margin
-        if margin is not None and not (isinstance(margin, Real) and 0 <= margin < float("inf")):
+        if margin is not None and not (isinstance(margin, Real) and 0 <= float(margin) < float("inf")):
             cure = "None sets no margin"
             raise InputError("margin must be a number of at least 0", got=shown(self.margin), cure=cure)
 
