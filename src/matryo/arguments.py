@@ -244,7 +244,8 @@ def _integer(value: Any) -> Any:
 
 def _number(value: Any) -> Any:
     if type(value) is not float:
-        real = isinstance(value, Real) or hasattr(value, "dtype")
+        kind = getattr(getattr(value, "dtype", None), "kind", "f")   # of numpy; tensors have none
+        real = isinstance(value, Real) or (hasattr(value, "dtype") and kind in "fiu")
         if not real or isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool"):
             return _REFUSED
         try:

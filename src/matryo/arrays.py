@@ -30,7 +30,7 @@ def as_array(values: Any, name: str = "vectors", error: type[InputError] = Input
     >>> as_array([[1, 2], [3, 4]]).shape
     (2, 2)
     """
-    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+    if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).tobytes().strip(b"\0"):
         raise error(f"{name} must have no masked entries", got=shown(values), cure="fill them, or drop their rows")
     if isinstance(values, np.ndarray) and values.dtype != object:
         return np.asarray(values)   # a matrix or a record array behaves differently

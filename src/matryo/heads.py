@@ -104,6 +104,9 @@ class NestedLinear(nn.Module):
     @checked
     def weigh(self, losses: Tensor) -> Tensor:
         """Σ c_m · losses[m]."""
+        if losses.shape != (len(self.nesting),):
+            got = f"shape {tuple(losses.shape)}"
+            raise InputError(f"losses must be {len(self.nesting)}, one per dim", got=got, cure="pass head.losses(…)")
         return weighed(losses, self.nesting)
 
     @checked

@@ -96,8 +96,9 @@ class Cascade(Classifier):
         columns = to_columns(X, y, classes, rows.count)
         check_holdout(columns)
         outcomes = ask_all(rows, columns)
-        choice = {name: getattr(self, name) for name in _CHOICE}
-        thresholds = choose_thresholds(outcomes, **choice | {"seed": int(self.seed)})
+        plain = {name: getattr(self, name) for name in _CHOICE}
+        plain = {name: value.item() if hasattr(value, "item") else value for name, value in plain.items()}
+        thresholds = choose_thresholds(outcomes, **plain)
         self._forget()
         if thresholds is None:
             thresholds = np.full(len(rows.dims) - 1, NEVER)

@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from matryo.arguments import checked
+from matryo.arrays import as_array
 from matryo.errors import EmbeddingsError, NestingError
 from matryo.files import parse_json, replacing
 from matryo.nesting import Nesting, truncate
@@ -153,14 +154,21 @@ class Head:
             ) from error
 
 
+def _numbers(values: ArrayLike) -> Floats:
+    array = as_array(values, "weights and biases", EmbeddingsError)
+    if array.dtype.kind not in "fiub":
+        raise EmbeddingsError("weights and biases must be numbers", got=array.dtype, cure="convert them with float()")
+    return array.astype(np.float32, copy=False)
+
+
 def _checked(
     kind: Literal["separate", "tied"],
     dims: Sequence[int],
     weights: Mapping[int, ArrayLike],
     biases: Mapping[int, ArrayLike],
 ) -> Head:
-    w = {m: np.asarray(value, np.float32) for m, value in weights.items()}
-    b = {m: np.asarray(value, np.float32) for m, value in biases.items()}
+    w = {m: _numbers(value) for m, value in weights.items()}
+    b = {m: _numbers(value) for m, value in biases.items()}
     rows = {len(value) if value.ndim else 0 for value in w.values()}
     weighted = all(value.ndim == 2 and value.shape[1] == m for m, value in w.items()) and len(rows) == 1
     biased = not b or b.keys() == w.keys()

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from matryo.arguments import checked
+from matryo.arguments import as_integer, checked
 
 
 class Projected(nn.Module):
@@ -16,7 +16,7 @@ class Projected(nn.Module):
     def __init__(self, encoder: nn.Module, dim: int, *, bias: bool = True) -> None:
         super().__init__()
         self.encoder = encoder
-        self.projection = nn.Linear(encoder.dim, dim, bias=bias)   # type: ignore[arg-type]
+        self.projection = nn.Linear(encoder.dim, as_integer(dim, "dim", 1), bias=bias)   # type: ignore[arg-type]
         self.dim = dim
 
     def forward(self, x: Any) -> Tensor:

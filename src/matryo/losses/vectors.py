@@ -15,7 +15,7 @@ def check_dims(dims: Nesting | Iterable[int], *vectors: Tensor) -> Nesting:
     """Return ``dims`` as a nesting; raise if a vector has fewer columns than the largest dim."""
     nesting = as_nesting(dims)
     for rows in vectors:
-        if not isinstance(rows, Tensor) or rows.dim() == 0:
+        if not isinstance(rows, Tensor) or rows.dim() == 0 or rows.layout is not torch.strided:
             got = f"shape {tuple(rows.shape)}" if isinstance(rows, Tensor) else shown(rows)
             raise InputError("embeddings must be tensors [batch, d]", got=got, cure="convert them with torch.as_tensor")
         nesting.check_fits(rows.shape[-1])

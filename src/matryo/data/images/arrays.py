@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from matryo.data.split import ImageRows, as_labels, class_names
 from matryo.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from numpy.typing import ArrayLike
 
@@ -52,6 +53,8 @@ def array_dataset(
     >>> data.split("train").image(1).shape
     (8, 8, 3)
     """
+    if wrong := [split for split, pair in splits.items() if not isinstance(pair, Sequence) or len(pair) != 2]:
+        raise DataError("a split must be (images, labels)", got=f"another value for {wrong[0]!r}", cure="pass a tuple")
     arrays = {split: ArrayImages(images, labels, source=split) for split, (images, labels) in splits.items()}
     if not arrays:
         raise DataError("a dataset must have a split", got="none", cure='pass {"train": (images, labels)}')

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from matryo.arguments import checked
+from matryo.arguments import as_integer, checked
 from matryo.encoders.bert.folder import CONFIG, WEIGHTS, BertFolder
 from matryo.encoders.tokens import Tokens, check_pooling, pool
 from matryo.encoders.weights import write_weights
@@ -52,6 +52,8 @@ class BertConfig:
     pad_token_id: int = 0
 
     def __post_init__(self) -> None:
+        for name in ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size"):
+            as_integer(getattr(self, name), name, 1)
         if self.hidden_size % self.num_attention_heads:
             rule = "hidden_size must be a multiple of num_attention_heads"
             got = f"{self.hidden_size} and {self.num_attention_heads}"
