@@ -223,7 +223,9 @@ def _generic(name: str, inner: list[ast.expr]) -> _Kind:
         if name == "Iterable" and (kind.convert is None or kind is _PLAIN["str"]):
             return _Kind("a list", _iterable)   # may be long, and is read once
         words = f"a list of entries that are {kind.words}" if kind.words else "a list"
-        return _Kind(words, lambda value: _list(value, kind))
+        # The keys of a dict are an iterable, in order; they are not a sequence.
+        keys = name == "Iterable"
+        return _Kind(words, lambda value: _list(list(value) if keys and isinstance(value, Mapping) else value, kind))
     return _named(name)
 
 

@@ -249,7 +249,7 @@ def _check_dims(dims: Iterable[int]) -> tuple[int, ...]:
 
 
 def _is_integer(value: Any) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    return isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.timedelta64))
 
 
 def _check_weights(weights: Iterable[float] | None, count: int) -> tuple[float, ...]:

@@ -158,7 +158,7 @@ def _points(
 
 
 def _check_sizes(count: int, fraction: float, holdouts: int) -> int:
-    fitted = round(fraction * count)
+    fitted = round(fraction * count) if 0 <= fraction <= 1 else 0
     if holdouts < 2 or not 2 <= fitted <= count - 1:
         raise InputError(
             "there must be at least two hold-outs of at least two rows, with rows left to test on",

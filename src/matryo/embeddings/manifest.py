@@ -204,7 +204,8 @@ def _as_stored(name: str, value: Any) -> Any:
         kind, convert = (Integral, int) if name == "superclass_of" else (str, str)
         if value is None:
             return ()
-        if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
+        axes = getattr(value, "ndim", 1)   # an array without axes cannot be iterated
+        if axes and isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
             items = tuple(value)
             if all(isinstance(item, kind) and not isinstance(item, bool) for item in items):
                 return tuple(map(convert, items))

@@ -95,8 +95,8 @@ def _names(labels: Array) -> set[str]:
     """The distinct strings in ``labels``; empty unless every label is a string or missing."""
     if labels.dtype.kind not in "UO":
         return set()
-    names = {label for label in labels.tolist() if not _is_missing(label)}
-    return names if all(isinstance(name, str) for name in names) else set()
+    names = [label for label in labels.tolist() if not _is_missing(label)]
+    return set(names) if all(isinstance(name, str) for name in names) else set()
 
 
 def _is_missing(label: object) -> bool:

@@ -119,6 +119,9 @@ def cross_entropy_by_dim(
         got = f"shape {tuple(logits.shape)}"
         raise InputError("logits must be [dims, batch, classes]", got=got, cure="use prefix_logits(z, weight, nesting)")
     dims, batch, classes = logits.shape
+    if target.shape != (batch,) or target.is_floating_point() or target.is_complex():
+        got = f"{target.dtype} of shape {tuple(target.shape)}"
+        raise InputError(f"target must be {batch} class indices", got=got, cure="pass integers of shape [batch]")
     logits = logits.to(wide(logits.dtype))
     losses = F.cross_entropy(
         logits.reshape(dims * batch, classes),
@@ -183,7 +186,7 @@ def _example_weights(target: Tensor, dtype: torch.dtype, ignore_index: int, clas
 
 def _check_widths(z: Tensor, weight: Tensor, dims: Nesting | Iterable[int]) -> Nesting:
     nesting = check_dims(dims, z)
-    if weight.shape[-1] < nesting.dim:
+    if weight.dim() == 0 or weight.shape[-1] < nesting.dim:
         rule = f"weight must have at least {nesting.dim} columns, the largest dim"
         raise InputError(rule, got=f"shape {tuple(weight.shape)}", cure="pass weight as [classes, d]")
     return nesting

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from matryo.arrays import as_array
 from matryo.errors import EmbeddingsError, InputError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def as_mask(allowed: Any, count: int) -> Bools | None:
     """Return ``allowed`` as one boolean per row, which compiled loops rely on; None allows all rows."""
     if allowed is None:
         return None
-    mask = np.asarray(allowed)
+    mask = as_array(allowed, "allowed")
     if mask.dtype != np.bool_ or mask.shape != (count,):
         raise InputError(
             f"allowed must be a mask of {count} booleans, one per row",
