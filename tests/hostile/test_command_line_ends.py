@@ -173,6 +173,7 @@ def test_columns_of_one_name(refused, tmp_path):
     {"figures": {"dims": {"8": {"top1": "high"}}}}, {"figures": {"dims": {"x": {}}}}, {"figures": {"dims": [8]}},
 ])  # fmt: skip
 def test_a_damaged_row_is_named(damage, refused, tmp_path):
+    pytest.importorskip("matplotlib")   # checked before the rows are read
     row = asdict(stamp("evaluate", "mine", {"model": "m", "dims": {}}, seed=0)) | damage
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
     assert "row" in refused("report", "--rows", "rows.jsonl", "--out", "page")
