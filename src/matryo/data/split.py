@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from matryo.arguments import checked
+from matryo.arrays import as_array
 from matryo.data.dataset import UNKNOWN, Dataset
 from matryo.errors import DataError
 
@@ -122,7 +123,7 @@ def as_labels(labels: ArrayLike | None, count: int, source: str, item: str = "im
 
     Always int64: in float16, class 2,049 would become class 2,048. ``source`` is used in errors.
     """
-    array = np.asarray(np.full(count, UNKNOWN) if labels is None else labels)
+    array = np.full(count, UNKNOWN) if labels is None else as_array(labels, f"{source}: labels", DataError)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         raise DataError(
             f"{source}: labels must be a list of integers, one class index per {item}",

@@ -95,9 +95,9 @@ class Head:
             return
         weight, bias = self._weight(dims[-1]), self.biases.get(self.dim)
         columns = truncate(vectors, dims[-1], normalize=False).astype(np.float32, copy=False)
-        total = np.zeros((len(columns), self.classes), np.float32)
+        total = np.zeros((*columns.shape[:-1], self.classes), np.float32)
         for low, high in Nesting(dims).blocks:
-            total = total + columns[:, low:high] @ weight[:, low:high].T   # not +=: the caller holds the previous total
+            total = total + columns[..., low:high] @ weight[:, low:high].T   # not +=: the caller has the previous total
             yield high, total if bias is None else total + bias
 
     @checked

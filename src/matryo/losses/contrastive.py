@@ -110,8 +110,7 @@ def _info_nce(
     if as_autocast(*vectors)[0].dtype == torch.float16:
         vectors = _unit_rows(vectors[0]), _unit_rows(vectors[1])
     x, y = as_autocast(*vectors)
-    if isinstance(temperature, Tensor):
-        temperature = temperature.reshape(())
+    temperature = temperature.reshape(()) if isinstance(temperature, Tensor) else float(temperature)
     left, right = inverse_norms(x, nesting) / temperature, inverse_norms(y, nesting)
     scores = Scores(x, y, nesting, left=left, right=right)
     target = torch.arange(first, first + len(x), device=x.device)
