@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from matryo.errors import DataError, EmbeddingsError, InputError, NestingError, shown
 
-__all__ = ["as_integer", "as_number", "as_path", "checked"]
+__all__ = ["as_integer", "as_number", "as_path", "checked", "is_dense"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Convert = Callable[[Any], Any]
@@ -39,7 +39,7 @@ _LONGEST = 1_000_000   # entries that are read from an iterator, which may be en
 _CLASSES = {
     "BertConfig", "Blocks", "Dataset", "EmbeddingSet", "Evaluation", "Head", "Layers", "Limits", "Manifest",
     "Map", "Module", "Nesting", "Pairs", "Plan", "Predictions", "Recipe", "Relevance", "Request", "Result", "Row",
-    "Shortlist", "Stage", "Subject", "Tensor", "Tokens", "TrainedModel", "Trends", "Truncation",
+    "Shortlist", "Stage", "Subject", "Tokens", "TrainedModel", "Trends", "Truncation",
 }  # fmt: skip
 _ERRORS = {"data": DataError, "embeddings": EmbeddingsError, "nesting": NestingError}   # of these rooms
 _LEAST = {"seed": 0}   # the smallest integer that arguments of this name may be
@@ -194,6 +194,8 @@ def _union(kinds: list[_Kind]) -> _Kind:
 def _named(name: str) -> _Kind:
     if name in _PLAIN:
         return _PLAIN[name]
+    if name == "Tensor":
+        return _Kind("a dense Tensor, not float8", _tensor)
     if name in _CLASSES:
         article = "an" if name[0] in "AEIO" else "a"
         return _Kind(f"{article} {name}", lambda value: value if _is_named(value, name) else _REFUSED)
@@ -231,6 +233,17 @@ def _generic(name: str, inner: list[ast.expr]) -> _Kind:
 
 def _is_named(value: Any, name: str) -> bool:
     return any(base.__name__ == name for base in type(value).__mro__)
+
+
+def _tensor(value: Any) -> Any:
+    # Most operations of torch are not defined for sparse tensors and float8.
+    usable = _is_named(value, "Tensor") and is_dense(value) and "float8" not in str(value.dtype)
+    return value if usable else _REFUSED
+
+
+def is_dense(tensor: Any) -> bool:
+    """Whether a torch tensor has a place in memory for each number."""
+    return not (tensor.is_sparse or tensor.is_sparse_csr or tensor.is_mkldnn)
 
 
 def _integer(value: Any) -> Any:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 import numpy as np
 
-from matryo.arguments import checked
+from matryo.arguments import checked, is_dense
 from matryo.arrays import as_array
 from matryo.errors import NestingError, shown
 
@@ -187,6 +187,8 @@ def prefix_norms(z: Any, dims: Sequence[int]) -> Any:
 def _as_vectors(z: Any) -> Any:
     """``z`` as an array or a tensor of real numbers with at least one axis; a tensor stays a tensor."""
     tensor = hasattr(z, "detach")
+    if tensor and not is_dense(z):
+        raise NestingError("vectors must be dense", got=z.layout, cure="pass z.to_dense()")
     z = z if tensor else as_array(z, error=NestingError)
     real = not z.is_complex() if tensor else z.dtype.kind in "fiub"
     if z.ndim == 0 or not real:

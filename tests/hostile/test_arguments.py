@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from matryo import Index, truncate
+from matryo import Cascade, Index, truncate
 from matryo.arguments import as_integer, as_number, as_path, checked
-from matryo.errors import InputError, MatryoError, NestingError, shown
+from matryo.errors import DataError, InputError, MatryoError, NestingError, shown
+from matryo.nesting import prefix_norms
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -107,3 +108,44 @@ def test_the_fuzzed_table_covers_every_public_name():
     loops = {name for name in api_table.public_names() if f'"{name.partition(".")[2]}"' in source}
     missing = {name for name in api_table.public_names() - records - loops if f'"{name}' not in source}
     assert not missing, "add them to the table in api_table.py or api_torch.py"
+
+
+def test_sparse_and_float8_tensors_are_refused():
+    torch = pytest.importorskip("torch")
+    from matryo.losses import cross_entropy_by_dim, distil_by_dim, prefix_logits
+
+    dense, target = torch.ones(4, 8), torch.zeros(4, dtype=torch.int64)
+    refused = "must be a dense Tensor, not float8"
+    for z in (dense.to_sparse(), dense.to(torch.float8_e4m3fn)):
+        with pytest.raises(InputError, match=refused):
+            prefix_logits(z, dense, [4, 8])
+        with pytest.raises(InputError, match=refused):
+            distil_by_dim(z, dense, [4, 8])
+    with pytest.raises(InputError, match=f"class_weight {refused}"):
+        cross_entropy_by_dim(torch.ones(2, 4, 8), target, class_weight=torch.ones(8).to_sparse())
+    with pytest.raises(InputError, match="one device"):
+        prefix_logits(dense.to("meta"), dense, [4, 8])
+    with pytest.raises(NestingError, match="vectors must be dense"):
+        truncate(dense.to_sparse(), 2)
+    with pytest.raises(NestingError, match="vectors must be dense"):
+        prefix_norms(dense.to_sparse(), [2])
+
+
+def test_numbers_at_the_end_of_their_range_are_refused_or_used():
+    from matryo.retrieve import Stage
+    from matryo.retrieve.vectors.queries import as_queries
+
+    with pytest.raises(InputError, match="dim must be an integer of at least 1"):
+        Stage(np.timedelta64(3, "s"), 1)
+    cascade = Cascade([2, 4], strategy="risk", max_loss=5e-324)
+    with pytest.raises(InputError, match="max_loss at least 1e-09"):
+        cascade.fit({2: np.eye(2), 4: np.eye(2)}, np.array([0, 1]))
+    with pytest.raises(InputError, match="queries must be"):
+        as_queries([[1.0, 2.0], [3.0]], 2)
+
+
+def test_pairs_must_be_texts():
+    from matryo.data import pair_dataset
+
+    with pytest.raises(DataError, match=r"each text of item 0 must be a string \(got \['a'\]"):
+        pair_dataset({"train": [[["a"], ["b"]]]})

@@ -20,7 +20,7 @@ from matryo.errors import InputError
 from matryo.losses.engines import choose, wide
 from matryo.losses.engines.autograd import reduce
 from matryo.losses.engines.contract import Scores
-from matryo.losses.vectors import as_autocast, check_dims, check_vectors
+from matryo.losses.vectors import as_autocast, check_dims, check_one_device, check_vectors
 from matryo.nesting import Nesting
 
 
@@ -92,6 +92,7 @@ def prefix_logits(
     Dim m_i differs from dim m_{i-1} by one block of columns, so the logits are cumulative sums over blocks.
     """
     nesting = _check_widths(z, weight, nesting)
+    check_one_device(z, weight, "z and weight")
     if bias is not None and bias.shape not in ((), (1,), weight.shape[:1]):
         got = f"shape {tuple(bias.shape)}"
         raise InputError("bias must have one value per class", got=got, cure=f"pass shape {tuple(weight.shape[:1])}")

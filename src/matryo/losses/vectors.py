@@ -27,8 +27,7 @@ def check_vectors(x: Tensor, y: Tensor, names: str, shapes: str) -> None:
     if x.dim() != 2 or y.dim() != 2:
         got = f"shapes {tuple(x.shape)} and {tuple(y.shape)}"
         raise InputError(f"{names} must be {shapes}", got=got, cure="use reshape(-1, d)")
-    if x.device != y.device:
-        raise InputError(f"{names} must be on one device", got=f"{x.device} and {y.device}", cure="move one with .to()")
+    check_one_device(x, y, names)
     got = f"{x.dtype} and {y.dtype}"
     if not (x.is_floating_point() and y.is_floating_point()):
         raise InputError(f"{names} must be floating-point numbers", got=got, cure="convert them with .float()")
@@ -44,3 +43,9 @@ def as_autocast(*vectors: Tensor) -> tuple[Tensor, ...]:
     if not torch.is_autocast_enabled(device) or any(rows.dtype == torch.float64 for rows in vectors):
         return vectors
     return tuple(rows.to(torch.get_autocast_dtype(device)) for rows in vectors)
+
+
+def check_one_device(x: Tensor, y: Tensor, names: str) -> None:
+    """Raise unless both tensors are on one device."""
+    if x.device != y.device:
+        raise InputError(f"{names} must be on one device", got=f"{x.device} and {y.device}", cure="move one with .to()")

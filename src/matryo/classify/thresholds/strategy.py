@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 STRATEGIES = ("greedy", "budget", "risk")
 
+_LEAST_LOSS = 1e-9   # a smaller loss would need billions of rows
+
 
 def choose_thresholds(
     outcomes: Outcomes, strategy: str, expected_dim: float | None, max_loss: float, confidence: float, seed: int
@@ -47,9 +49,9 @@ def check_choice(
             got=expected_dim,
             cure=f"choose one between {dims[0]} and {dims[-1]}",
         )
-    if strategy == "risk" and not (0 < max_loss < 1 and 0 < confidence < 1):
+    if strategy == "risk" and not (_LEAST_LOSS <= max_loss < 1 and 0 < confidence < 1):
         raise InputError(
-            "max_loss and confidence must be between 0 and 1",
+            f"max_loss and confidence must be between 0 and 1, and max_loss at least {_LEAST_LOSS:g}",
             got=f"max_loss={max_loss}, confidence={confidence}",
             cure="for half a point with 95 % confidence write max_loss=0.005, confidence=0.95",
         )

@@ -109,6 +109,9 @@ def pair_dataset(splits: Mapping[str, Sequence[Sequence[str]]], name: str = "pai
                     got=f"{shown(row)}, item {number}",
                     cure="pass tuples of two or more texts",
                 )
+            if other := [text for text in row if not isinstance(text, str)]:
+                rule = f"{split}: each text of item {number} must be a string"
+                raise DataError(rule, got=shown(other[0]), cure="pass tuples of two or more texts")
             builder.add(row[0], row[1], row[2:], place=f"{split}, item {number}")
         pairs[split] = builder.build()
     return Dataset(name, (), pairs)

@@ -166,9 +166,10 @@ def _draw(asked: Integers, zipf: float | None, rng: np.random.Generator) -> Inte
     rows = among[order]
     available = np.bincount(asked[rows])
     ranked = rng.permutation(np.flatnonzero(available))
-    steep = _zipf(int(available.max()), len(ranked)) if zipf is None else zipf
+    steep = _zipf(int(available.max()), len(ranked)) if zipf is None else float(zipf)
     wanted = np.zeros_like(available)
-    wanted[ranked] = np.maximum(np.rint(available.max() / np.arange(1, len(ranked) + 1) ** steep), 1)
+    with np.errstate(over="ignore"):   # a steep law asks for 0 of every class but the first
+        wanted[ranked] = np.maximum(np.rint(available.max() / np.arange(1, len(ranked) + 1) ** steep), 1)
     return rng.permutation(rows[places < wanted[asked[rows]]])
 
 

@@ -22,9 +22,7 @@ from itertools import pairwise
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-import numpy as np
-
-from matryo.arguments import checked
+from matryo.arguments import as_integer, checked
 from matryo.errors import InputError, NestingError, shown
 from matryo.metrics import vector_bytes
 
@@ -273,8 +271,7 @@ class Plan:
 
 def check_count(name: str, value: Any, example: int) -> None:
     """Raise unless ``value`` is a positive integer; the error suggests the ``example``."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{name} must be an integer of at least 1", got=shown(value), cure=f"pass {name}={example}")
+    as_integer(value, name, 1, cure=f"pass {name}={example}")
 
 
 def _check_k(k: Any, keep: int | None = None) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def as_queries(queries: Any, dim: int) -> Array:
     """Return ``queries`` as an array [n, dim] of real numbers."""
-    array = np.asarray(queries)
+    array = as_array(queries, "queries", EmbeddingsError)
     if array.ndim != 2 or array.shape[1] != dim or array.dtype.kind not in "fiu":
         raise EmbeddingsError(
             f"queries must be a two-dimensional array of real numbers with {dim} columns, as the stored vectors have",
