@@ -1,0 +1,346 @@
+// The Python module: checks every shape and bound once, releases the GIL, and calls the kernels.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <atomic>
+#include <cmath>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "kernels.h"
+#include "pool.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace matryo {
+namespace {
+
+template <class T, size_t N>
+using In = nb::ndarray<const T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
+template <class T, size_t N>
+using Out = nb::ndarray<T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
+using Any = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+using OptionalMask = std::optional<In<bool, 1>>;
+
+void require(bool fits, const char* rule) {
+  if (!fits) throw std::invalid_argument(rule);
+}
+
+template <class T>
+int64_t rows_of(const T& array) {
+  return static_cast<int64_t>(array.shape(0));
+}
+
+template <class T>
+int64_t columns_of(const T& array) {
+  return static_cast<int64_t>(array.shape(1));
+}
+
+// Keeps scratch memory between calls: allocating it costs more than the search that fills it.
+class Workplace {
+ public:
+  Workplace(Work* (*make)(), void (*drop)(Work*)) : make_(make), drop_(drop) {}
+  Workplace(const Workplace&) = delete;
+  Workplace& operator=(const Workplace&) = delete;
+  ~Workplace() {
+    for (Work* work : idle_) drop_(work);
+  }
+
+  template <class Use>
+  void lend(Use use) {
+    Work* work = nullptr;
+    {
+      std::lock_guard guard(lock_);
+      if (!idle_.empty()) {
+        work = idle_.back();
+        idle_.pop_back();
+      }
+    }
+    std::unique_ptr<Work, void (*)(Work*)> held(work != nullptr ? work : make_(), drop_);
+    use(held.get());
+    std::lock_guard guard(lock_);
+    idle_.push_back(held.get());
+    held.release();
+  }
+
+ private:
+  Work* (*make_)();
+  void (*drop_)(Work*);
+  std::mutex lock_;
+  std::vector<Work*> idle_;
+};
+
+// Split `count` queries between threads, in parts that are multiples of `group`.
+template <class Run>
+void share_queries(int64_t count, int threads, int64_t group, Run run) {
+  if (threads <= 1 || count <= group) {
+    run(0, count);
+    return;
+  }
+  int64_t step = (count + 4 * threads - 1) / (4 * threads);
+  step = (step + group - 1) / group * group;
+  int64_t parts = (count + step - 1) / step;
+  share(parts, threads, [&](int64_t part) {
+    int64_t first = part * step;
+    run(first, count - first < step ? count - first : step);
+  });
+}
+
+class PyVectors {
+ public:
+  PyVectors(int metric, std::vector<Any> blocks, In<int64_t, 1> dims, In<float, 2> norms, std::vector<Any> codes,
+            std::vector<float> units)
+      : held_(std::move(blocks)), held_codes_(std::move(codes)), dims_(dims), norms_(norms) {
+    require(metric >= 0 && metric <= 2, "metric must be 0, 1 or 2");
+    view.metric = static_cast<Metric>(metric);
+    view.levels = static_cast<int>(dims.shape(0));
+    view.dims = dims.data();
+    view.count = rows_of(norms);
+    view.norms = norms.data();
+    require(!held_.empty() && held_.size() == dims.shape(0) && columns_of(norms) == view.levels,
+            "blocks, dims and norms must have one entry per dim");
+    require(held_codes_.size() == units.size() && held_codes_.size() <= held_.size(), "codes must have one unit each");
+    require(view.count < kNoRow, "there must be fewer than 2^32 - 1 rows");
+    view.number = held_[0].dtype() == nb::dtype<float>() ? Number::float32 : Number::float16;
+    int64_t low = 0;
+    for (size_t i = 0; i < held_.size(); i++) {
+      int64_t high = dims.data()[i];
+      require(high > low && high < (1 << 24), "dims must increase");
+      // float16 comes as its bits.
+      bool known = view.number == Number::float32 ? held_[i].dtype() == nb::dtype<float>()
+                                                  : held_[i].dtype() == nb::dtype<uint16_t>();
+      add(blocks_, held_[i], known, low, high, 1);
+      if (i < held_codes_.size())
+        add(codes_, held_codes_[i], held_codes_[i].dtype() == nb::dtype<int8_t>(), low, high, units[i]);
+      low = high;
+    }
+    columns = low;
+    view.blocks = blocks_.data();
+    view.codes = codes_.data();
+    view.code_levels = static_cast<int>(codes_.size());
+  }
+
+  // Check the arguments of a scan, and fill in the norms of the queries.
+  ScanArguments scan(In<float, 2> queries, int level, bool coded, Mask mask, std::vector<float>& lengths,
+                     std::vector<float>& scaled) const {
+    check_queries(queries, level);
+    require(!coded || level < view.code_levels, "there are no codes at this level");
+    int64_t count = rows_of(queries), dim = view.dims[level];
+    lengths.resize(static_cast<size_t>(count));
+    const float* from = queries.data();
+    for (int64_t q = 0; q < count; q++) {
+      double sum = 0;
+      for (int64_t j = 0; j < dim; j++) sum += static_cast<double>(from[q * columns + j]) * from[q * columns + j];
+      lengths[static_cast<size_t>(q)] = static_cast<float>(std::sqrt(sum));
+    }
+    if (coded) {   // a code counts units of its block
+      scaled.assign(from, from + count * columns);
+      for (int64_t q = 0; q < count; q++)
+        for (int b = 0; b <= level; b++)
+          for (int j = view.codes[b].low; j < view.codes[b].high; j++)
+            scaled[static_cast<size_t>(q * columns + j)] *= view.codes[b].unit;
+      from = scaled.data();
+    }
+    return ScanArguments{level, coded, from, columns, count, lengths.data(), mask};
+  }
+
+  void check_queries(const In<float, 2>& queries, int level) const {
+    require(columns_of(queries) == columns, "queries must have the columns of the vectors");
+    require(level >= 0 && level < view.levels, "there is no such level");
+  }
+
+  Mask mask_of(const OptionalMask& mask) const {
+    if (!mask) return nullptr;
+    require(rows_of(*mask) == view.count, "a mask must have one entry per row");
+    return reinterpret_cast<Mask>(mask->data());
+  }
+
+  void choose(In<float, 2> queries, int level, bool coded, OptionalMask mask, Out<int64_t, 2> rows, int threads) {
+    std::vector<float> lengths, scaled;
+    ScanArguments all = scan(queries, level, coded, mask_of(mask), lengths, scaled);
+    require(rows_of(rows) == all.count && columns_of(rows) > 0, "rows must have one line per query");
+    int64_t wanted = columns_of(rows), *found = rows.data();
+    nb::gil_scoped_release release;
+    share_queries(all.count, threads, 4, [&](int64_t first, int64_t some) {
+      kernels().choose(view, part(all, first, some), wanted, found + first * wanted);
+    });
+  }
+
+  void search_exact(In<float, 2> queries, int level, OptionalMask mask, Out<int64_t, 2> rows, Out<double, 2> scores,
+                    int threads) {
+    std::vector<float> lengths, scaled;
+    ScanArguments all = scan(queries, level, false, mask_of(mask), lengths, scaled);
+    check_hits(all.count, rows, scores);
+    int64_t k = columns_of(rows), *found = rows.data();
+    double* best = scores.data();
+    nb::gil_scoped_release release;
+    int64_t allowed = view.count;
+    if (all.mask != nullptr) {
+      allowed = 0;
+      for (int64_t i = 0; i < view.count; i++) allowed += all.mask[i] != 0;
+    }
+    std::vector<double> exactly(all.queries, all.queries + all.count * columns);
+    share_queries(all.count, threads, 4, [&](int64_t first, int64_t some) {
+      kernels().search_exact(view, part(all, first, some), allowed, exactly.data() + first * columns, k,
+                             found + first * k, best + first * k);
+    });
+  }
+
+  void exact_scores(In<float, 2> queries, int level, In<int64_t, 2> rows, Out<double, 2> scores) {
+    check_queries(queries, level);
+    int64_t count = rows_of(queries);
+    require(rows_of(rows) == count && rows_of(scores) == count && columns_of(scores) == columns_of(rows),
+            "rows and scores must have one line per query");
+    int64_t n = columns_of(rows);
+    nb::gil_scoped_release release;
+    std::vector<double> exactly(queries.data(), queries.data() + count * columns);
+    kernels().exact_scores(view, level, exactly.data(), count, rows.data(), n, scores.data());
+  }
+
+  // Add the products over one block to the sums of each query's own rows.
+  void add_products(In<float, 2> queries, int block, bool coded, In<int64_t, 2> rows, Out<float, 2> sums) {
+    check_queries(queries, block);
+    require(!coded || block < view.code_levels, "there are no codes of this block");
+    int64_t count = rows_of(queries), n = columns_of(rows);
+    require(rows_of(rows) == count && rows_of(sums) == count && columns_of(sums) == n,
+            "rows and sums must have one line per query");
+    const Block& from = coded ? view.codes[block] : view.blocks[block];
+    Number number = coded ? Number::int8 : view.number;
+    int64_t width = from.high - from.low;
+    nb::gil_scoped_release release;
+    for (int64_t i = 0; i < count * n; i++)
+      require(rows.data()[i] >= 0 && rows.data()[i] < view.count, "there is no such row");
+    std::vector<float> some(static_cast<size_t>(count * width));
+    for (int64_t q = 0; q < count; q++)
+      for (int64_t j = 0; j < width; j++)
+        some[static_cast<size_t>(q * width + j)] = queries.data()[q * columns + from.low + j] * from.unit;
+    kernels().add_products_at(from, number, some.data(), width, count, rows.data(), n, sums.data());
+  }
+
+  void check_hits(int64_t count, const Out<int64_t, 2>& rows, const Out<double, 2>& scores) const {
+    bool fits = rows_of(rows) == count && rows_of(scores) == count && columns_of(rows) == columns_of(scores);
+    require(fits && columns_of(rows) > 0, "rows and scores must have one line per query");
+  }
+
+  Vectors view;
+  int64_t columns;
+
+ private:
+  void add(std::vector<Block>& to, const Any& array, bool known, int64_t low, int64_t high, float unit) {
+    require(known && array.ndim() == 2 && rows_of(array) == view.count && columns_of(array) == high - low,
+            "a block must have one row per vector and the columns of its dim");
+    to.push_back(Block{array.data(), static_cast<int>(low), static_cast<int>(high), unit});
+  }
+
+  static ScanArguments part(const ScanArguments& all, int64_t first, int64_t some) {
+    ScanArguments mine = all;
+    mine.queries += first * all.stride;
+    mine.lengths += first;
+    mine.count = some;
+    return mine;
+  }
+
+  std::vector<Any> held_, held_codes_;   // keeps the arrays alive
+  In<int64_t, 1> dims_;
+  In<float, 2> norms_;
+  std::vector<Block> blocks_, codes_;
+};
+
+// codes, tails, dim, error, length
+using PyLevel = std::tuple<Any, In<float, 1>, int, double, double>;
+
+class PySketch {
+ public:
+  PySketch(std::shared_ptr<PyVectors> vectors, In<double, 2> axes, In<double, 1> steps, std::vector<PyLevel> levels,
+           std::optional<In<float, 1>> offsets, int exponent)
+      : vectors_(std::move(vectors)), axes_(axes), steps_(steps), held_(std::move(levels)), offsets_(offsets),
+        exponent_(exponent) {
+    const Vectors& view = vectors_->view;
+    int64_t count = view.count, padded = (count + kTileRows - 1) / kTileRows * kTileRows;
+    require(rows_of(axes) == vectors_->columns && columns_of(axes) == rows_of(steps), "axes and steps must fit");
+    require(!held_.empty(), "a sketch must have a level");
+    require((view.metric == Metric::l2) == offsets.has_value(), "offsets are for L2");
+    require(!offsets || rows_of(*offsets) == padded, "offsets must have one entry per row of the tiles");
+    int low = 0;
+    for (const auto& [codes, tails, dim, error, length] : held_) {
+      bool first = low == 0;
+      require(dim > low && dim - low <= 512 && (dim - low) % (first ? 4 : 64) == 0, "dims of levels must increase");
+      require(rows_of(tails) == padded, "tails must have one entry per row of the tiles");
+      bool right = first ? codes.dtype() == nb::dtype<uint8_t>() && static_cast<int64_t>(codes.size()) == padded * dim
+                         : codes.dtype() == nb::dtype<int8_t>() &&
+                               static_cast<int64_t>(codes.size()) == count * (dim - low);
+      require(right, "codes must have one entry per row and column");
+      levels_.push_back(SketchLevel{codes.data(), tails.data(), low, dim, error, length});
+      low = dim;
+    }
+    require(low == rows_of(steps), "the last level must have all coordinates");
+    view_ = Sketch{axes_.data(), steps_.data(), offsets_ ? offsets_->data() : nullptr, levels_.data(),
+                   static_cast<int>(levels_.size()), low, padded / kTileRows};
+  }
+
+  // Returns −1, or the number of a query that has no score.
+  int64_t search(In<float, 2> queries, OptionalMask mask, Out<int64_t, 2> rows, Out<double, 2> scores,
+                 Out<int64_t, 2> left, int threads) {
+    vectors_->check_queries(queries, 0);
+    vectors_->check_hits(rows_of(queries), rows, scores);
+    int64_t levels = view_.level_count, k = columns_of(rows), columns = vectors_->columns;
+    require(rows_of(left) == rows_of(queries) && columns_of(left) == levels, "left must have one line per query");
+    Mask bytes = vectors_->mask_of(mask);
+    std::atomic<int64_t> bad{-1};
+    nb::gil_scoped_release release;
+    share_queries(rows_of(queries), threads, 4, [&](int64_t first, int64_t some) {
+      work_.lend([&](Work* work) {
+        int64_t found = kernels().search_sketch(vectors_->view, view_, exponent_, bytes, work,
+                                                queries.data() + first * columns, some, k, rows.data() + first * k,
+                                                scores.data() + first * k, left.data() + first * levels);
+        if (found >= 0) bad = first + found;
+      });
+    });
+    return bad;
+  }
+
+ private:
+  std::shared_ptr<PyVectors> vectors_;
+  In<double, 2> axes_;
+  In<double, 1> steps_;
+  std::vector<PyLevel> held_;
+  std::optional<In<float, 1>> offsets_;
+  int exponent_;
+  std::vector<SketchLevel> levels_;
+  Sketch view_;
+  Workplace work_{kernels().make_sketch_work, kernels().drop_sketch_work};
+};
+
+}  // namespace
+}  // namespace matryo
+
+NB_MODULE(_core, m) {
+  using namespace matryo;
+  m.doc() = "Compiled search kernels; see docs/internals/search-core.md.";
+  m.attr("ISA") = kernels().name;
+  m.def("default_threads", &default_threads);
+  nb::class_<PyVectors>(m, "Vectors")
+      .def(nb::init<int, std::vector<Any>, In<int64_t, 1>, In<float, 2>, std::vector<Any>, std::vector<float>>(),
+           "metric"_a, "blocks"_a, "dims"_a, "norms"_a, "codes"_a, "units"_a)
+      .def("choose", &PyVectors::choose, "queries"_a, "level"_a, "coded"_a, "mask"_a.none(), "rows"_a, "threads"_a)
+      .def("search_exact", &PyVectors::search_exact, "queries"_a, "level"_a, "mask"_a.none(), "rows"_a, "scores"_a,
+           "threads"_a)
+      .def("exact_scores", &PyVectors::exact_scores, "queries"_a, "level"_a, "rows"_a, "scores"_a)
+      .def("add_products", &PyVectors::add_products, "queries"_a, "block"_a, "coded"_a, "rows"_a, "sums"_a);
+  nb::class_<PySketch>(m, "Sketch")
+      .def(nb::init<std::shared_ptr<PyVectors>, In<double, 2>, In<double, 1>, std::vector<PyLevel>,
+                    std::optional<In<float, 1>>, int>(),
+           "vectors"_a, "axes"_a, "steps"_a, "levels"_a, "offsets"_a.none(), "exponent"_a)
+      .def("search", &PySketch::search, "queries"_a, "mask"_a.none(), "rows"_a, "scores"_a, "left"_a, "threads"_a);
+}

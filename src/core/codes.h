@@ -1,0 +1,131 @@
+// Products of int8 codes with a query: the innermost loops of the sketch and of the partitions.
+//
+// Rows have 8 bits per column, the query 14 and a sign: its codes cost no memory traffic, and their rounding errors are
+// then negligible. A tile holds 16 rows, four columns of a row side by side:
+//
+//     bytes 0 … 3     columns 0 … 3 of row 0        bytes 64 … 67    columns 4 … 7 of row 0
+//     bytes 4 … 7     columns 0 … 3 of row 1        bytes 68 … 71    columns 4 … 7 of row 1
+//     …                                             …
+//
+// so that a 32-bit lane sums the products of one row, and no sum over lanes is needed. Codes in tiles are unsigned: they
+// are 128 too large, and the caller subtracts 128 times the sum of the query's codes.
+//
+// With AVX-512 VNNI, one instruction multiplies four bytes: the query's code is split into 128 · high + low. Elsewhere,
+// bytes are widened to 16 bits and multiplied in pairs.
+#pragma once
+
+#include "buffer.h"
+#include "views.h"
+
+namespace matryo::MATRYO_ISA {
+
+constexpr int kFinest = 127 * 128 + 63;   // the largest code of a query
+constexpr int kExactColumns = 512;        // 255 · kFinest · 512 still fits 32 bits
+constexpr int kTileParts = kTileRows / kFloats;
+
+enum class Layout { tile, row };
+
+// Some columns of a query as codes; columns that were not set are 0.
+class QueryCodes {
+ public:
+  // Start with `width` zeros, a multiple of 4 for tiles and of 64 for rows.
+  void clear(int width) {
+    codes_.reserve(width);
+    for (int j = 0; j < width; j++) codes_[j] = 0;
+#if MATRYO_AVX512
+    low_.reserve(width);
+    for (int j = 0; j < width; j++) low_[j] = 0;
+#endif
+    sum_ = 0;
+  }
+
+  template <Layout layout>
+  MATRYO_INLINE void set(int column, int code) {
+    sum_ += code;
+#if MATRYO_AVX512
+    int high = (code + 64) >> 7;
+    codes_[column] = static_cast<int8_t>(high);
+    low_[column] = static_cast<int8_t>(code - (high << 7));
+#else
+    // In a tile, the even columns of a four come first, then the odd ones: see add_tile.
+    int place = layout == Layout::row ? column : (column & ~3) | (column & 1) << 1 | (column & 2) >> 1;
+    codes_[place] = static_cast<int16_t>(code);
+#endif
+  }
+
+  // The sum of all codes.
+  MATRYO_INLINE int64_t sum() const { return sum_; }
+
+#if MATRYO_AVX512
+  MATRYO_INLINE const int8_t* high() const { return codes_.data(); }
+  MATRYO_INLINE const int8_t* low() const { return low_.data(); }
+
+ private:
+  Buffer<int8_t> codes_, low_;
+#else
+  MATRYO_INLINE const int16_t* words() const { return codes_.data(); }
+
+ private:
+  Buffer<int16_t> codes_;
+#endif
+  int64_t sum_ = 0;
+};
+
+// One 32-bit sum per row of a tile.
+struct TileSums {
+  Ints part[kTileParts] = {};
+};
+
+// The products of the fours `first` … `last` of a tile, at most kExactColumns columns, with Q queries.
+template <int Q>
+MATRYO_INLINE void multiply_tile(const uint8_t* tile, int first, int last, const QueryCodes* queries, TileSums* sums) {
+#if MATRYO_AVX512
+  Ints high[Q] = {}, low[Q] = {};
+  for (int four = first; four < last; four++) {
+    Ints codes = load<Ints>(tile + 64 * four);
+    for (int q = 0; q < Q; q++) {
+      high[q] = add_fours(high[q], codes, broadcast_four(queries[q].high() + 4 * four));
+      low[q] = add_fours(low[q], codes, broadcast_four(queries[q].low() + 4 * four));
+    }
+  }
+  for (int q = 0; q < Q; q++) sums[q].part[0] = (high[q] << 7) + low[q];
+#else
+  for (int q = 0; q < Q; q++) sums[q] = TileSums{};
+  for (int four = first; four < last; four++) {
+    for (int p = 0; p < kTileParts; p++) {
+      Words codes = load<Words>(tile + 64 * four + kVectorBytes * p);
+      Ints even = (Ints)(codes & 0x00FF00FF), odd = (Ints)((codes >> 8) & 0x00FF00FF);
+      for (int q = 0; q < Q; q++) {
+        const int16_t* words = queries[q].words() + 4 * four;
+        sums[q].part[p] = add_pairs(sums[q].part[p], even, broadcast_four(words));
+        sums[q].part[p] = add_pairs(sums[q].part[p], odd, broadcast_four(words + 2));
+      }
+    }
+  }
+#endif
+}
+
+// The product of `width` signed codes of a row, a multiple of 64, with a query.
+MATRYO_INLINE int64_t multiply_row(const int8_t* row, const QueryCodes& query, int width) {
+#if MATRYO_AVX512
+  Ints high = {}, low = {};
+  for (int j = 0; j < width; j += 64) {
+    Ints codes = load<Ints>(row + j) ^ broadcast(static_cast<int32_t>(0x80808080));   // unsigned: 128 more
+    high = add_fours(high, codes, load<Ints>(query.high() + j));
+    low = add_fours(low, codes, load<Ints>(query.low() + j));
+  }
+  return 128 * static_cast<int64_t>(sum_lanes(high)) + sum_lanes(low) - 128 * query.sum();
+#else
+  int64_t total = 0;
+  for (int start = 0; start < width; start += 1024) {   // 128 · kFinest · 1024 fits 32 bits
+    Ints sums = {};
+    int end = width - start < 1024 ? width : start + 1024;
+    for (int j = start; j < end; j += 2 * kFloats)
+      sums = add_pairs(sums, widen_bytes(row + j), load<Ints>(query.words() + j));
+    total += sum_lanes(sums);
+  }
+  return total;
+#endif
+}
+
+}  // namespace matryo::MATRYO_ISA

@@ -1,0 +1,47 @@
+// Compiled once per instruction set: the macro MATRYO_ISA is the name of the namespace, and of the table.
+#include "kernels.h"
+
+#include "scan.h"
+#include "sketch.h"
+
+namespace matryo::MATRYO_ISA {
+namespace {
+
+#define MATRYO_TEXT_OF(name) #name
+#define MATRYO_TEXT(name) MATRYO_TEXT_OF(name)
+
+Scan as_scan(const Vectors& vectors, const ScanArguments& a) {
+  return Scan{vectors, a.level, a.coded, a.queries, a.stride, a.count, a.lengths, a.mask};
+}
+
+const Kernels table = {
+    .name = MATRYO_TEXT(MATRYO_ISA),
+    .choose = [](const Vectors& vectors, const ScanArguments& scan, int64_t wanted,
+                 int64_t* rows) { choose(as_scan(vectors, scan), wanted, rows); },
+    .search_exact =
+        [](const Vectors& vectors, const ScanArguments& scan, int64_t allowed, const double* exactly, int64_t k,
+           int64_t* rows,
+           double* scores) { search_exact(as_scan(vectors, scan), allowed, exactly, k, rows, scores); },
+    .exact_scores = exact_scores,
+    .add_products_at =
+        [](const Block& block, Number number, const float* queries, int64_t stride, int64_t count, const int64_t* rows,
+           int64_t n, float* sums) {
+          if (number == Number::float32) add_products_at<float>(block, queries, stride, count, rows, n, sums);
+          if (number == Number::float16) add_products_at<uint16_t>(block, queries, stride, count, rows, n, sums);
+          if (number == Number::int8) add_products_at<int8_t>(block, queries, stride, count, rows, n, sums);
+        },
+    .make_sketch_work = [] { return reinterpret_cast<Work*>(new SketchWork); },
+    .drop_sketch_work = [](Work* work) { delete reinterpret_cast<SketchWork*>(work); },
+    .search_sketch =
+        [](const Vectors& vectors, const Sketch& sketch, int exponent, Mask mask, Work* work, const float* queries,
+           int64_t count, int64_t k, int64_t* rows, double* scores, int64_t* left) {
+          CertifiedSearch search(vectors, sketch, exponent, mask, *reinterpret_cast<SketchWork*>(work));
+          return search.search(queries, count, k, rows, scores, left);
+        },
+};
+
+}  // namespace
+
+const Kernels& kernels() { return table; }
+
+}  // namespace matryo::MATRYO_ISA
