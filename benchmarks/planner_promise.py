@@ -21,7 +21,7 @@ import numpy as np
 
 from matryo import EmbeddingSet, Index, truncate
 from matryo.results import append_rows, stamp
-from matryo.retrieve.engines.compiled.engine import best_engine
+from matryo.retrieve.engines.compiled import best_engine
 from matryo.retrieve.engines.execute import Hits, within
 from matryo.retrieve.engines.numpy.shortlist import Shortlist
 from matryo.retrieve.engines.request import Request

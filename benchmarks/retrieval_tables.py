@@ -22,7 +22,7 @@ from matryo.evaluation.knn.search import search
 from matryo.metrics import hit_rate, mean_average_precision, precision, relevance
 from matryo.results import append_rows, stamp
 from matryo.retrieve import Blocks
-from matryo.retrieve.engines.compiled.engine import best_engine
+from matryo.retrieve.engines.compiled import best_engine
 from matryo.retrieve.engines.numpy.scan import unscored
 from matryo.retrieve.engines.request import Request
 

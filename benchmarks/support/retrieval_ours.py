@@ -11,7 +11,7 @@ import numpy as np
 
 from matryo import Index, Plan
 from matryo.retrieve import Blocks, Stage, execute
-from matryo.retrieve.engines.compiled.engine import best_engine
+from matryo.retrieve.engines.compiled import best_engine
 from matryo.retrieve.guides.partition import Partition, PartitionSearch, tile_dim
 from matryo.retrieve.guides.sketch.certified import Certified
 from matryo.retrieve.guides.sketch.sketch import Sketch

@@ -99,16 +99,16 @@ void share_queries(int64_t count, int threads, int64_t group, Run run) {
 
 class PyVectors {
  public:
-  PyVectors(int metric, std::vector<Any> blocks, In<int64_t, 1> dims, In<float, 2> norms, std::vector<Any> codes,
+  PyVectors(int metric, std::vector<Any> blocks, std::vector<Any> picked, In<int64_t, 1> dims, In<float, 2> norms, std::vector<Any> codes,
             std::vector<float> units)
-      : held_(std::move(blocks)), held_codes_(std::move(codes)), dims_(dims), norms_(norms) {
+      : held_(std::move(blocks)), held_picked_(std::move(picked)), held_codes_(std::move(codes)), dims_(dims), norms_(norms) {
     require(metric >= 0 && metric <= 2, "metric must be 0, 1 or 2");
     view.metric = static_cast<Metric>(metric);
     view.levels = static_cast<int>(dims.shape(0));
     view.dims = dims.data();
     view.count = rows_of(norms);
     view.norms = norms.data();
-    require(!held_.empty() && held_.size() == dims.shape(0) && columns_of(norms) == view.levels,
+    require(!held_.empty() && held_.size() == dims.shape(0) && held_picked_.size() == held_.size() && columns_of(norms) == view.levels,
             "blocks, dims and norms must have one entry per dim");
     require(held_codes_.size() == units.size() && held_codes_.size() <= held_.size(), "codes must have one unit each");
     require(view.count < kNoRow, "there must be fewer than 2^32 - 1 rows");
@@ -117,16 +117,16 @@ class PyVectors {
     for (size_t i = 0; i < held_.size(); i++) {
       int64_t high = dims.data()[i];
       require(high > low && high < (1 << 24), "dims must increase");
-      // float16 comes as its bits.
-      bool known = view.number == Number::float32 ? held_[i].dtype() == nb::dtype<float>()
-                                                  : held_[i].dtype() == nb::dtype<uint16_t>();
-      add(blocks_, held_[i], known, low, high, 1);
+      nb::dlpack::dtype kind = view.number == Number::float32 ? nb::dtype<float>() : nb::dtype<uint16_t>();
+      add(blocks_, held_[i], kind, low, high, 1);   // float16 comes as its bits
+      add(picked_, held_picked_[i], kind, low, high, 1);
       if (i < held_codes_.size())
-        add(codes_, held_codes_[i], held_codes_[i].dtype() == nb::dtype<int8_t>(), low, high, units[i]);
+        add(codes_, held_codes_[i], nb::dtype<int8_t>(), low, high, units[i]);
       low = high;
     }
     columns = low;
     view.blocks = blocks_.data();
+    view.picked = picked_.data();
     view.codes = codes_.data();
     view.code_levels = static_cast<int>(codes_.size());
   }
@@ -215,7 +215,7 @@ class PyVectors {
     int64_t count = rows_of(queries), n = columns_of(rows);
     require(rows_of(rows) == count && rows_of(sums) == count && columns_of(sums) == n,
             "rows and sums must have one line per query");
-    const Block& from = coded ? view.codes[block] : view.blocks[block];
+    const Block& from = coded ? view.codes[block] : view.picked[block];
     Number number = coded ? Number::int8 : view.number;
     int64_t width = from.high - from.low;
     nb::gil_scoped_release release;
@@ -237,8 +237,9 @@ class PyVectors {
   int64_t columns;
 
  private:
-  void add(std::vector<Block>& to, const Any& array, bool known, int64_t low, int64_t high, float unit) {
-    require(known && array.ndim() == 2 && rows_of(array) == view.count && columns_of(array) == high - low,
+  void add(std::vector<Block>& to, const Any& array, nb::dlpack::dtype kind, int64_t low, int64_t high,
+           float unit) {
+    require(array.dtype() == kind && array.ndim() == 2 && rows_of(array) == view.count && columns_of(array) == high - low,
             "a block must have one row per vector and the columns of its dim");
     to.push_back(Block{array.data(), static_cast<int>(low), static_cast<int>(high), unit});
   }
@@ -251,10 +252,10 @@ class PyVectors {
     return mine;
   }
 
-  std::vector<Any> held_, held_codes_;   // keeps the arrays alive
+  std::vector<Any> held_, held_picked_, held_codes_;   // keeps the arrays alive
   In<int64_t, 1> dims_;
   In<float, 2> norms_;
-  std::vector<Block> blocks_, codes_;
+  std::vector<Block> blocks_, picked_, codes_;
 };
 
 // codes, tails, dim, error, length
@@ -310,6 +311,17 @@ class PySketch {
     return bad;
   }
 
+  // Upper bounds of all scores of a query at each level, for tests.
+  void bounds(In<float, 1> query, Out<double, 2> bounds) {
+    require(rows_of(query) == vectors_->columns, "the query must have the columns of the vectors");
+    require(rows_of(bounds) == view_.level_count && columns_of(bounds) == vectors_->view.count,
+            "bounds must have one line per level and one column per row");
+    work_.lend([&](Work* work) {
+      require(kernels().bound_sketch(vectors_->view, view_, exponent_, work, query.data(), bounds.data()),
+              "the query has no score");
+    });
+  }
+
  private:
   std::shared_ptr<PyVectors> vectors_;
   In<double, 2> axes_;
@@ -322,6 +334,104 @@ class PySketch {
   Workplace work_{kernels().make_sketch_work, kernels().drop_sketch_work};
 };
 
+struct PyPartition {
+  PyPartition(int dim, int coded, In<int64_t, 2> lists, In<uint32_t, 2> rows, In<uint8_t, 2> tiles,
+              In<int8_t, 2> codes, In<float, 2> adjust, In<float, 2> errors, In<uint8_t, 2> means,
+              In<float, 2> means_adjust, In<float, 2> columns)
+      : lists(lists), rows(rows), tiles(tiles), codes(codes), adjust(adjust), errors(errors), means(means),
+        means_adjust(means_adjust), columns(columns) {
+    int64_t count = rows_of(tiles), width = (dim + 3) / 4 * 4;
+    auto tiled = [&](const auto& array, int64_t tiles) {
+      return rows_of(array) == tiles && columns_of(array) == kTileRows;
+    };
+    require(dim > 0 && coded >= dim && columns_of(tiles) == width * kTileRows, "tiles must have the columns of the dim");
+    require(count > 0 && tiled(rows, count) && tiled(adjust, count) && tiled(errors, count),
+            "rows, adjust and errors must have one entry per row of the tiles");
+    require(coded == dim || (rows_of(codes) == count * kTileRows && columns_of(codes) >= coded - dim),
+            "codes must have one row per row of the tiles");
+    require(columns_of(codes) % 64 == 0, "codes must be padded to whole cache lines");
+    require(columns_of(lists) == 2 && columns_of(means) == width * kTileRows && rows_of(means) > 0 &&
+                tiled(means_adjust, rows_of(means)) && (rows_of(means) - 1) * kTileRows >= rows_of(lists),
+            "lists, means and means_adjust must have one entry per partition");
+    require(rows_of(columns) == 2 && columns_of(columns) == coded, "columns must have one entry per column");
+    for (int64_t i = 0; i < rows_of(lists); i++) {
+      int64_t first = lists.data()[2 * i], size = lists.data()[2 * i + 1];
+      require(first >= 0 && size >= 0 && size <= count * kTileRows &&
+                  first + (size + kTileRows - 1) / kTileRows < count,
+              "a partition must lie within the tiles");
+    }
+    view = Partition{dim, coded, static_cast<int>(width / 4), static_cast<int>(columns_of(codes)), rows_of(lists),
+                     count, rows_of(means) - 1, lists.data(), rows.data(), tiles.data(), codes.data(), adjust.data(),
+                     errors.data(), means.data(), means_adjust.data(), columns.data(), columns.data() + coded};
+  }
+
+  Partition view;
+  In<int64_t, 2> lists;
+  In<uint32_t, 2> rows;
+  In<uint8_t, 2> tiles;
+  In<int8_t, 2> codes;
+  In<float, 2> adjust, errors;
+  In<uint8_t, 2> means;
+  In<float, 2> means_adjust, columns;
+};
+
+// scoring, dim, keep, columns summed before, margin
+using PyStep = std::tuple<int, int, int64_t, int, float>;
+
+class PyPartitionSearch {
+ public:
+  PyPartitionSearch(std::shared_ptr<PyVectors> vectors, std::shared_ptr<PyPartition> partition,
+                    const std::vector<PyStep>& steps, int64_t k, float gap, int64_t wanted_rows, int64_t most_lists)
+      : vectors_(std::move(vectors)), partition_(std::move(partition)) {
+    const Vectors& view = vectors_->view;
+    const Partition& part = partition_->view;
+    for (const auto& [scoring, dim, keep, known, margin] : steps) {
+      int level = 0;
+      while (level < view.levels && view.dims[level] != dim) level++;
+      require(level < view.levels, "the dim of a step must be one of the dims");
+      require(scoring >= 0 && scoring <= 2 && keep > 0 && keep < kNoRow, "a step must keep some rows");
+      Scoring how = static_cast<Scoring>(scoring);
+      require(how == Scoring::full || dim <= part.coded, "a step in int8 needs codes");
+      bool coded = how != Scoring::full && !steps_.empty();
+      require(!coded || (known >= part.dim && known <= dim), "known columns must be those of the steps before");
+      require(known >= 0 && known <= dim, "known columns must be those of the steps before");
+      steps_.push_back(Step{how, dim, level, keep, known, margin});
+    }
+    require(steps_.size() >= 2 && steps_[0].scoring == Scoring::codes && steps_[0].dim == part.dim &&
+                steps_.back().scoring != Scoring::codes,
+            "the first step must scan the tiles, and the last must score in full precision");
+    require(k > 0 && most_lists > 0, "k must be at least 1");
+    route_ = Route{steps_.data(), static_cast<int>(steps_.size()), k, gap, wanted_rows, most_lists};
+  }
+
+  // Returns −1, or the number of a query that has no score.
+  int64_t search(In<float, 2> queries, OptionalMask mask, Out<int64_t, 2> rows, Out<double, 2> scores, int threads) {
+    vectors_->check_queries(queries, 0);
+    vectors_->check_hits(rows_of(queries), rows, scores);
+    int64_t k = route_.k, columns = vectors_->columns;
+    require(columns_of(rows) == k, "rows and scores must have k columns");
+    Mask bytes = vectors_->mask_of(mask);
+    std::atomic<int64_t> bad{-1};
+    nb::gil_scoped_release release;
+    share_queries(rows_of(queries), threads, 32, [&](int64_t first, int64_t some) {
+      work_.lend([&](Work* work) {
+        int64_t found = kernels().search_partition(vectors_->view, partition_->view, route_, bytes, work,
+                                                   queries.data() + first * columns, some, rows.data() + first * k,
+                                                   scores.data() + first * k);
+        if (found >= 0) bad = first + found;
+      });
+    });
+    return bad;
+  }
+
+ private:
+  std::shared_ptr<PyVectors> vectors_;
+  std::shared_ptr<PyPartition> partition_;
+  std::vector<Step> steps_;
+  Route route_;
+  Workplace work_{kernels().make_partition_work, kernels().drop_partition_work};
+};
+
 }  // namespace
 }  // namespace matryo
 
@@ -331,16 +441,27 @@ NB_MODULE(_core, m) {
   m.attr("ISA") = kernels().name;
   m.def("default_threads", &default_threads);
   nb::class_<PyVectors>(m, "Vectors")
-      .def(nb::init<int, std::vector<Any>, In<int64_t, 1>, In<float, 2>, std::vector<Any>, std::vector<float>>(),
-           "metric"_a, "blocks"_a, "dims"_a, "norms"_a, "codes"_a, "units"_a)
-      .def("choose", &PyVectors::choose, "queries"_a, "level"_a, "coded"_a, "mask"_a.none(), "rows"_a, "threads"_a)
-      .def("search_exact", &PyVectors::search_exact, "queries"_a, "level"_a, "mask"_a.none(), "rows"_a, "scores"_a,
+      .def(nb::init<int, std::vector<Any>, std::vector<Any>, In<int64_t, 1>, In<float, 2>, std::vector<Any>, std::vector<float>>(),
+           "metric"_a, "blocks"_a, "picked"_a, "dims"_a.noconvert(), "norms"_a.noconvert(), "codes"_a.noconvert(), "units"_a)
+      .def("choose", &PyVectors::choose, "queries"_a.noconvert(), "level"_a, "coded"_a, "mask"_a.noconvert().none(), "rows"_a.noconvert(), "threads"_a)
+      .def("search_exact", &PyVectors::search_exact, "queries"_a.noconvert(), "level"_a, "mask"_a.noconvert().none(), "rows"_a.noconvert(), "scores"_a.noconvert(),
            "threads"_a)
-      .def("exact_scores", &PyVectors::exact_scores, "queries"_a, "level"_a, "rows"_a, "scores"_a)
-      .def("add_products", &PyVectors::add_products, "queries"_a, "block"_a, "coded"_a, "rows"_a, "sums"_a);
+      .def("exact_scores", &PyVectors::exact_scores, "queries"_a.noconvert(), "level"_a, "rows"_a.noconvert(), "scores"_a.noconvert())
+      .def("add_products", &PyVectors::add_products, "queries"_a.noconvert(), "block"_a, "coded"_a, "rows"_a.noconvert(), "sums"_a.noconvert());
   nb::class_<PySketch>(m, "Sketch")
       .def(nb::init<std::shared_ptr<PyVectors>, In<double, 2>, In<double, 1>, std::vector<PyLevel>,
                     std::optional<In<float, 1>>, int>(),
-           "vectors"_a, "axes"_a, "steps"_a, "levels"_a, "offsets"_a.none(), "exponent"_a)
-      .def("search", &PySketch::search, "queries"_a, "mask"_a.none(), "rows"_a, "scores"_a, "left"_a, "threads"_a);
+           "vectors"_a, "axes"_a.noconvert(), "steps"_a.noconvert(), "levels"_a, "offsets"_a.noconvert().none(), "exponent"_a)
+      .def("search", &PySketch::search, "queries"_a.noconvert(), "mask"_a.noconvert().none(), "rows"_a.noconvert(), "scores"_a.noconvert(), "left"_a.noconvert(), "threads"_a)
+      .def("bounds", &PySketch::bounds, "query"_a.noconvert(), "bounds"_a.noconvert());
+  nb::class_<PyPartition>(m, "Partition")
+      .def(nb::init<int, int, In<int64_t, 2>, In<uint32_t, 2>, In<uint8_t, 2>, In<int8_t, 2>, In<float, 2>, In<float, 2>,
+                    In<uint8_t, 2>, In<float, 2>, In<float, 2>>(),
+           "dim"_a, "coded"_a, "lists"_a.noconvert(), "rows"_a.noconvert(), "tiles"_a.noconvert(), "codes"_a.noconvert(), "adjust"_a.noconvert(), "errors"_a.noconvert(), "means"_a.noconvert(),
+           "means_adjust"_a.noconvert(), "columns"_a.noconvert());
+  nb::class_<PyPartitionSearch>(m, "PartitionSearch")
+      .def(nb::init<std::shared_ptr<PyVectors>, std::shared_ptr<PyPartition>, const std::vector<PyStep>&, int64_t, float,
+                    int64_t, int64_t>(),
+           "vectors"_a, "partition"_a, "steps"_a, "k"_a, "gap"_a, "wanted_rows"_a, "most_lists"_a)
+      .def("search", &PyPartitionSearch::search, "queries"_a.noconvert(), "mask"_a.noconvert().none(), "rows"_a.noconvert(), "scores"_a.noconvert(), "threads"_a);
 }

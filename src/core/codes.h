@@ -78,25 +78,29 @@ struct TileSums {
 
 // The products of the fours `first` … `last` of a tile, at most kExactColumns columns, with Q queries.
 template <int Q>
-MATRYO_INLINE void multiply_tile(const uint8_t* tile, int first, int last, const QueryCodes* queries, TileSums* sums) {
+MATRYO_INLINE void multiply_tile(const uint8_t* tile, int first, int last, const QueryCodes* const* queries,
+                                 TileSums* sums) {
 #if MATRYO_AVX512
   Ints high[Q] = {}, low[Q] = {};
+  const int8_t *high_codes[Q], *low_codes[Q];
+  for (int q = 0; q < Q; q++) high_codes[q] = queries[q]->high(), low_codes[q] = queries[q]->low();
   for (int four = first; four < last; four++) {
     Ints codes = load<Ints>(tile + 64 * four);
     for (int q = 0; q < Q; q++) {
-      high[q] = add_fours(high[q], codes, broadcast_four(queries[q].high() + 4 * four));
-      low[q] = add_fours(low[q], codes, broadcast_four(queries[q].low() + 4 * four));
+      high[q] = add_fours(high[q], codes, broadcast_four(high_codes[q] + 4 * four));
+      low[q] = add_fours(low[q], codes, broadcast_four(low_codes[q] + 4 * four));
     }
   }
   for (int q = 0; q < Q; q++) sums[q].part[0] = (high[q] << 7) + low[q];
 #else
-  for (int q = 0; q < Q; q++) sums[q] = TileSums{};
+  const int16_t* query_codes[Q];
+  for (int q = 0; q < Q; q++) query_codes[q] = queries[q]->words(), sums[q] = TileSums{};
   for (int four = first; four < last; four++) {
     for (int p = 0; p < kTileParts; p++) {
       Words codes = load<Words>(tile + 64 * four + kVectorBytes * p);
       Ints even = (Ints)(codes & 0x00FF00FF), odd = (Ints)((codes >> 8) & 0x00FF00FF);
       for (int q = 0; q < Q; q++) {
-        const int16_t* words = queries[q].words() + 4 * four;
+        const int16_t* words = query_codes[q] + 4 * four;
         sums[q].part[p] = add_pairs(sums[q].part[p], even, broadcast_four(words));
         sums[q].part[p] = add_pairs(sums[q].part[p], odd, broadcast_four(words + 2));
       }

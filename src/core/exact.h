@@ -71,6 +71,19 @@ struct ExactSums {
   }
 };
 
+// Prefetch the columns of a row from `first` to the end of a level.
+MATRYO_INLINE void prefetch_row(const Vectors& vectors, int64_t row, int first, int level) {
+  int64_t size = vectors.number == Number::float32 ? 4 : 2;
+  for (int b = 0; b <= level; b++) {
+    const Block& block = vectors.picked[b];
+    if (block.low < first) continue;
+    int64_t bytes = size * (block.high - block.low);
+    const char* start = static_cast<const char*>(block.rows) + row * bytes;
+    for (int64_t at = 0; at < bytes; at += 64) prefetch(start + at);
+    prefetch(start + bytes - 1);
+  }
+}
+
 // Exact scores of one query at a dim.
 class ExactScore {
  public:
@@ -78,7 +91,7 @@ class ExactScore {
     if (vectors.metric != Metric::cosine) return;
     LaneSums sums;   // in the order of a row's squares: the cosine of equal vectors is exactly 1
     for (int b = 0; b <= level; b++) {
-      int low = vectors.blocks[b].low, width = vectors.blocks[b].high - low;
+      int low = vectors.picked[b].low, width = vectors.picked[b].high - low;
       double lane[kLanes] = {};
       std::memcpy(lane, sums.part, sizeof(lane));
       for (int j = 0; j < width; j++) lane[j % kLanes] += query[low + j] * query[low + j];
@@ -96,22 +109,14 @@ class ExactScore {
     }
   }
 
-  MATRYO_INLINE void prefetch_row(int64_t row) const {
-    int64_t size = vectors_.number == Number::float32 ? 4 : 2;
-    for (int b = 0; b <= level_; b++) {
-      int64_t bytes = size * (vectors_.blocks[b].high - vectors_.blocks[b].low);
-      const char* start = static_cast<const char*>(vectors_.blocks[b].rows) + row * bytes;
-      for (int64_t at = 0; at < bytes; at += 64) prefetch(start + at);
-      prefetch(start + bytes - 1);
-    }
-  }
+  MATRYO_INLINE void prefetch_row(int64_t row) const { MATRYO_ISA::prefetch_row(vectors_, row, 0, level_); }
 
  private:
   template <Metric metric>
   MATRYO_INLINE double of(int64_t row) const {
     ExactSums sums;
     for (int b = 0; b <= level_; b++) {
-      const Block& block = vectors_.blocks[b];
+      const Block& block = vectors_.picked[b];
       int width = block.high - block.low;
       if (vectors_.number == Number::float32)
         sums.add_block<metric>(static_cast<const float*>(block.rows) + row * width, query_ + block.low, width);

@@ -1,6 +1,7 @@
 // Compiled once per instruction set: the macro MATRYO_ISA is the name of the namespace, and of the table.
 #include "kernels.h"
 
+#include "partition.h"
 #include "scan.h"
 #include "sketch.h"
 
@@ -37,6 +38,19 @@ const Kernels table = {
            int64_t count, int64_t k, int64_t* rows, double* scores, int64_t* left) {
           CertifiedSearch search(vectors, sketch, exponent, mask, *reinterpret_cast<SketchWork*>(work));
           return search.search(queries, count, k, rows, scores, left);
+        },
+    .bound_sketch =
+        [](const Vectors& vectors, const Sketch& sketch, int exponent, Work* work, const float* query, double* bounds) {
+          CertifiedSearch search(vectors, sketch, exponent, nullptr, *reinterpret_cast<SketchWork*>(work));
+          return search.bounds(query, bounds);
+        },
+    .make_partition_work = [] { return reinterpret_cast<Work*>(new PartitionWork); },
+    .drop_partition_work = [](Work* work) { delete reinterpret_cast<PartitionWork*>(work); },
+    .search_partition =
+        [](const Vectors& vectors, const Partition& partition, const Route& route, Mask mask, Work* work,
+           const float* queries, int64_t count, int64_t* rows, double* scores) {
+          PartitionSearch search(vectors, partition, route, mask, *reinterpret_cast<PartitionWork*>(work));
+          return search.search(queries, count, rows, scores);
         },
 };
 

@@ -35,6 +35,13 @@ struct Kernels {
   void (*drop_sketch_work)(Work*);
   int64_t (*search_sketch)(const Vectors&, const Sketch&, int exponent, Mask, Work*, const float* queries,
                            int64_t count, int64_t k, int64_t* rows, double* scores, int64_t* left);
+  bool (*bound_sketch)(const Vectors&, const Sketch&, int exponent, Work*, const float* query, double* bounds);
+
+  // partition.h
+  Work* (*make_partition_work)();
+  void (*drop_partition_work)(Work*);
+  int64_t (*search_partition)(const Vectors&, const Partition&, const Route&, Mask, Work*, const float* queries,
+                              int64_t count, int64_t* rows, double* scores);
 };
 
 // The kernels in use: those of the best instruction set that the processor has, or of MATRYO_ISA in the environment.

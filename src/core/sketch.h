@@ -102,6 +102,37 @@ class CertifiedSearch {
     return -1;
   }
 
+  // Upper bounds of all scores at each level, [levels, count]; for tests. Returns false if the query has no score.
+  bool bounds(const float* given, double* result) {
+    SketchQuery& query = work_.queries[0];
+    if (!query.prepare(given, columns_, vectors_.metric, exponent_)) return false;
+    Buffer<double> sums(vectors_.count);
+    for (int64_t row = 0; row < vectors_.count; row++) sums[row] = 0;
+    for (int number = 0; number < sketch_.level_count; number++) {
+      const SketchLevel& level = sketch_.levels[number];
+      int width = level.dim - level.low;
+      SketchLook seen = number == 0 ? look<Layout::tile>(query, level, work_.codes[0])
+                                    : look<Layout::row>(query, level, work_.codes[0]);
+      for (int64_t row = 0; row < vectors_.count; row++) {
+        int64_t dot;
+        if (number == 0) {
+          TileSums tile;
+          const QueryCodes* codes = work_.codes;
+          int64_t start = row / kTileRows * kTileRows * width;
+          multiply_tile<1>(static_cast<const uint8_t*>(level.codes) + start, 0, width / 4, &codes, &tile);
+          dot = tile.part[row % kTileRows / kFloats][row % kFloats] - 128 * codes->sum();
+        } else {
+          dot = multiply_row(static_cast<const int8_t*>(level.codes) + row * width, work_.codes[0], width);
+        }
+        sums[row] += static_cast<double>(dot) * seen.scale;
+        double bound = sums[row] + seen.reach * level.tails[row] + seen.slack;
+        if (vectors_.metric == Metric::l2) bound += sketch_.offsets[row] - query.square;
+        result[number * vectors_.count + row] = bound / query.unit;
+      }
+    }
+    return true;
+  }
+
  private:
   // Rotate the query to the coordinates low … dim.
   const double* turn(const SketchQuery& query, int low, int dim) {
@@ -169,9 +200,11 @@ class CertifiedSearch {
     const SketchLevel& level = sketch_.levels[0];
     const uint8_t* tiles = static_cast<const uint8_t*>(level.codes);
     int fours = level.dim / 4;
+    const QueryCodes* codes[Q];
+    for (int q = 0; q < Q; q++) codes[q] = work_.codes + q;
     for (int64_t tile = 0; tile < sketch_.tiles; tile++) {
       TileSums sums[Q];
-      multiply_tile<Q>(tiles + tile * fours * 4 * kTileRows, 0, fours, work_.codes, sums);
+      multiply_tile<Q>(tiles + tile * fours * 4 * kTileRows, 0, fours, codes, sums);
       for (int q = 0; q < Q; q++) {
         Best& best = work_.best[q];
         float scale = static_cast<float>(work_.looks[q].scale);

@@ -26,6 +26,7 @@ struct Vectors {
   int levels;           // the number of dims of the nesting, which is that of the blocks
   const int64_t* dims;
   const Block* blocks;
+  const Block* picked;  // the blocks, mapped for reading single rows
   const Block* codes;   // int8 copies of the first code_levels blocks
   int code_levels;
   const float* norms;   // [count, levels]: the norm of each prefix

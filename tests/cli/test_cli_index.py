@@ -190,7 +190,6 @@ def test_ids_of_the_command_line_are_of_the_kind_of_the_index(capsys: Capture) -
 
 
 def test_guides_are_built_and_told(capsys: Capture) -> None:
-    pytest.importorskip("numba")
     run(capsys, "idx", "a.npy")
     assert "; sketch, partition (IVF) at 16" in run(capsys, "idx", "--sketch", "--partition", "16")
     assert json.loads(run(capsys, "idx", "--build", "--json"))["guides"] == {"sketch": None, "partition": 16}

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from attacks.outcome import forked
 
+from needs_core import needs_core
+
 from matryo import Index, Plan
 from matryo.errors import IndexFolderError
 from matryo.retrieve.store import Store
 
-pytest.importorskip("numba")
+pytestmark = needs_core
 ROWS = np.random.default_rng(0).standard_normal((1001, 16)).astype(np.float32)
 PLAN = Plan.of([(8, 1000, "int8"), (16, 1000)])
 

@@ -13,7 +13,7 @@ from attacks.exact import KINDS, device, vectors_of, wrong
 
 from matryo import Index, Nesting
 from matryo.retrieve import NUMPY, Blocks, Engine, Plan, execute
-from matryo.retrieve.engines.compiled.engine import best_engine
+from matryo.retrieve.engines.compiled import best_engine
 from matryo.retrieve.engines.exact import ceilings, distance_ceilings, exact_scores
 from matryo.retrieve.engines.numpy import scan
 from matryo.retrieve.engines.request import Request
@@ -54,7 +54,6 @@ def test_every_engine_ranks_like_float64(name: str, metric: str) -> None:
 @pytest.mark.parametrize("metric", METRICS)
 def test_ties_between_a_sketched_and_a_new_segment_are_in_order_of_insertion(metric: str, tmp_path) -> None:
     """The float64 score of a row has the same bits, whichever way finds it."""
-    pytest.importorskip("numba")
     rng = np.random.default_rng(0)
     rows = (rng.standard_normal((300, 200)) + 1000).astype(np.float32)
     with Index.create(tmp_path / "index", [8, 200], metric=metric) as index:
@@ -70,7 +69,6 @@ def test_ties_between_a_sketched_and_a_new_segment_are_in_order_of_insertion(met
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_the_last_stage_of_every_plan_scores_in_float64(metric: str, tmp_path) -> None:
-    pytest.importorskip("numba")
     rng = np.random.default_rng(1)
     rows = (rng.standard_normal((900, 64)) + 300).astype(np.float32)
     queries = rows[:9] + rng.standard_normal((9, 64)).astype(np.float32)

@@ -132,7 +132,6 @@ def test_threads_share_the_queries_and_change_nothing(small, guided):
     index, vectors, queries = small
     plans = [None, Plan.adaptive(4, 16, keep=40)]
     if guided:
-        pytest.importorskip("numba")
         index.compact()
         index.build(sketch=True, partition=4)
         plans += [Plan.adaptive(4, 16, keep=40, precision="int8", probe=0.5)]
@@ -152,7 +151,6 @@ def test_threads_are_at_least_one(small):
 
 
 def test_a_mapped_index_answers_as_one_in_memory(tmp_path):
-    pytest.importorskip("numba")
     rng = np.random.default_rng(5)
     vectors, queries = rng.normal(size=(3000, 16)).astype("f4"), rng.normal(size=(20, 16)).astype("f4")
     with Index.create(tmp_path / "index", NESTING) as index:

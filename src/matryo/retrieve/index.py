@@ -28,7 +28,7 @@ from matryo.arrays import as_array
 from matryo.errors import EmbeddingsError, IndexFolderError, InputError, MissingExtra, shown
 from matryo.files import storage
 from matryo.retrieve.description import Description, describe, outline_guides
-from matryo.retrieve.engines.compiled.engine import best_engine
+from matryo.retrieve.engines.compiled import best_engine
 from matryo.retrieve.engines.execute import Engine, Hits, execute
 from matryo.retrieve.engines.request import Request
 from matryo.retrieve.guides import GUIDES

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from attacks.model import without_kernels
 from attacks.outcome import Outcome, forked
 from matryo import EmbeddingSet
 from matryo.cli import VERBS, build_parser, main
@@ -67,7 +66,6 @@ _TEXTS = ["", " ", "a", "train", "test", "none", "all", "evaluate", "pca", "id",
 
 def run(count: int, seed: int, folder: Path) -> Outcome:
     """Run ``count`` command lines, each in a child process and a fresh copy of the same inputs."""
-    without_kernels()
     os.environ |= {"HF_HUB_OFFLINE": "1", "TMPDIR": str(folder / "tmp"), "HOME": str(folder / "home"), "COLUMNS": "80"}
     tempfile.tempdir = None
     for name in ("tmp", "home"):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from matryo import Index
-from matryo.errors import MissingExtra
+from matryo.compiled import require_core
 from matryo.retrieve import NUMPY, Blocks, execute
 from matryo.retrieve.plan.plan import Plan
 from matryo.retrieve.store import Limits, Store
@@ -99,9 +99,8 @@ def wrong(metric: str, query: np.ndarray, rows: np.ndarray, live: np.ndarray, fo
 
 
 def require() -> None:
-    """Raise where the kernels under attack are missing."""
-    with MissingExtra.unless_installed("numba", "retrieve"):
-        import numba  # noqa: F401
+    """Raise where the core under attack is missing."""
+    require_core()
 
 
 def run(count: int, seed: int, folder: Path) -> Outcome:

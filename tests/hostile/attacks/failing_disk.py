@@ -7,7 +7,7 @@ from pathlib import Path
 
 from attacks import faults
 from attacks.faults import require as require
-from attacks.model import LIMITS, Held, Index, Steps, contents, create, look, without_kernels
+from attacks.model import LIMITS, Held, Index, Steps, contents, create, look
 from attacks.outcome import Outcome, ended
 
 PROMISE = "If the disk fails to read, write, sync, rename, map or open a file, the call raises and has done nothing."
@@ -22,7 +22,6 @@ def run(count: int, seed: int, folder: Path) -> Outcome:
 
 def attack(count: int, seed: int, folder: Path) -> Outcome:
     """Run with the failing disk loaded."""
-    without_kernels()
     chance = random.Random(seed)
     outcome, steps, held, struck = Outcome(0), Steps(chance), Held(), 0
     index = create(folder / "index")

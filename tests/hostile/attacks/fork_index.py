@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from attacks.model import LIMITS, Held, Index, Steps, contents, create, look, without_kernels
+from attacks.model import LIMITS, Held, Index, Steps, contents, create, look
 from attacks.outcome import Outcome, ended, forked
 
 PROMISE = "After fork only the parent writes: a child that writes is refused, and one that reads answers correctly."
@@ -15,7 +15,6 @@ DEEDS = ("write", "close", "open", "read by the writer", "read by the reader", "
 
 def run(count: int, seed: int, folder: Path) -> Outcome:
     """Fork ``count`` children that read, write, close or open the index of their parent."""
-    without_kernels()
     chance = random.Random(seed)
     outcome, steps, held = Outcome(0), Steps(chance), Held()
     index = create(folder / "index")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from attacks import faults
 from attacks.faults import require as require
-from attacks.model import LIMITS, Held, Index, Steps, contents, create, look, without_kernels
+from attacks.model import LIMITS, Held, Index, Steps, contents, create, look
 from attacks.outcome import Outcome, ended
 
 PROMISE = "On a full disk a call raises and has done nothing, reading works, and writing works once space is freed."
@@ -22,7 +22,6 @@ def run(count: int, seed: int, folder: Path) -> Outcome:
 
 def attack(count: int, seed: int, folder: Path) -> Outcome:
     """Run with the failing disk loaded."""
-    without_kernels()
     chance = random.Random(seed)
     outcome, steps, held, full = Outcome(0), Steps(chance), Held(), 0
     index = create(folder / "index")

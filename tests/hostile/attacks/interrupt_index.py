@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from attacks.model import Held, Index, Steps, create, look, without_kernels
+from attacks.model import Held, Index, Steps, create, look
 from attacks.outcome import Outcome
 
 PROMISE = "A call that Ctrl-C interrupts did everything or nothing, and the same handle can be used afterwards."
@@ -19,7 +19,6 @@ BOUNDED, SOAK = 40, 1000
 
 def run(count: int, seed: int, folder: Path) -> Outcome:
     """Interrupt ``count`` calls of writers; every tenth writer is replaced by a new one."""
-    without_kernels()
     chance = random.Random(seed)
     outcome, steps, held = Outcome(0), Steps(chance), Held()
     times, cut = defaultdict(lambda: [0.005]), 0

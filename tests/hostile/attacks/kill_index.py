@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from attacks.model import LIMITS, Held, Index, Step, Steps, create, look, without_kernels
+from attacks.model import LIMITS, Held, Index, Step, Steps, create, look
 from attacks.outcome import Outcome
 
 PROMISE = "Every acknowledged change of an index survives kill -9, and each call happened as a whole or not at all."
@@ -53,7 +53,6 @@ class Writer:
 
 def run(count: int, seed: int, folder: Path) -> Outcome:
     """Kill ``count`` writers; every tenth creates its index."""
-    without_kernels()
     chance = random.Random(seed)
     outcome, steps = Outcome(0), Steps(chance)
     path, held = folder / "index", Held()

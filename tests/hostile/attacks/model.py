@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,11 +81,6 @@ class Steps:
         if name == "upsert":
             ids = [*ids[:2], *self.chance.sample(known, min(len(known), self.chance.randint(1, 30)))]
         return Step(name.split()[0], ids, self.version)
-
-
-def without_kernels() -> None:
-    """Search by numpy in this process: the kernels are not under attack, and take a second to load."""
-    sys.modules["numba"] = None  # type: ignore[assignment]
 
 
 def create(path: Path) -> Index:

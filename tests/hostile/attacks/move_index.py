@@ -6,7 +6,7 @@ import os
 import random
 from pathlib import Path
 
-from attacks.model import LIMITS, Held, Index, Steps, create, look, without_kernels
+from attacks.model import LIMITS, Held, Index, Steps, create, look
 from attacks.outcome import Outcome, ended
 
 PROMISE = "If the working directory changes or the folder is renamed, no acknowledged row is lost or written elsewhere."
@@ -16,7 +16,6 @@ MOVES = ("chdir", "chdir", "rename", "rename the parent", "stay")
 
 def run(count: int, seed: int, folder: Path) -> Outcome:
     """Move ``count`` times, and change the index after each."""
-    without_kernels()
     chance, home = random.Random(seed), Path.cwd()
     outcome, steps, held = Outcome(0), Steps(chance), Held()
     places = [folder / "a", folder / "b"]

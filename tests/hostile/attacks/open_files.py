@@ -6,7 +6,7 @@ import random
 import resource
 from pathlib import Path
 
-from attacks.model import LIMITS, Held, Index, Step, Steps, contents, create, filled, look, without_kernels
+from attacks.model import LIMITS, Held, Index, Step, Steps, contents, create, filled, look
 from attacks.outcome import End, Outcome, ended, forked
 
 PROMISE = "If too many files are open, a call raises an error that says so, has done nothing, and works again later."
@@ -15,7 +15,6 @@ BOUNDED, SOAK = 12, 1000
 
 def run(count: int, seed: int, folder: Path) -> Outcome:
     """Make ``count`` calls with 0 to 40 free file descriptors, each in a fork, and look at what is left."""
-    without_kernels()
     chance = random.Random(seed)
     outcome, steps, held = Outcome(0), Steps(chance), Held()
     look(folder / "warm", filled(folder / "warm", chance, partition=4))   # imports need files too

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from matryo.errors import InputError
 from matryo.nesting import Nesting
 from matryo.retrieve import NUMPY, Blocks, Engine, Plan, Stage, execute
-from matryo.retrieve.engines.compiled import engine as compiled
+from matryo.retrieve.engines import compiled
 from matryo.retrieve.engines.numpy import scan
 from matryo.retrieve.vectors.metric import METRICS
 
@@ -42,7 +42,6 @@ PLANS = [
 
 def engine_of(name: str) -> Engine:
     if name == "compiled":
-        pytest.importorskip("numba")
         return compiled.best_engine()
     torch = pytest.importorskip("torch")
     if name == "cuda" and not HAS_GPU:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from needs_core import needs_core
+
 from matryo import Nesting
 from matryo.errors import EmbeddingsError, InputError
-from matryo.retrieve.guides.sketch.certified import Certified, as_doubles
-from matryo.retrieve.guides.sketch.sketch import Sketch, scaled
+from matryo.retrieve.guides.sketch.certified import Certified
+from matryo.retrieve.guides.sketch.sketch import Sketch
 from matryo.retrieve.vectors.blocks import Blocks, tiles
 from matryo.retrieve.vectors.metric import METRICS, Metric
-from matryo.retrieve.vectors.queries import as_mask
-
-needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="needs numba")
+from matryo.retrieve.vectors.queries import as_floats, as_mask, check_scores
 
 
 def made(rng: np.random.Generator, count: int, dim: int, decay: float = 1.0) -> np.ndarray:
@@ -50,7 +50,11 @@ def scan_exactly(
     blocks: Blocks, queries: np.ndarray, k: int, metric: Metric = "cosine", allowed: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the result of certified search by reading every row: plain numpy in float64."""
-    given = as_doubles(queries, blocks, k, metric)
+    if k < 1:
+        raise InputError("k must be at least 1", got=k, cure="pass k=10")
+    given = as_floats(queries, blocks.nesting.dim)
+    check_scores(given, blocks.nesting, metric)
+    given = given.astype(np.float64)
     allowed = as_mask(allowed, blocks.count)
     rows, scores = np.full((len(given), k), -1, np.int64), np.full((len(given), k), -np.inf)
     candidates = np.arange(blocks.count) if allowed is None else np.flatnonzero(allowed)
@@ -94,7 +98,7 @@ def test_equal_rows_come_in_order(metric: Metric) -> None:
     assert found[0].tolist() == best[metric]
 
 
-@needs_numba
+@needs_core
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -121,43 +125,26 @@ def test_it_finds_what_the_scan_finds(seed, count, shape, metric, dtype, decay, 
     np.testing.assert_array_equal(found, rows_true)
 
 
-@needs_numba
+@needs_core
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("size", [1e-30, 1.0, 2.0**58])
 def test_no_bound_is_below_its_score(metric: Metric, size: float) -> None:
-    from matryo.retrieve.guides.sketch.certify import look_at
-
     rng = np.random.default_rng(1)
     rows = made(rng, 500, 160, 0.5) * rng.random((500, 1)).astype(np.float32)
     rows[7] = 0
     blocks = Blocks.of(rows * np.float32(size), Nesting([16, 160]))
-    sketch = Sketch.of(blocks, metric, dims=(32, 96, 160))
-    unit = 2.0 ** -(2 * sketch.exponent if metric == "l2" else sketch.exponent)
-    for query in (made(rng, 4, 160, 0.5).astype(np.float64) * size, rows[:2].astype(np.float64) * size):
-        for one in query:
-            (vector,), (exponent,) = scaled(one[None], metric, sketch.exponent)
-            scale = 2.0**-exponent if metric == "ip" else 1.0
-            true = np.array([true_score(metric, one, row) for row in blocks.rows(slice(None), 160)])
-            true = true if metric == "cosine" else (true + (one @ one if metric == "l2" else 0)) * unit * scale
-            known = 0.0 if sketch.offsets is None else sketch.offsets[:500].astype(np.float64)
-            before, low = (0.0, 0.0), 0
-            for number, level in enumerate(sketch.levels):
-                high, fine = np.zeros((2, level.dim - low), np.int8)
-                bounds = level.error, level.length, before, 2.0 if metric == "l2" else 1.0
-                step, reach, slack, sum_, before = look_at(
-                    sketch.axes, sketch.steps, vector, low, level.dim, *bounds, high, fine
-                )
-                asked = 128 * high.astype(int) + fine
-                assert sum_ == asked.sum()
-                codes = level.codes if number else first_codes(level.codes)
-                known = known + step * (codes[:500].astype(int) @ asked)
-                highest = known + reach * level.tails[:500] + slack
-                assert (highest >= true).all()
-                assert highest[true.argmax()] < true.max() + 0.5   # and it does bound
-                low = level.dim
+    certified = Certified(blocks, Sketch.of(blocks, metric, dims=(32, 96, 160)))
+    largest = blocks.norms[:, -1].astype(np.float64).max()
+    for query in (*made(rng, 4, 160, 0.5) * np.float32(size), *rows[:2] * np.float32(size)):
+        true = np.array([true_score(metric, query, row) for row in blocks.rows(slice(None), 160)])
+        bounds = np.empty((3, 500))
+        certified.compiled.bounds(query, bounds)
+        assert (bounds >= true).all()
+        scale = {"cosine": 1.0, "ip": np.linalg.norm(query.astype(np.float64)) * largest, "l2": 4 * largest**2}[metric]
+        assert (bounds[:, true.argmax()] < true.max() + 0.6 * scale).all()   # and it does bound
 
 
-@needs_numba
+@needs_core
 def test_rows_that_differ_in_the_last_bits_are_told_apart() -> None:
     rng = np.random.default_rng(2)
     base = made(rng, 1, 128)[0]
@@ -171,21 +158,22 @@ def test_rows_that_differ_in_the_last_bits_are_told_apart() -> None:
         assert all(true[row] >= kth - 1e-15 * abs(kth) for row in found[0])
 
 
-@needs_numba
+@needs_core
 def test_few_rows_are_left_where_a_few_axes_hold_most() -> None:
     rng = np.random.default_rng(3)
     blocks = Blocks.of(made(rng, 4000, 256), Nesting([16, 256]))
-    certified = Certified(blocks, Sketch.of(blocks))
-    assert certified.sketch.dims[0] < 256
-    assert sum(level.codes.nbytes + level.tails.nbytes for level in certified.sketch.levels) < blocks.count * 256 * 2
+    sketch = Sketch.of(blocks)
+    certified = Certified(blocks, sketch)
+    assert sketch.dims[0] < 256
+    assert sum(level.codes.nbytes + level.tails.nbytes for level in sketch.levels) < blocks.count * 256 * 2
     _, _, left = certified.find(made(rng, 5, 256), 10)
     assert (np.diff(left, axis=1) <= 0).all()
     assert (left[:, 0] < 4000).all()
-    turned = certified.sketch.axes.T @ certified.sketch.axes
+    turned = sketch.axes.T @ sketch.axes
     np.testing.assert_allclose(turned, np.eye(len(turned)), atol=1e-12)
 
 
-@needs_numba
+@needs_core
 def test_threads_search_side_by_side() -> None:
     rng = np.random.default_rng(4)
     blocks = Blocks.of(made(rng, 2000, 64), Nesting([16, 64]))
@@ -195,7 +183,7 @@ def test_threads_search_side_by_side() -> None:
     np.testing.assert_array_equal(found, scan_exactly(blocks, queries, 5)[0])
 
 
-@needs_numba
+@needs_core
 def test_nothing_given_is_changed() -> None:
     rng = np.random.default_rng(5)
     blocks, queries, allowed = Blocks.of(made(rng, 50, 16), Nesting([16])), made(rng, 2, 16), rng.random(50) < 0.5
@@ -239,21 +227,27 @@ def test_dims_that_no_sketch_can_have_are_refused(dims: tuple[int, ...]) -> None
         Sketch.of(blocks, dims=dims)
 
 
-def test_without_numba_it_says_what_to_install() -> None:
-    code = """
-import sys
-sys.modules["numba"] = None   # as good as not installed
-import numpy as np
-from matryo import Nesting
-from matryo.errors import MissingExtra
-from matryo.retrieve.vectors.blocks import Blocks
+def test_without_the_core_a_sketched_index_is_searched_by_numpy(tmp_path) -> None:
+    code = f"""
+import numpy as np, sys
+from matryo import Index
+from matryo.compiled import isa
+from matryo.errors import MatryoError
 from matryo.retrieve.guides.sketch.certified import Certified
-from matryo.retrieve.guides.sketch.sketch import Sketch, scaled
-blocks = Blocks.of(np.eye(4, dtype="f4"), Nesting([4]))
+from matryo.retrieve.guides.sketch.sketch import Sketch
+with Index.create({str(tmp_path / "index")!r}, [2, 4]) as index:
+    index.add(np.eye(4, dtype="f4"), ids=list("abcd"))
+    index.compact()
+    index.build(sketch=True, partition=2)
+    print(isa(), index.search(np.eye(4, dtype="f4"), k=1).ids.ravel().tolist())
+    blocks = index.snapshot().segments[0].blocks
 try:
-    Certified(blocks, Sketch.of(blocks)).search(np.eye(4), 1)
-except MissingExtra as error:
+    Certified(blocks, Sketch.of(blocks))
+except MatryoError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines() == ["this needs numba: pip install 'matryo[retrieve]'"], done.stderr
+    environment = {**os.environ, "MATRYO_ISA": "numpy"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    first, second = done.stdout.splitlines()
+    assert first == "numpy ['a', 'b', 'c', 'd']", done.stderr
+    assert second.startswith("this needs the compiled core of matryo: install a C++ compiler")

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from needs_core import needs_core
+
 from matryo.errors import IndexFolderError, InputError, NestingError
 from matryo.nesting import Nesting
 from matryo.retrieve import Index, Plan
@@ -16,7 +18,7 @@ from matryo.retrieve.vectors.metric import METRICS
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytest.importorskip("numba")
+pytestmark = needs_core
 NESTING = Nesting([8, 16, 32, 64])
 
 

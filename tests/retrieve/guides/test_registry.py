@@ -90,7 +90,6 @@ def test_an_unknown_guide_is_refused(tmp_path: Path) -> None:
 
 
 def test_prepared_searches_do_not_keep_replaced_segments_alive(tmp_path: Path) -> None:
-    pytest.importorskip("numba")
     rng = np.random.default_rng(1)
     with Index.create(tmp_path / "index", NESTING) as index:
         index.add(rng.standard_normal((300, 16)))

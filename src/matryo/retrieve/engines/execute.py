@@ -64,8 +64,8 @@ class Hits:
 class Engine:
     """The functions that run the stages of a plan: a first stage like :func:`first_stage`, later ones like `rerank`.
 
-    The last stage computes exact scores with ``score``. If it is also the first, ``choose`` selects its candidates;
-    without ``choose``, the search is as exact as the first stage.
+    The last stage computes exact scores with ``score``. If it is also the first, ``exact`` runs it, or ``choose``
+    selects its candidates; without either, the search is as exact as the first stage.
 
     An engine whose arrays are on another device may ``run`` a whole plan instead, so that they stay there between the
     stages. Its request has all queries with the caller's dtype, and it raises the errors of :func:`execute` for bad
@@ -76,6 +76,7 @@ class Engine:
     rerank: Callable[[Request, Shortlist, Stage, int], Shortlist]
     choose: Callable[[Request, Stage], Candidates] | None = None
     score: Callable[[Request, Indices, int], Doubles] = exact_scores
+    exact: Callable[[Request, Stage], tuple[Indices, Doubles]] | None = None
     run: Callable[[Request, Plan], tuple[Indices, Doubles]] | None = None
 
 
@@ -130,8 +131,11 @@ def _limited(plan: Plan, count: int) -> Plan:
 
 def _run(request: Request, plan: Plan, engine: Engine) -> tuple[Indices, Doubles]:
     first, *later = plan.stages
-    if not later and first.precision == "full" and engine.choose is not None:
-        return _exact(request, first, engine)
+    if not later and first.precision == "full":
+        if engine.exact is not None:
+            return engine.exact(request, first)
+        if engine.choose is not None:
+            return _exact(request, first, engine)
     before, last = first, plan.stages[-1]
     shortlist = engine.first_stage(request, first)
     for stage in later:

@@ -27,6 +27,8 @@ class Request:
     metric: Metric = "cosine"
     allowed: Bools | None = None
     """Mask of the rows that may be found, [rows]; None allows all."""
+    threads: int = 1
+    """The most threads that share the queries."""
 
     @cached_property
     def count(self) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.errors import EmbeddingsError, InputError, MissingExtra
-from matryo.retrieve.engines.compiled.engine import best_engine
+from matryo.retrieve.engines.compiled import best_engine
 from matryo.retrieve.engines.execute import Engine, execute
 from matryo.retrieve.engines.numpy.scan import unscored
 from matryo.retrieve.guides.guide import Guide, Search, unguided

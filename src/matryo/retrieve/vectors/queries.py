@@ -8,9 +8,12 @@ import numpy as np
 
 from matryo.arrays import as_array
 from matryo.errors import EmbeddingsError, InputError
+from matryo.retrieve.vectors.blocks import checked_norms
 
 if TYPE_CHECKING:
-    from matryo.retrieve.vectors.types import Array, Bools
+    from matryo.nesting import Nesting
+    from matryo.retrieve.vectors.metric import Metric
+    from matryo.retrieve.vectors.types import Array, Bools, Floats
 
 
 def as_queries(queries: Any, dim: int) -> Array:
@@ -48,3 +51,19 @@ def as_mask(allowed: Any, count: int) -> Bools | None:
             cure="convert row numbers with np.isin(np.arange(count), rows)",
         )
     return mask
+
+
+def as_floats(queries: Any, dim: int) -> Floats:
+    """Return ``queries`` as a contiguous float32 array [n, dim]; numbers too large for float32 become infinite."""
+    if type(queries) is np.ndarray and queries.dtype == np.float32 and queries.ndim == 2 and queries.shape[1] == dim:
+        return queries if queries.flags.c_contiguous else np.ascontiguousarray(queries)
+    array = as_queries(queries, dim)
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(array, np.float32)
+
+
+def check_scores(queries: Floats, nesting: Nesting, metric: Metric) -> None:
+    """Raise, naming the first such query, if a query has no score: it is not finite, too large, or has no cosine."""
+    norms = checked_norms(queries, nesting, "queries")
+    if metric == "cosine":
+        check_not_zero(norms[:, -1])

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from needs_core import needs_core
+
 from matryo.nesting import Nesting
 from matryo.retrieve.guides.partition import Partition, PartitionSearch
 from matryo.retrieve.guides.partition.build import NOBODY
@@ -16,7 +18,7 @@ from matryo.retrieve.plan.plan import Plan, Stage
 from matryo.retrieve.vectors.blocks import Blocks
 from matryo.retrieve.vectors.metric import METRICS, Metric
 
-pytest.importorskip("numba")
+pytestmark = needs_core
 
 NESTING = Nesting([4, 8, 20, 90, 160])
 PLANS = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
@@ -11,6 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from needs_core import needs_core
 
 from matryo.errors import EmbeddingsError, InputError, NestingError
 from matryo.nesting import Nesting
@@ -24,7 +25,6 @@ from matryo.retrieve.vectors.metric import METRICS, Metric
 if TYPE_CHECKING:
     from pathlib import Path
 
-needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="needs numba")
 NESTING = Nesting([3, 8, 20, 90, 160])
 
 
@@ -153,7 +153,7 @@ def test_partitions_that_cannot_be_are_refused(options: dict, said: str) -> None
 # ── search ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@needs_numba
+@needs_core
 @settings(max_examples=120, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -182,7 +182,7 @@ def test_what_keeps_everything_is_exact(seed, count, dims, metric, dtype, probe,
         assert values.tolist() == [true[row] for row in best] + [-np.inf] * (k - len(best))
 
 
-@needs_numba
+@needs_core
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_what_keeps_everything_is_exact_for_the_cosine(dtype: str) -> None:
     rng = np.random.default_rng(0)
@@ -254,7 +254,7 @@ PLANS = [
 ]
 
 
-@needs_numba
+@needs_core
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("number", range(len(PLANS)))
@@ -278,7 +278,7 @@ def test_a_plan_does_what_its_replay_does(number: int, metric: Metric, masked: b
     assert same >= 23   # a query's rounding may swap two that are all but equal
 
 
-@needs_numba
+@needs_core
 @pytest.mark.parametrize("metric", METRICS)
 def test_tiles_of_many_columns_do_not_overflow(metric: Metric) -> None:
     rows = np.random.default_rng(0).random((90, 3000)).astype(np.float32) + 5   # products of codes of one sign
@@ -288,7 +288,7 @@ def test_tiles_of_many_columns_do_not_overflow(metric: Metric) -> None:
     assert search(rows[:9])[0][:, 0].tolist() == true.argmax(1).tolist()
 
 
-@needs_numba
+@needs_core
 def test_few_partitions_hold_what_is_near() -> None:
     rng = np.random.default_rng(0)
     rows, queries = normal(rng, 5000), normal(rng, 100)
@@ -300,7 +300,7 @@ def test_few_partitions_hold_what_is_near() -> None:
     assert np.mean([len(np.intersect1d(a, b)) for a, b in zip(found, exact, strict=True)]) > 9
 
 
-@needs_numba
+@needs_core
 def test_a_mask_of_few_rows_is_searched_further() -> None:
     rng = np.random.default_rng(0)
     blocks, queries = Blocks.of(normal(rng, 3000), NESTING), normal(rng, 20)
@@ -314,7 +314,7 @@ def test_a_mask_of_few_rows_is_searched_further() -> None:
     assert np.mean([len(np.intersect1d(a, b)) for a, b in zip(found, exact, strict=True)]) > 7
 
 
-@needs_numba
+@needs_core
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("size", [1e-30, 2.0**50])
 def test_very_short_and_very_long_vectors_are_found(metric: Metric, size: float) -> None:
@@ -328,7 +328,7 @@ def test_very_short_and_very_long_vectors_are_found(metric: Metric, size: float)
         assert found[:, 0].tolist() == list(range(20))
 
 
-@needs_numba
+@needs_core
 def test_rows_and_queries_without_a_prefix_have_scores() -> None:
     rng = np.random.default_rng(0)
     rows = normal(rng, 200)
@@ -342,7 +342,7 @@ def test_rows_and_queries_without_a_prefix_have_scores() -> None:
     assert search(query)[1][0] == pytest.approx(np.sort(true)[::-1][:10], abs=1e-6)
 
 
-@needs_numba
+@needs_core
 def test_one_query_is_a_batch_of_one_and_threads_agree() -> None:
     rng = np.random.default_rng(0)
     blocks, queries = Blocks.of(normal(rng, 800), NESTING), normal(rng, 40)
@@ -357,7 +357,7 @@ def test_one_query_is_a_batch_of_one_and_threads_agree() -> None:
     assert search(queries.astype(np.float64)[:, ::-1])[0].shape == (40, 5)
 
 
-@needs_numba
+@needs_core
 def test_nothing_given_is_changed() -> None:
     rng = np.random.default_rng(0)
     blocks, queries, allowed = Blocks.of(normal(rng, 100), NESTING), normal(rng, 3), rng.random(100) < 0.5
@@ -368,7 +368,7 @@ def test_nothing_given_is_changed() -> None:
         np.testing.assert_array_equal(array, old)
 
 
-@needs_numba
+@needs_core
 @pytest.mark.parametrize(
     ("plan", "k", "said"),
     [
@@ -386,7 +386,7 @@ def test_plans_that_cannot_be_run_are_refused(plan: Plan, k: int, said: str) -> 
         PartitionSearch(blocks, Partition.of(blocks, dim=20, long=90), plan, k)
 
 
-@needs_numba
+@needs_core
 @pytest.mark.parametrize(
     ("queries", "said"),
     [
@@ -409,7 +409,7 @@ def test_queries_that_cannot_be_answered_are_refused(queries: np.ndarray, said: 
 # ── folders ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@needs_numba
+@needs_core
 @pytest.mark.parametrize("count", [0, 300])
 def test_a_folder_is_searched_like_what_was_written(tmp_path: Path, count: int) -> None:
     rng = np.random.default_rng(0)

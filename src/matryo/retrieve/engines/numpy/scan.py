@@ -15,7 +15,7 @@ a few more than needed, by the ceilings of :mod:`matryo.retrieve.engines.exact`;
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -50,7 +50,9 @@ class Candidates(NamedTuple):
 @checked
 def first_stage(request: Request, stage: Stage) -> Shortlist:
     """Return the best ``stage.keep`` rows at ``stage.dim`` for each query; of equal scores the smaller row first."""
-    return rerank(request, unscored(choose(request, stage).rows), stage)
+    # In float64, whose rounding errors are too small to appear in a float32 sum: so the sums of equal rows are equal,
+    # wherever BLAS reads them.
+    return rerank(request, unscored(choose(request, stage, np.float64).rows), stage)
 
 
 def unscored(rows: Indices) -> Shortlist:
@@ -59,10 +61,10 @@ def unscored(rows: Indices) -> Shortlist:
     return Shortlist(rows, zeros, zeros)
 
 
-def choose(request: Request, stage: Stage) -> Candidates:
-    """Return the ``stage.keep`` rows of each query with the highest ceilings, and some more."""
+def choose(request: Request, stage: Stage, dtype: Any = np.float32) -> Candidates:
+    """Return the ``stage.keep`` rows of each query with the highest ceilings, and some more; sums are in ``dtype``."""
     best: dict[int, _Best] = {}
-    for rows, queries, scores in scan(request, stage.dim, stage.precision):
+    for rows, queries, scores in scan(request, stage.dim, stage.precision, dtype):
         best.setdefault(queries.start, _Best(len(scores), stage.keep + MORE)).take(rows, scores)
     found = Candidates(
         np.full((len(request.queries), stage.keep + MORE), -1), np.full((len(request.queries), 1), -np.inf, np.float32)
@@ -73,15 +75,17 @@ def choose(request: Request, stage: Stage) -> Candidates:
     return found
 
 
-def scan(request: Request, dim: int, precision: Precision = "full") -> Iterator[tuple[Rows, slice, Floats]]:
+def scan(
+    request: Request, dim: int, precision: Precision = "full", dtype: Any = np.float32
+) -> Iterator[tuple[Rows, slice, Floats]]:
     """Yield tiles of the allowed rows, in order, each with some of the queries, and the ceilings of their scores."""
     blocks, queries = request.blocks, request.queries
     level = blocks.level(dim)
     height, width = _tile(len(queries), blocks.count, dim)
+    lengths, few = query_norms(queries, dim), len(queries) < FEW
     # Groups of about equal size: for a group of one, BLAS would round by position.
-    groups = np.array_split(queries[:, :dim], -(-len(queries) // height) or 1)
-    lengths = query_norms(queries, dim)
-    products = _sums if len(queries) < FEW else _blas
+    groups = np.array_split(queries[:, :dim].astype(np.float32 if few else dtype), -(-len(queries) // height) or 1)
+    products = _sums if few else _blas
     for rows in _tiles(blocks.count, width, request.allowed):
         parts = [blocks.columns(number, rows, precision) for number in range(level + 1)]
         norms, start = blocks.norms[rows, level], 0
@@ -206,8 +210,9 @@ def _blas(groups: list[Floats], parts: list[Floats], width: int) -> Iterator[Flo
     if len(parts) > 1 or count < width:
         tile = np.zeros((width, sum(part.shape[1] for part in parts)), np.float32)
         np.concatenate(parts, axis=1, out=tile[:count])
+    tile = tile.astype(groups[0].dtype, copy=False)
     for queries in groups:
-        yield (queries @ tile.T)[:, :count]
+        yield (queries @ tile.T)[:, :count].astype(np.float32, copy=False)
 
 
 def _sums(groups: list[Floats], parts: list[Floats], _width: int) -> Iterator[Floats]:

@@ -20,11 +20,12 @@ visits more than three times that share.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from matryo.compiled import core, require_core
 from matryo.errors import EmbeddingsError, InputError
 from matryo.mapped import map_again
 from matryo.retrieve.guides.guide import VERIFIED_BYTES, Guide, Search
@@ -166,8 +167,11 @@ class Partition(Guide):
 
     @classmethod
     def serves(cls, plan: Plan | None, engine: Engine | None) -> bool:
-        """Whether ``plan`` may scan tiles: those of the nearest partitions (``probe``), or all, as an int8 scan."""
-        if engine is not None or plan is None or plan.ef is not None:
+        """Whether ``plan`` may scan tiles: those of the nearest partitions (``probe``), or all, as an int8 scan.
+
+        Without the compiled core, plans scan the vectors instead.
+        """
+        if engine is not None or plan is None or plan.ef is not None or core() is None:
             return False
         return plan.probe is not None or plan.stages[0].precision == "int8"
 
@@ -181,7 +185,13 @@ class Partition(Guide):
         if plan.probe is None and (first.precision != "int8" or first.dim != self.dim):
             return None
         prepared = cache(partial(PartitionSearch, blocks, self, plan))
-        return lambda request, k: prepared(k)(request.queries, request.allowed)
+        return lambda request, k: prepared(k)(request.queries, request.allowed, request.threads)
+
+    @cached_property
+    def compiled(self) -> Any:
+        """The arrays as the core sees them: a ``matryo._core.Partition``."""
+        arrays = {name: array for name, array in self.arrays().items() if name != "gaps"}
+        return require_core().Partition(dim=self.dim, coded=self.long, **arrays)
 
     def check_fits(self, blocks: Blocks) -> None:
         """Raise unless these can be the partitions of ``blocks``."""

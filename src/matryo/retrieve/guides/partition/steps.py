@@ -1,10 +1,8 @@
-"""Translate a plan into the integers that the compiled search of partitions follows."""
+"""Translate a plan into the steps that the compiled search of partitions follows."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from matryo.errors import InputError
 from matryo.retrieve.plan.plan import Plan, Stage
@@ -12,7 +10,6 @@ from matryo.retrieve.plan.plan import Plan, Stage
 if TYPE_CHECKING:
     from matryo.retrieve.guides.partition.partition import Partition
     from matryo.retrieve.vectors.blocks import Blocks
-    from matryo.retrieve.vectors.types import Floats, Indices
 
 
 INT8, FULL, BOUNDED = range(3)
@@ -39,15 +36,12 @@ def check_plan(plan: Plan, partition: Partition) -> None:
         )
 
 
-def steps_of(plan: Plan, blocks: Blocks, partition: Partition) -> tuple[Indices, Floats]:
-    """Return a row per stage (how, dim, keep, columns summed before, level of the dim), and the margins.
-
-    The gap of the partitions to visit follows the margins.
-    """
+def steps_of(plan: Plan, blocks: Blocks, partition: Partition) -> list[tuple[int, int, int, int, float]]:
+    """Return the steps of the search: how each scores, its dim, its keep, the columns summed before, its margin."""
     stages = list(plan.stages)
     if stages[-1].precision == "int8":   # final scores are always in full precision
         stages.append(Stage(plan.dim, stages[-1].keep))
-    made: list[tuple[int, ...]] = []
+    steps = []
     summed, coded = stages[0].dim, True   # columns summed so far, and whether in int8
     for number, stage in enumerate(stages):
         how = INT8 if stage.precision == "int8" else FULL
@@ -58,7 +52,7 @@ def steps_of(plan: Plan, blocks: Blocks, partition: Partition) -> tuple[Indices,
         if how == FULL:
             # Sums in int8 cannot be continued in full precision: these start from column 0.
             summed, coded = 0 if coded else summed, False
-        made.append((how, stage.dim, max(1, min(stage.keep, blocks.count)), summed, blocks.level(stage.dim)))
+        margin = float("inf") if stage.margin is None else stage.margin
+        steps.append((how, stage.dim, max(1, min(stage.keep, blocks.count)), summed, margin))
         summed = stage.dim
-    margins = [*(stage.margin for stage in stages), partition.gap(plan.probe)]
-    return np.array(made, np.int64), np.array([np.inf if margin is None else margin for margin in margins], np.float32)
+    return steps

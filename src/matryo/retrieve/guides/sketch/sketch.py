@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from matryo.compiled import core
 from matryo.errors import EmbeddingsError, InputError
 from matryo.retrieve.guides.guide import VERIFIED_BYTES, Guide, Search
 from matryo.retrieve.vectors.array_folder import open_arrays, write_arrays
@@ -142,8 +143,8 @@ class Sketch(Guide):
 
     @classmethod
     def serves(cls, plan: Plan | None, engine: Engine | None) -> bool:
-        """Whether the search is exact, without a plan and on the default engine."""
-        return plan is None and engine is None
+        """Whether the search is exact, without a plan and on the default engine, and the core is installed."""
+        return plan is None and engine is None and core() is not None
 
     def searcher(self, blocks: Blocks, plan: Plan | None, engine: Engine | None) -> Search:  # noqa: ARG002
         """Return the certified exact search of ``blocks``."""
@@ -154,20 +155,7 @@ class Sketch(Guide):
             rule = "a sketch must belong to the blocks that are searched"
             raise EmbeddingsError(rule, got=got, cure="build it again")
         certified = Certified(blocks, self)
-        return lambda request, k: certified.search(request.queries, k, request.allowed)
-
-
-def scaled(queries: Doubles, metric: Metric, exponent: int) -> tuple[Doubles, Indices]:
-    """Return queries [n, d] scaled for a sketch, and the exponent of the power of two that divided each.
-
-    Each query has its own exponent; for L2 all have the ``exponent`` of the rows. For cosine, queries are normalised.
-    """
-    norms = np.sqrt(np.square(queries).sum(1))
-    exponents = np.full(len(queries), exponent) if metric == "l2" else np.frexp(norms)[1].astype(np.int64)
-    vectors = np.ldexp(queries, -exponents[:, None])
-    if metric == "cosine":
-        vectors /= np.sqrt(np.square(vectors).sum(1, keepdims=True))
-    return vectors, exponents
+        return lambda request, k: certified.search(request.queries, k, request.allowed, request.threads)
 
 
 def unit(blocks: Blocks, metric: Metric) -> int:

@@ -1,1 +1,0 @@
-"""The compiled engine: loops for one query at a time."""
