@@ -25,7 +25,8 @@ class Buffer {
 
   // Room for `count` items; what was there is lost if it grows.
   T* reserve(int64_t count) {
-    if (count > room_) {
+    if (count > room_) {   // so count is positive, which GCC does not see
+      if (count < 0) __builtin_unreachable();
       release();
       room_ = 0;
       data_ = static_cast<T*>(::operator new(sizeof(T) * static_cast<size_t>(count), kLine));

@@ -18,6 +18,7 @@ namespace matryo::MATRYO_ISA {
 
 constexpr int kLine = 64;                    // bytes per cache line
 constexpr int kTilesAhead = 4, kCodesAhead = 12, kRowsAhead = 16, kNormsAhead = 8;   // what is prefetched
+constexpr int64_t kAheadBytes = 128 << 10;   // codes that are prefetched for the next query of a batch
 constexpr int kReadAll = 3;                  // below this many candidates per row kept, bounds cost more than they save
 constexpr float kTiny = 0x1p-126f;           // the smallest normal float32
 constexpr double kLargestNorm = 0x1p62;      // of a query, as of a row
@@ -92,7 +93,9 @@ class PartitionSearch {
         for (int q = 0; q < some; q++) scan_alone(work_.queries[q]);
       else
         scan_together(some);
+      settle(work_.queries[0]);
       for (int q = 0; q < some; q++) {
+        if (q + 1 < some) settle(work_.queries[q + 1]);   // what it will read arrives while this query is re-ranked
         int64_t at = first + q;
         rerank(work_.queries[q], queries + at * columns_, Hits{rows + at * k, scores + at * k, k});
       }
@@ -222,17 +225,23 @@ class PartitionSearch {
     }
   }
 
-  // The partitions whose means score at most `gap` below the best, best first. If they hold fewer than `keep` rows,
-  // all partitions are listed, up to most_lists.
-  void find_lists(PartitionQuery& query, float gap) {
-    float* means = work_.means.reserve(part_.mean_tiles * kTileRows);
-    float best = -INFINITY;
-    PartitionQuery* alone = &query;
+  // The scores of all means for Q queries, [Q, means].
+  template <int Q>
+  void score_means(PartitionQuery* const* queries) {
+    int64_t count = part_.mean_tiles * kTileRows;
+    float* means = work_.means.reserve(kSharing * count);
     for (int64_t tile = 0; tile < part_.mean_tiles; tile++) {
-      Floats scores[1][kTileParts];
-      score_tile<1>(part_.means + tile * tile_bytes(), part_.means_adjust + tile * kTileRows, &alone, scores);
-      for (int p = 0; p < kTileParts; p++) store(means + tile * kTileRows + p * kFloats, scores[0][p]);
+      Floats scores[Q][kTileParts];
+      score_tile<Q>(part_.means + tile * tile_bytes(), part_.means_adjust + tile * kTileRows, queries, scores);
+      for (int q = 0; q < Q; q++)
+        for (int p = 0; p < kTileParts; p++) store(means + q * count + tile * kTileRows + p * kFloats, scores[q][p]);
     }
+  }
+
+  // The partitions whose means score at most `gap` below the best, best first. If they hold fewer than `keep` rows,
+  // all partitions are listed, up to most_lists. `means` are the scores of all.
+  void find_lists(PartitionQuery& query, const float* means, float gap) {
+    float best = -INFINITY;
     for (int64_t i = 0; i < part_.lists; i++) best = means[i] > best ? means[i] : best;
     query.lists.reserve(part_.mean_tiles * kTileRows);
     while (true) {
@@ -267,7 +276,9 @@ class PartitionSearch {
       return;
     }
     // With a mask, the number of near rows that may be found is unknown.
-    find_lists(query, mask_ != nullptr ? INFINITY : query.gap);
+    PartitionQuery* alone = &query;
+    score_means<1>(&alone);
+    find_lists(query, work_.means.data(), mask_ != nullptr ? INFINITY : query.gap);
     if (query.visits == 0) return;
     float far = score_of(query.lists[0]) - query.gap;
     int64_t left = route_.wanted_rows;
@@ -324,7 +335,12 @@ class PartitionSearch {
     for (int64_t list = 0; list <= part_.lists; list++) starts[list] = 0;
     for (int q = 0; q < count; q++) {
       PartitionQuery& query = work_.queries[q];
-      find_lists(query, query.gap);
+      int place = q % kSharing;
+      if (place == 0) {
+        for (int i = 0; i < kSharing; i++) queries[i] = work_.queries + (q + i < count ? q + i : q);
+        score_means<kSharing>(queries);
+      }
+      find_lists(query, work_.means.data() + place * part_.mean_tiles * kTileRows, query.gap);
       query.visits = visited(query);
       visits += query.visits;
       for (int64_t i = 0; i < query.visits; i++) starts[row_of(query.lists[i])]++;
@@ -634,15 +650,29 @@ class PartitionSearch {
     return left;
   }
 
+  // Reduce the candidates to those that the first step keeps, and prefetch what the next step reads of them.
+  void settle(PartitionQuery& query) {
+    Key lowest = lowest_kept(query.keys.data(), query.found, keep_, route_.steps[0].margin);
+    int64_t left = 0;
+    for (int64_t i = 0; i < query.found && i < keep_; i++)
+      if (query.keys[i] >= lowest) query.keys[left++] = query.keys[i];
+    query.found = left;
+    const Step& next = route_.steps[1];
+    int width = next.scoring == Scoring::full ? 0 : next.dim - part_.dim;
+    for (int64_t i = 0; i < left && i * width < kAheadBytes; i++) {
+      int64_t place = row_of(query.keys[i]);
+      for (int j = 0; j < width; j += kLine) prefetch(part_.codes + place * part_.stride + j);
+      prefetch(part_.rows + place);
+      prefetch(part_.adjust + place);
+      prefetch(part_.errors + place);
+    }
+  }
+
   // Every step after the first, then the best k by exact scores.
   void rerank(PartitionQuery& query, const float* given, const Hits& hits) {
     const Step& first = route_.steps[0];
     work_.spare.reserve(room());
-    Key lowest = lowest_kept(query.keys.data(), query.found, keep_, first.margin);
-    int64_t left = 0;
-    for (int64_t i = 0; i < query.found && i < keep_; i++)
-      if (query.keys[i] >= lowest) query.keys[left++] = query.keys[i];
-    Candidates some{work_.places.reserve(keep_), work_.sums.reserve(keep_), query.keys.data(), left};
+    Candidates some{work_.places.reserve(keep_), work_.sums.reserve(keep_), query.keys.data(), query.found};
     recover(some, query.lengths[first.level]);
     for (int s = 1; s < route_.step_count; s++) {
       const Step& step = route_.steps[s];

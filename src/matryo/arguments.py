@@ -21,7 +21,7 @@ import math
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sized
-from functools import wraps
+from functools import lru_cache, wraps
 from itertools import islice
 from numbers import Real
 from typing import Any, NamedTuple, TypeVar
@@ -232,7 +232,12 @@ def _generic(name: str, inner: list[ast.expr]) -> _Kind:
 
 
 def _is_named(value: Any, name: str) -> bool:
-    return any(base.__name__ == name for base in type(value).__mro__)
+    return _inherits(type(value), name)
+
+
+@lru_cache(maxsize=1024)
+def _inherits(kind: type, name: str) -> bool:
+    return any(base.__name__ == name for base in kind.__mro__)
 
 
 def _tensor(value: Any) -> Any:

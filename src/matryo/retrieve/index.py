@@ -15,7 +15,6 @@ array([[1.  , 0.94]], dtype=float32)
 from __future__ import annotations
 
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,7 +31,7 @@ from matryo.retrieve.engines.compiled import best_engine
 from matryo.retrieve.engines.execute import Engine, Hits, execute
 from matryo.retrieve.engines.request import Request
 from matryo.retrieve.guides import GUIDES
-from matryo.retrieve.guides.guide import Search, unguided
+from matryo.retrieve.guides.guide import Search, shared, unguided
 from matryo.retrieve.plan.choice import Choice, Cost, as_plan
 from matryo.retrieve.plan.plan import Plan, check_count
 from matryo.retrieve.store import Limits, Segment, Snapshot, Store
@@ -145,12 +144,12 @@ class Index(Store):
             now = self.snapshot()
             snapshot = now if where is None else self.where(where)
             try:
-                with storage(self.path, "read"):
-                    return self._shared(snapshot, vectors, k, stages, min(threads, max(1, len(vectors))))
+                return self._search(snapshot, vectors, k, stages, threads)
             except (EmbeddingsError, IndexFolderError, OSError):
                 # Another process may have replaced a guide. If the index is unchanged, the error is real.
                 if self.snapshot() is now:
-                    raise
+                    with storage(self.path, "read"):
+                        raise
 
     @checked
     def build(self, **guides: int | bool | None) -> None:
@@ -184,6 +183,7 @@ class Index(Store):
             self._engine = torch_engine(device)
         # Opened guides and prepared searches, kept as long as the blocks of their segment.
         self._ready: weakref.WeakKeyDictionary[Blocks, dict[Any, Any]] = weakref.WeakKeyDictionary()
+        self._routes: weakref.WeakKeyDictionary[Snapshot, dict[Any, Any]] = weakref.WeakKeyDictionary()
         return self
 
     @checked
@@ -235,26 +235,15 @@ class Index(Store):
             if self.wanted():
                 self.build()
 
-    def _shared(self, snapshot: Snapshot, queries: Array, k: int, plan: Plan | None, threads: int) -> Hits:
-        """Split the queries between threads; kernels and matrix products release the GIL."""
-        if threads == 1:
-            return self._search(snapshot, queries, k, plan)
-        with ThreadPoolExecutor(threads) as pool:
-            parts = list(pool.map(lambda part: self._search(snapshot, part, k, plan), np.array_split(queries, threads)))
-        return Hits(np.concatenate([hits.ids for hits in parts]), np.concatenate([hits.scores for hits in parts]))
-
-    def _search(self, snapshot: Snapshot, queries: Array, k: int, plan: Plan | None) -> Hits:
+    def _search(self, snapshot: Snapshot, queries: Array, k: int, plan: Plan | None, threads: int) -> Hits:
         """Search each segment, and merge the best hits."""
-        self._check_guide(snapshot, plan)
-        (plan or Plan.single(self.nesting.dim)).for_k(k).check_fits(self.nesting)
         nothing: Any = "" if snapshot.text_ids else -1
         ids: list[Array] = []
         scores: list[Doubles] = []
-        for segment in snapshot.segments:
-            rows, row_scores = self._search_segment(segment, queries, plan, min(k, len(segment)))
-            found = segment.ids.take(np.maximum(rows, 0))
-            found[rows < 0] = nothing
-            ids.append(found)
+        for segment, search in self._route(snapshot, plan, k):
+            request = Request(segment.blocks, queries, self.metric, segment.alive, threads)
+            rows, row_scores = search(request, min(k, len(segment)))
+            ids.append(segment.ids.take(rows) if rows.min(initial=0) >= 0 else _ids_of(segment, rows, nothing))
             scores.append(row_scores)
         if not ids:
             ids, scores = [np.empty((len(queries), 0), np.int64)], [np.empty((len(queries), 0))]
@@ -265,19 +254,36 @@ class Index(Store):
             ids, scores = [np.take_along_axis(all_ids, best, axis=1)], [np.take_along_axis(all_scores, best, axis=1)]
         return Hits(_widened(ids[0], k, nothing), _widened(scores[0].astype(np.float32), k, -np.inf))
 
-    def _search_segment(self, segment: Segment, queries: Array, plan: Plan | None, k: int) -> tuple[Indices, Doubles]:
-        """Return the best ``k`` live rows of each query and their scores, with the first guide that serves the plan.
+    def _route(self, snapshot: Snapshot, plan: Plan | None, k: int) -> list[tuple[Segment, Search]]:
+        """The search of each segment along a plan, checked and prepared once per snapshot."""
+        routes = self._routes.setdefault(snapshot, {})
+        known = routes.get((id(plan), k))
+        if known is None or known[0] is not plan:
+            self._check_guide(snapshot, plan)
+            (plan or Plan.single(self.nesting.dim)).for_k(k).check_fits(self.nesting)
+            # The plan is held, so that no other plan gets its id.
+            known = routes[id(plan), k] = plan, [(segment, self._segment_search(segment, plan))
+                                                 for segment in snapshot.segments]  # fmt: skip
+        return known[1]
+
+    def _segment_search(self, segment: Segment, plan: Plan | None) -> Search:
+        """The search of the best live rows of a segment, with the first guide that serves the plan.
 
         A new or small segment may have no guide yet. It is scanned instead: nothing is missed, it only takes longer.
         """
-        blocks = segment.blocks
         for kind, guide in GUIDES.items():
             if kind in segment.guides and guide.serves(plan, self._engine):
                 search = self._prepared(segment, kind, plan)
                 if search is not None:
-                    return search(Request(blocks, queries, self.metric, segment.alive), k)
-        plan = unguided(plan or Plan.single(blocks.nesting.dim, k=max(k, 1)), blocks)
-        return execute(blocks, queries, plan, k, self.metric, segment.alive, engine=self._engine or best_engine())
+                    return search if guide.threaded else shared(search)
+        engine = self._engine or best_engine()
+
+        def scan(request: Request, k: int) -> tuple[Indices, Doubles]:
+            blocks = request.blocks
+            stages = unguided(plan or Plan.single(blocks.nesting.dim, k=max(k, 1)), blocks)
+            return execute(blocks, request.queries, stages, k, request.metric, request.allowed, engine=engine)
+
+        return shared(scan)
 
     def _prepared(self, segment: Segment, kind: str, plan: Plan | None) -> Search | None:
         """The search of a segment along a plan with its guide of this ``kind``, prepared once."""
@@ -315,6 +321,13 @@ def _as_vectors(queries: Any) -> Array:
         )
     array = as_array(queries, "queries", EmbeddingsError)
     return array[None] if array.ndim < 2 else array
+
+
+def _ids_of(segment: Segment, rows: Indices, nothing: Any) -> Array:
+    """The ids of rows, some of which are −1: ``nothing`` there."""
+    ids = segment.ids.take(np.maximum(rows, 0))
+    ids[rows < 0] = nothing
+    return ids
 
 
 def _widened(array: Array, width: int, value: Any) -> Array:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
 
 from matryo.retrieve.engines.request import Request
 from matryo.retrieve.plan.plan import Plan
@@ -41,6 +44,8 @@ class Guide(ABC):
     """The plan field that selects this guide (``probe``, ``ef``); None for a guide of exact search."""
     default: ClassVar[bool] = False
     """Whether ``index.build()`` without arguments builds the guide for a new index."""
+    threaded: ClassVar[bool] = False
+    """Whether its searches share the queries between the threads of a request; otherwise :func:`shared` does."""
 
     @classmethod
     def options(cls, nesting: Nesting, value: Any) -> dict[str, Any]:
@@ -82,6 +87,21 @@ class Guide(ABC):
 
         The function is prepared once per plan and called from any number of threads.
         """
+
+
+def shared(search: Search) -> Search:
+    """Return a search whose queries are split between the threads of the request."""
+
+    def search_parts(request: Request, k: int) -> tuple[Indices, Doubles]:
+        threads = min(request.threads, len(request.queries))
+        if threads <= 1:
+            return search(request, k)
+        parts = [replace(request, queries=part) for part in np.array_split(request.queries, threads)]
+        with ThreadPoolExecutor(threads) as pool:
+            found = list(pool.map(lambda part: search(part, k), parts))
+        return np.concatenate([rows for rows, _ in found]), np.concatenate([scores for _, scores in found])
+
+    return search_parts
 
 
 def unguided(plan: Plan, blocks: Blocks) -> Plan:

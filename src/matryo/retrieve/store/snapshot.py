@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,7 +42,7 @@ class Snapshot:
         """The number of live rows."""
         return sum(segment.live for segment in self.segments)
 
-    @property
+    @cached_property
     def text_ids(self) -> bool:
         """Whether ids are strings; False in an empty snapshot."""
         return any(segment.ids.text is not None for segment in self.segments)

@@ -77,6 +77,7 @@ class Partition(Guide):
     kind = "partition"
     plan_field = "probe"
     default = True
+    threaded = True
 
     metric: Metric
     dim: int

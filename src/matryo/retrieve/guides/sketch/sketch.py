@@ -76,6 +76,7 @@ class Sketch(Guide):
 
     kind = "sketch"
     default = True
+    threaded = True
 
     metric: Metric
     axes: Doubles

@@ -161,9 +161,12 @@ class Database:
     @property
     def version(self) -> Version:
         """A value that changes with each commit of any process; its first entry changes with each connection."""
-        with self.errors():
+        try:   # not inside errors(), which takes longer than the statement: every search asks for the version
             self._refresh()
             return self._connects, int(self.execute("PRAGMA data_version").fetchone()[0]), self._commits
+        except (sqlite3.Error, OSError):
+            with self.errors():
+                raise
 
     def checkpoint(self) -> bool:
         """Move the log into the file; False if a reader still needs the old pages of the file."""
