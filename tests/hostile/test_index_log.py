@@ -6,13 +6,13 @@ import os
 import shutil
 import signal
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from attacks.outcome import forked
 
-from matryo.errors import IndexFolderError, StorageError
+from matryo.errors import IndexFolderError, MatryoError, StorageError
 from matryo.retrieve import Index
 from matryo.retrieve.store import Limits
 from matryo.retrieve.store.sql import records
@@ -163,6 +163,27 @@ def test_a_backup_is_an_index_of_its_own(tmp_path: Path) -> None:
         index.verify()   # no bytes are shared
         assert len(index) == 43
     assert [entry.name for entry in (tmp_path / "deep").iterdir()] == []
+
+
+def test_a_backup_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+    left = tmp_path / "deep" / ".copy.0123abcd.tmp" / "new"
+    left.mkdir(parents=True)
+    (left / "index.sqlite").touch()
+    with Index.create(tmp_path / "index", [2, 8]) as index:
+        index.backup(tmp_path / "deep" / "copy")
+    assert [entry.name for entry in (tmp_path / "deep").iterdir()] == ["copy"]
+
+
+@pytest.mark.parametrize("path", [3, None, b"copy", "", ".", "a\0b", "x" * 300])
+def test_the_path_of_a_backup_is_checked(tmp_path: Path, path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "mine").touch()
+    monkeypatch.chdir(tmp_path / "here")
+    with Index.create(tmp_path / "index", [2, 8]) as index:
+        for call in (index.backup, Index.recover):
+            with pytest.raises(MatryoError):
+                call(path)
+    assert [entry.name for entry in (tmp_path / "here").iterdir()] == ["mine"]
 
 
 def test_a_backup_of_a_damaged_index_is_refused_and_leaves_nothing(tmp_path: Path) -> None:

@@ -105,6 +105,7 @@ class Store(Session):
             return cls((open_writer if writable else open_reader)(Path(folder)), limits or Limits())
 
     @classmethod
+    @checked
     def recover(cls, folder: str | Path) -> Self:
         """Open an index whose ``index.sqlite-wal`` is lost, for writing, as it was before the latest changes.
 
@@ -270,6 +271,7 @@ class Store(Session):
         """Read every byte; raise an error that names the file if a checksum differs."""
         self._read(lambda _: verify(self.path, self._database, self.about))
 
+    @checked
     def backup(self, path: str | Path) -> None:
         """Write a copy of the current commit to a new folder ``path``, which is an index of its own.
 
