@@ -55,7 +55,7 @@ def test_a_lost_log_is_noticed_and_what_it_named_is_kept(tmp_path: Path, empty: 
         (path / "index.sqlite-wal").touch()
     before = segments(path)
     for writable in (False, True, False):
-        with pytest.raises(IndexFolderError, match=r"latest changes .*index\.sqlite-wal, which is missing .*recover"):
+        with pytest.raises(IndexFolderError, match=r"changes .*index\.sqlite-wal, which is missing .*recover\('/"):
             Index.open(path, writable=writable)
     with pytest.raises(IndexFolderError, match="already holds an index"):
         Index.create(path, [2, 8])
@@ -155,6 +155,8 @@ def test_a_backup_is_an_index_of_its_own(tmp_path: Path) -> None:
         for bad in (copy, path):
             with pytest.raises(IndexFolderError, match="a backup needs a new folder"):
                 index.backup(bad)
+        with pytest.raises(IndexFolderError, match="a backup must not be inside its index"):
+            index.backup(path / "deep" / "copy")
         with Index.open(copy, writable=True, limits=LIMITS) as again:
             again.verify()
             assert again.ids.tolist() == [n for n in range(40) if n != 3]
@@ -193,7 +195,7 @@ def test_a_backup_of_a_damaged_index_is_refused_and_leaves_nothing(tmp_path: Pat
         bad = bytearray(file.read_bytes())
         bad[-3] ^= 1
         file.write_bytes(bad)
-        with pytest.raises((IndexFolderError, StorageError), match=r"block-00\.npy is damaged"):
+        with pytest.raises((IndexFolderError, StorageError), match=rf"^{file} is damaged"):
             index.backup(tmp_path / "copy")
     assert [entry.name for entry in tmp_path.iterdir()] == ["index"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from matryo.errors import IndexFolderError
-from matryo.files import new_file, sync_folder
+from matryo.files import new_file, resolve, sync_folder
 from matryo.folders import replacing_folder
 from matryo.retrieve.store.guides import guide_folder
 from matryo.retrieve.store.segments.segment import segment_folder
@@ -28,9 +28,11 @@ def check_new(path: str | Path) -> None:
 
 
 @contextlib.contextmanager
-def new_backup(path: str | Path) -> Iterator[Path]:
+def new_backup(path: str | Path, index: Path) -> Iterator[Path]:
     """A working folder that becomes ``path`` when the block succeeds, and is removed otherwise."""
     check_new(path)
+    if index in resolve(path).parents:
+        raise IndexFolderError("a backup must not be inside its index", got=path, cure="choose a path elsewhere")
     with replacing_folder(Path(path)) as work:
         yield work
         check_new(path)   # again, because copying takes a while

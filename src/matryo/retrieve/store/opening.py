@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _DATABASE_FILES = tuple(DATABASE + end for end in ("", "-journal", "-wal", "-shm"))
 _LOST_LOG = (
-    "restore {log} from the same copy; if it is gone, Index.recover(folder) opens the index without the latest changes"
+    "restore {log} from the same copy; if it is gone, Index.recover({folder!r}) opens the index without these changes"
 )
 
 
@@ -135,7 +135,7 @@ def _about(database: Database, *, may_lack_log: bool = False) -> About:
         raise IndexFolderError(
             f"the latest changes of this index are in {log}, which is missing",
             got=database.path.parent,
-            cure=_LOST_LOG.format(log=log),
+            cure=_LOST_LOG.format(log=log, folder=str(database.path.parent)),
         )
     return about
 

@@ -29,7 +29,7 @@ import numpy as np
 
 from matryo.arguments import checked
 from matryo.embeddings.rows import as_vectors
-from matryo.errors import InputError
+from matryo.errors import IndexFolderError, InputError
 from matryo.nesting import Nesting, as_nesting
 from matryo.retrieve.store import forks
 from matryo.retrieve.store.about import About
@@ -278,8 +278,12 @@ class Store(Session):
         Every byte of the copy is verified, and ``path`` appears complete or not at all. Other processes may write
         meanwhile; writes of this process wait.
         """
-        with new_backup(path) as work:
-            self._read(lambda _: copy_index(self.path, self._database, work))
+        with new_backup(path, self.path) as work:
+            try:
+                self._read(lambda _: copy_index(self.path, self._database, work))
+            except IndexFolderError:
+                self.verify()   # names the damaged file of the index rather than its copy
+                raise
 
     @property
     def _rows_per_segment(self) -> int:
