@@ -9,12 +9,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from matryo import results
 from matryo.errors import InputError
-from matryo.results import Row, append_rows, command_line, read_rows, stamp
+from matryo.results import Row, append_rows, command_line, read_rows, stamp, write_rows
 
 
 def row(**changes: object) -> Row:
@@ -41,6 +42,13 @@ def test_rows_round_trip_in_order(tmp_path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) == 3
 
 
+def test_rows_replace_older_ones(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    append_rows(path, [row(), row()])
+    write_rows(path, [row(seed=7)])
+    assert read_rows(path) == [row(seed=7)]
+
+
 def test_processes_that_add_at_the_same_time_lose_no_row(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     code = (
@@ -55,12 +63,13 @@ def test_processes_that_add_at_the_same_time_lose_no_row(tmp_path: Path) -> None
     assert len(found) == 60
 
 
-def test_a_row_that_is_no_json_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+@pytest.mark.parametrize("write", [append_rows, write_rows])
+def test_a_row_that_is_no_json_leaves_the_file_as_it_was(write: Any, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     append_rows(path, [row()])
     before = path.read_bytes()
     with pytest.raises(TypeError):
-        append_rows(path, [row(), row(figures={"bad": object()})])
+        write(path, [row(), row(figures={"bad": object()})])
     assert path.read_bytes() == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["rows.jsonl"]
 

@@ -241,9 +241,12 @@ def _inherits(kind: type, name: str) -> bool:
 
 
 def _tensor(value: Any) -> Any:
-    # Most operations of torch are not defined for sparse tensors and float8.
-    usable = _is_named(value, "Tensor") and is_dense(value) and "float8" not in str(value.dtype)
-    return value if usable else _REFUSED
+    return value if is_usable(value) else _REFUSED
+
+
+def is_usable(value: Any) -> bool:
+    """Whether ``value`` is a tensor that torch can compute with: most operations take no sparse ones and no float8."""
+    return _is_named(value, "Tensor") and is_dense(value) and "float8" not in str(value.dtype)
 
 
 def is_dense(tensor: Any) -> bool:

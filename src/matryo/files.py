@@ -17,8 +17,8 @@ from typing import Any, BinaryIO
 from matryo.errors import InputError, StorageError
 
 __all__ = ["alone_with", "check_is_file", "check_may_write", "is_below", "is_plain_name", "json_digest", "lock",
-           "new_file", "parse_json", "remove_temporaries", "replacing", "sha256", "storage", "sync_folder", "unlock",
-           "write_json"]  # fmt: skip
+           "new_file", "parse_json", "remove_temporaries", "replacing", "resolve", "sha256", "storage", "sync_folder",
+           "unlock", "write_json"]  # fmt: skip
 
 
 def check_may_write(path: Path, *, force: bool = False, is_ours: Callable[[Path], bool] | None = None) -> None:
@@ -49,6 +49,18 @@ def check_is_file(path: Path) -> None:
         raise InputError(f"{path} is {kind}", cure="choose the name of a file")
 
 
+def resolve(path: str | Path, verb: str = "write") -> Path:
+    """Return ``path`` as an absolute path without links. The path need not exist, but its links must not form a loop.
+
+    `Path.resolve` raises a RuntimeError for a loop, or returns it, depending on the version of Python. A relative path
+    in a working directory that was deleted is an error too.
+    """
+    with storage(path, verb):
+        with contextlib.suppress(FileNotFoundError):
+            Path(path).stat()
+        return Path(os.path.realpath(path))
+
+
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a new file that replaces ``path`` when the block succeeds; the result survives a power cut.
@@ -57,10 +69,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     /dev/null, a pipe or a folder is an error.
     """
     path = Path(path)
+    check_is_file(path)
     with storage(path):
-        if path.exists() and not path.is_file():
-            got = "a folder" if path.is_dir() else "a device or a pipe"
-            raise StorageError(f"cannot write {path}", got=got, cure="choose the name of a file")
         path.parent.mkdir(parents=True, exist_ok=True)
         for stray in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}.tmp"):
             _remove_if_dead(stray)

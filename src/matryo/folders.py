@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from matryo.errors import InputError, StorageError
-from matryo.files import json_digest, lock, parse_json, sha256, storage, sync_folder, write_json
+from matryo.files import json_digest, lock, parse_json, resolve, sha256, storage, sync_folder, write_json
 
 RECORD = "matryo.json"
 _NEW, _OLD = "new", "old"   # the only names in a work folder
@@ -35,7 +35,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     On any error ``path`` is unchanged and the new folder is deleted. The caller checks that the folder at ``path`` may
     be deleted: before the work, and again at the end of the block.
     """
-    with storage(path), _working(path := Path(path).resolve()) as work:   # "." and links cannot be renamed
+    with storage(path), _working(path := resolve(path)) as work:   # "." and links cannot be renamed
         new = work / _NEW
         new.mkdir()
         yield new
@@ -44,7 +44,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
 def swap_in(new: Path, path: Path) -> None:
     """Rename the folder ``new``, which lies beside ``path``, to ``path``; an older folder there is deleted."""
-    path = Path(path).resolve()
+    path = resolve(path)
     with _working(path) as work:
         _swap(new, path, work)
         with contextlib.suppress(OSError):   # absent, unless an older folder was exchanged with it

@@ -49,6 +49,17 @@ def test_every_part_of_a_folder_is_verified(folder, capsys):
     assert "written before checksums existed" in lines[2]
 
 
+def test_a_folder_whose_replacement_was_killed_is_brought_back(folder, capsys):
+    """Between the two renames of a file system that cannot exchange folders, nothing is at the path."""
+    export = folder / "runs" / "mine" / "export" / "onnx"
+    work = export.with_name(".onnx.0123abcd.tmp")
+    work.mkdir()
+    export.rename(work / "old")
+    code, lines, _ = verify(capsys, export)
+    assert (code, len(lines)) == (0, 1)
+    assert list(export.parent.iterdir()) == [export]
+
+
 def test_json_has_one_object_per_part(folder, capsys):
     _, lines, _ = verify(capsys, folder, "--json")
     parts = [json.loads(line) for line in lines]

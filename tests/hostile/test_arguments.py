@@ -112,7 +112,7 @@ def test_the_fuzzed_table_covers_every_public_name():
 
 def test_sparse_and_float8_tensors_are_refused():
     torch = pytest.importorskip("torch")
-    from matryo.losses import cross_entropy_by_dim, distil_by_dim, prefix_logits
+    from matryo.losses import cross_entropy_by_dim, distil_by_dim, nested, prefix_logits
 
     dense, target = torch.ones(4, 8), torch.zeros(4, dtype=torch.int64)
     refused = "must be a dense Tensor, not float8"
@@ -121,14 +121,42 @@ def test_sparse_and_float8_tensors_are_refused():
             prefix_logits(z, dense, [4, 8])
         with pytest.raises(InputError, match=refused):
             distil_by_dim(z, dense, [4, 8])
+        with pytest.raises(InputError, match=r"embeddings must be dense tensors .* not float8"):
+            nested(torch.nn.functional.mse_loss, [4, 8], normalize=True, embeddings=2)(dense, z)
     with pytest.raises(InputError, match=f"class_weight {refused}"):
         cross_entropy_by_dim(torch.ones(2, 4, 8), target, class_weight=torch.ones(8).to_sparse())
+    with pytest.raises(InputError, match="must be floating-point numbers"):
+        prefix_logits(dense.bool(), dense, [4, 8])
     with pytest.raises(InputError, match="one device"):
         prefix_logits(dense.to("meta"), dense, [4, 8])
     with pytest.raises(NestingError, match="vectors must be dense"):
         truncate(dense.to_sparse(), 2)
     with pytest.raises(NestingError, match="vectors must be dense"):
         prefix_norms(dense.to_sparse(), [2])
+
+
+def test_parameters_of_a_cascade_are_compared_as_python_numbers():
+    logits = {dim: np.random.default_rng(dim).normal(size=(50, 3)) for dim in (2, 4)}
+    for least in (np.float16(1e-9), np.zeros((), ">f2")):   # 1e-9, the least that is allowed, is 0 in float16
+        with pytest.raises(InputError, match="max_loss at least 1e-09"):
+            Cascade(strategy="risk", max_loss=least).fit(logits, np.arange(50) % 3)
+
+
+def test_targets_are_checked_before_torch_does():
+    torch = pytest.importorskip("torch")
+    from matryo.losses import cross_entropy_by_dim
+
+    logits, target = torch.randn(2, 4, 8), torch.tensor([0, 1, 7, -100])
+    for changed, message in [
+        ({"target": torch.tensor([0, 1, 2, 10**12])}, r"targets must be between 0 and 7 \(got 1000000000000\)"),
+        ({"label_smoothing": np.inf}, r"label_smoothing must be between 0 and 1 \(got inf\)"),
+        ({"class_weight": torch.ones(3)}, r"class_weight must have one value per class \(8 classes\)"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            cross_entropy_by_dim(**{"logits": logits, "target": target} | changed)
+    weight = torch.rand(8, dtype=torch.float64)
+    expected = torch.stack([torch.nn.functional.cross_entropy(part, target, weight.float()) for part in logits])
+    torch.testing.assert_close(cross_entropy_by_dim(logits, target.int(), class_weight=weight), expected)
 
 
 def test_numbers_at_the_end_of_their_range_are_refused_or_used():

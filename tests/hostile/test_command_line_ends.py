@@ -11,7 +11,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from matryo import EmbeddingSet
+from matryo import EmbeddingSet, Index
 from matryo.cli import main
 from matryo.data import open_dataset, open_unlabelled
 from matryo.errors import DataError, EmbeddingsError, InputError, MatryoError, StorageError, one_line
@@ -61,7 +61,9 @@ def test_a_message_is_one_line_of_bounded_length():
     assert len(one_line("x" * 10**6)) == 4000
 
 
-@pytest.mark.parametrize("words", [["search"], ["search", "x", "-k", "two\nlines"], ["fly\n"], ["info", "a\0b"]])
+@pytest.mark.parametrize(
+    "words", [["search"], ["search", "x", "-k", "two\nlines"], ["fly\n"], ["info", "a\0b"], ["encode", "x", "\ud800"]]
+)
 def test_bad_usage_takes_one_line(words, refused):
     assert refused(*words, code=2).startswith("matryo")
 
@@ -92,6 +94,17 @@ def test_data_behind_links_in_a_circle(tmp_path):
         for name in ("self", "x" * 300):
             with pytest.raises((DataError, StorageError)):
                 open_dataset(source, tmp_path / name)
+
+
+def test_a_working_directory_that_was_deleted(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "here").rmdir()
+    for call in (EmbeddingSet.open, Index.open, Index.exists, lambda path: Index.create(path, [2]),
+                 lambda path: EmbeddingSet.write(path, np.eye(2))):  # fmt: skip
+        for path in ("x", ".", ""):
+            with pytest.raises(MatryoError):
+                call(path)
 
 
 def shell(line, folder):

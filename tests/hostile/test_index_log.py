@@ -6,13 +6,13 @@ import os
 import shutil
 import signal
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from attacks.outcome import forked
 
-from matryo.errors import IndexFolderError, StorageError
+from matryo.errors import IndexFolderError, MatryoError, StorageError
 from matryo.retrieve import Index
 from matryo.retrieve.store import Limits
 from matryo.retrieve.store.sql import records
@@ -55,7 +55,7 @@ def test_a_lost_log_is_noticed_and_what_it_named_is_kept(tmp_path: Path, empty: 
         (path / "index.sqlite-wal").touch()
     before = segments(path)
     for writable in (False, True, False):
-        with pytest.raises(IndexFolderError, match=r"latest changes .*index\.sqlite-wal, which is missing .*recover"):
+        with pytest.raises(IndexFolderError, match=r"changes .*index\.sqlite-wal, which is missing .*recover\('/"):
             Index.open(path, writable=writable)
     with pytest.raises(IndexFolderError, match="already holds an index"):
         Index.create(path, [2, 8])
@@ -155,6 +155,8 @@ def test_a_backup_is_an_index_of_its_own(tmp_path: Path) -> None:
         for bad in (copy, path):
             with pytest.raises(IndexFolderError, match="a backup needs a new folder"):
                 index.backup(bad)
+        with pytest.raises(IndexFolderError, match="a backup must not be inside its index"):
+            index.backup(path / "deep" / "copy")
         with Index.open(copy, writable=True, limits=LIMITS) as again:
             again.verify()
             assert again.ids.tolist() == [n for n in range(40) if n != 3]
@@ -165,6 +167,27 @@ def test_a_backup_is_an_index_of_its_own(tmp_path: Path) -> None:
     assert [entry.name for entry in (tmp_path / "deep").iterdir()] == []
 
 
+def test_a_backup_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+    left = tmp_path / "deep" / ".copy.0123abcd.tmp" / "new"
+    left.mkdir(parents=True)
+    (left / "index.sqlite").touch()
+    with Index.create(tmp_path / "index", [2, 8]) as index:
+        index.backup(tmp_path / "deep" / "copy")
+    assert [entry.name for entry in (tmp_path / "deep").iterdir()] == ["copy"]
+
+
+@pytest.mark.parametrize("path", [3, None, b"copy", "", ".", "a\0b", "x" * 300])
+def test_the_path_of_a_backup_is_checked(tmp_path: Path, path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "mine").touch()
+    monkeypatch.chdir(tmp_path / "here")
+    with Index.create(tmp_path / "index", [2, 8]) as index:
+        for call in (index.backup, Index.recover):
+            with pytest.raises(MatryoError):
+                call(path)
+    assert [entry.name for entry in (tmp_path / "here").iterdir()] == ["mine"]
+
+
 def test_a_backup_of_a_damaged_index_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     with Index.create(tmp_path / "index", [2, 8], limits=LIMITS) as index:
         index.add(VECTORS[:40])
@@ -172,7 +195,7 @@ def test_a_backup_of_a_damaged_index_is_refused_and_leaves_nothing(tmp_path: Pat
         bad = bytearray(file.read_bytes())
         bad[-3] ^= 1
         file.write_bytes(bad)
-        with pytest.raises((IndexFolderError, StorageError), match=r"block-00\.npy is damaged"):
+        with pytest.raises((IndexFolderError, StorageError), match=rf"^{file} is damaged"):
             index.backup(tmp_path / "copy")
     assert [entry.name for entry in tmp_path.iterdir()] == ["index"]
 

@@ -91,14 +91,15 @@ class Cascade(Classifier):
         """Choose the thresholds on the hold-out ``X`` and its labels ``y`` (by default those of the embeddings)."""
         _check_parameters(**{name: getattr(self, name) for name in ("nesting", "head", "classes", *_CHOICE)})
         rows = read_rows(X, self.nesting, self.head)
-        check_choice(rows.dims, self.strategy, self.expected_dim, self.max_loss, self.confidence)
+        choice = {name: getattr(self, name) for name in _CHOICE}
+        choice = {name: value.item() if hasattr(value, "item") else value for name, value in choice.items()}
+        seed = choice.pop("seed")
+        check_choice(rows.dims, **choice)
         classes = class_names(self.classes, rows.classes)
         columns = to_columns(X, y, classes, rows.count)
         check_holdout(columns)
         outcomes = ask_all(rows, columns)
-        plain = {name: getattr(self, name) for name in _CHOICE}
-        plain = {name: value.item() if hasattr(value, "item") else value for name, value in plain.items()}
-        thresholds = choose_thresholds(outcomes, **plain)
+        thresholds = choose_thresholds(outcomes, **choice, seed=seed)
         self._forget()
         if thresholds is None:
             thresholds = np.full(len(rows.dims) - 1, NEVER)

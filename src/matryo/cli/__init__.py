@@ -79,8 +79,12 @@ def _main(words: list[str]) -> int:
         if isinstance(stream, io.TextIOWrapper):   # None if the caller closed it
             stream.reconfigure(errors="backslashreplace")   # names of files and ids may hold what cannot be printed
     parser = build_parser()
-    if any("\0" in word for word in words):   # possible from Python only
-        parser.error("an argument must not contain a NUL character")
+    try:
+        usable = not any(b"\0" in os.fsencode(word) for word in words)
+    except UnicodeEncodeError:
+        usable = False
+    if not usable:   # from Python only: no shell can pass such a word
+        parser.error("an argument must not contain a NUL character or an unpaired surrogate")
     if not words:
         parser.print_help()
         return 0

@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> None:
     from matryo.evaluation import Evaluation, table
     from matryo.files import check_may_write
     from matryo.report import check_out
-    from matryo.results import append_rows, holds_rows
+    from matryo.results import holds_rows, write_rows
     from matryo.training.run.paths import RunFolder
 
     stored = args.out / "demo.jsonl"
@@ -44,8 +44,7 @@ def run(args: argparse.Namespace) -> None:
     evaluations = [result for result, _ in measured if isinstance(result, Evaluation)]
     print("\n" + table(evaluations, show=["1-NN"]) + "\n")
     rows = [*(RunFolder(folder).row for folder in folders), *(row for _, row in measured)]
-    stored.unlink(missing_ok=True)
-    append_rows(stored, rows)
+    write_rows(stored, rows)
     page = write_report(rows, folders, args.out / "report", title="The demo: emoji at every dim")
     flat = {result.model: result for result in evaluations if result.split == "flat"}
     nested, fixed = flat[NESTED], flat[FIXED]

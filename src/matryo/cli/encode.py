@@ -22,6 +22,7 @@ from matryo.embeddings import EmbeddingSet
 from matryo.embeddings.manifest import MANIFEST, Manifest
 from matryo.embeddings.place import RELEVANCE
 from matryo.errors import InputError
+from matryo.files import resolve
 
 if TYPE_CHECKING:
     from matryo.inference import TrainedModel
@@ -63,7 +64,8 @@ def run(args: argparse.Namespace) -> None:
     _check_items(args)
     model = load(args.run_folder, device=args.device, width=args.width, precision=args.precision)
     if args.items:
-        dataset = Dataset(Path(args.items[0]).resolve().name, model.classes, {"new": open_items(args.items)})
+        items = open_items(args.items)
+        dataset = Dataset(resolve(args.items[0], "read").name, model.classes, {"new": items})
         _encode(args, model, dataset, "new", args.out)
         return
     source = args.source or model.recipe.data.source

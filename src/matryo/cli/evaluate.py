@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from matryo.baselines import NAMES
-from matryo.cli.subjects import add_subject_arguments, open_subjects
+from matryo.cli.parts.subjects import add_subject_arguments, open_subjects
 from matryo.errors import InputError, MissingExtra
 from matryo.evaluation import BASELINED, PROTOCOLS, Subject, measure, measure_baseline, table
 from matryo.evaluation.measure import check_known

@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Write the folder."""
     from matryo.errors import MissingExtra
+    from matryo.files import resolve
     from matryo.results import read_rows
 
     with MissingExtra.unless_installed("PyTorch", "train", module="torch"):
@@ -35,7 +36,7 @@ def run(args: argparse.Namespace) -> None:
 
     out = args.out or args.run_folder / "export" / args.to
     # By default the card is named after the run: the folder is only named after the format.
-    name = "" if args.out else args.run_folder.resolve().name
+    name = "" if args.out else resolve(args.run_folder, "read").name
     rows = [row for path in args.rows for row in read_rows(path)]
     export(args.run_folder, args.to, out, rows=rows, name=name, width=args.width, overwrite=args.force)
     print(f"{out}: written for {args.to}; {out / 'README.md'} shows how to load it")

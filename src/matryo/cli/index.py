@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tqdm import tqdm
 
-from matryo.cli.reading import add_source_arguments, open_sources, parse_ids
-from matryo.cli.subjects import parse_dims
+from matryo.cli.parts.reading import add_source_arguments, open_sources, parse_ids
+from matryo.cli.parts.subjects import parse_dims
 from matryo.errors import InputError, MatryoError, NestingError
 from matryo.nesting import Nesting
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from matryo.cli.reading import add_source_arguments, open_queries
+from matryo.cli.parts.reading import add_source_arguments, open_queries
 from matryo.errors import InputError
 from matryo.files import check_may_write, write_json
 

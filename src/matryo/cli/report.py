@@ -26,7 +26,7 @@ __all__ = ["add_arguments", "run", "write_report"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Folders to measure, rows to add, and the output folder."""
-    from matryo.cli.subjects import add_subject_arguments
+    from matryo.cli.parts.subjects import add_subject_arguments
 
     add_subject_arguments(parser, folders="*", baselines="all")
     parser.add_argument("--rows", action="append", type=Path, default=[], metavar="FILE", help="stored rows; repeat")

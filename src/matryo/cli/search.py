@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from matryo.cli.reading import add_source_arguments, open_queries, parse_ids
-from matryo.cli.subjects import parse_dims
+from matryo.cli.parts.reading import add_source_arguments, open_queries, parse_ids
+from matryo.cli.parts.subjects import parse_dims
 from matryo.errors import InputError
 from matryo.files import check_may_write, parse_json, replacing
 

@@ -1,6 +1,6 @@
 """Read every byte of runs, embeddings, indexes, exported models or reports, and compare the checksums.
 
-PATH may also be a folder that holds some of these, such as runs/. A run includes its embeddings and exports. Nothing is
+PATH may also be a folder that holds some of these, such as runs/. A run includes its embeddings and exports. No file is
 changed. One line per part says what was checked, or which file is damaged and how to repair it; the exit code is 1 if
 any is. --json prints one JSON object per part.
 """
@@ -21,7 +21,7 @@ from tqdm import tqdm
 from matryo.embeddings import EmbeddingSet
 from matryo.embeddings.manifest import FILES, MANIFEST
 from matryo.errors import InputError, MatryoError
-from matryo.folders import RECORD, verify_record
+from matryo.folders import RECORD, restore, verify_record
 from matryo.retrieve import Index
 from matryo.retrieve.plan.plan import size_text
 from matryo.training.run.paths import EMBEDDINGS, METRICS, SHAPES, RunFolder
@@ -66,6 +66,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _parts_of(path: Path) -> list[tuple[Path, str]]:
+    restore(path)
     parts = list(_find(path, _DEPTH))
     if not parts:
         rule = "PATH must be or hold a run, embeddings, an index, an exported model or a report"

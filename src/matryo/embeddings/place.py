@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from matryo.embeddings.manifest import FILES, MANIFEST
 from matryo.errors import EmbeddingsError
-from matryo.files import lock, storage
+from matryo.files import lock, resolve, storage
 from matryo.folders import restore
 
 if TYPE_CHECKING:
@@ -78,8 +78,7 @@ def _default_cure(folder: Path, missing: Sequence[str], present: Collection[str]
 
 def as_place(path: str | Path) -> Path:
     """Return ``path`` as a folder that a rename can create: absolute, without links, and with a name."""
-    with storage(Path(path)):
-        place = Path(path).resolve()
+    place = resolve(path)
     if not place.name:
         raise EmbeddingsError("embeddings need a folder of their own", got=path, cure="choose a new folder")
     return place

@@ -65,7 +65,8 @@ class EmbeddingSet:
 
         The vectors stay those that were opened if the folder is overwritten later.
         """
-        folder = Path(path).absolute()   # the head is read later, perhaps in another working directory
+        with storage(path, "read"):
+            folder = Path(path).absolute()   # the head is read later, perhaps in another working directory
         while True:
             with storage(folder, "read"):
                 restore(folder)

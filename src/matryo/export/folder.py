@@ -9,7 +9,7 @@ from matryo.arguments import checked
 from matryo.errors import InputError
 from matryo.export.card import write_card
 from matryo.export.formats import find_format
-from matryo.files import storage
+from matryo.files import resolve, storage
 from matryo.folders import foreign, replacing_folder, restore, write_record
 from matryo.inference.model import TrainedModel, load
 from matryo.results import Row
@@ -49,7 +49,7 @@ def export(
         model = load(run, device="cpu", width=width)
         rows.insert(0, RunFolder(run).row)
     format_ = find_format(to, model)
-    target = out.resolve()
+    target = resolve(out)
     _check_free(target, overwrite)
     with replacing_folder(target) as work:
         format_.write(model, work)

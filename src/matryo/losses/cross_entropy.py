@@ -20,7 +20,7 @@ from matryo.errors import InputError
 from matryo.losses.engines import choose, wide
 from matryo.losses.engines.autograd import reduce
 from matryo.losses.engines.contract import Scores
-from matryo.losses.vectors import as_autocast, check_dims, check_one_device, check_vectors
+from matryo.losses.vectors import as_autocast, check_dims, check_vectors
 from matryo.nesting import Nesting
 
 
@@ -92,7 +92,7 @@ def prefix_logits(
     Dim m_i differs from dim m_{i-1} by one block of columns, so the logits are cumulative sums over blocks.
     """
     nesting = _check_widths(z, weight, nesting)
-    check_one_device(z, weight, "z and weight")
+    check_vectors(z.reshape(-1, z.shape[-1]), weight, "z and weight", "[…, d] and [classes, d]")
     if bias is not None and bias.shape not in ((), (1,), weight.shape[:1]):
         got = f"shape {tuple(bias.shape)}"
         raise InputError("bias must have one value per class", got=got, cure=f"pass shape {tuple(weight.shape[:1])}")
@@ -120,10 +120,10 @@ def cross_entropy_by_dim(
         got = f"shape {tuple(logits.shape)}"
         raise InputError("logits must be [dims, batch, classes]", got=got, cure="use prefix_logits(z, weight, nesting)")
     dims, batch, classes = logits.shape
-    if target.shape != (batch,) or target.is_floating_point() or target.is_complex():
-        got = f"{target.dtype} of shape {tuple(target.shape)}"
-        raise InputError(f"target must be {batch} class indices", got=got, cure="pass integers of shape [batch]")
-    logits = logits.to(wide(logits.dtype))
+    _check_target(target, batch, classes, logits.device, label_smoothing, ignore_index, class_weight)
+    logits, target = logits.to(wide(logits.dtype)), target.long()
+    if class_weight is not None:
+        class_weight = class_weight.detach().to(logits.dtype)
     losses = F.cross_entropy(
         logits.reshape(dims * batch, classes),
         target.repeat(dims),
@@ -153,14 +153,15 @@ def cross_entropy_of(
     ``logits`` returns the stored scores [dims, batch, classes]; only the plain engine calls it.
     """
     _check(scores, target, label_smoothing, ignore_index, class_weight)
-    engine, target = choose(scores, engine), target.long()
-    if class_weight is not None:
-        class_weight = class_weight.detach().to(wide(scores.x.dtype))
+    engine = choose(scores, engine)
     if engine == "plain":
         return cross_entropy_by_dim(
             logits(), target,
             label_smoothing=label_smoothing, ignore_index=ignore_index, class_weight=class_weight,
         )  # fmt: skip
+    target = target.long()
+    if class_weight is not None:
+        class_weight = class_weight.detach().to(wide(scores.x.dtype))
     x, y = as_autocast(scores.x, scores.y)
     scores, counted, share = replace(scores, x=x, y=y), target != ignore_index, None
     if label_smoothing:
@@ -197,26 +198,39 @@ def _check(
     scores: Scores, target: Tensor, label_smoothing: float, ignore_index: int, class_weight: Tensor | None
 ) -> None:
     check_vectors(scores.x, scores.y, "z and weight", "[batch, d] and [classes, d]")
+    device, classes = scores.x.device, scores.columns
+    _check_target(target, scores.rows, classes, device, label_smoothing, ignore_index, class_weight)
+    _check_per_class("bias", scores.bias, (classes,) if scores.tied else (len(scores.nesting), classes), device)
+
+
+def _check_per_class(name: str, tensor: Tensor | None, shape: tuple[int, ...], device: torch.device) -> None:
+    if tensor is not None and tensor.device != device:
+        got = f"{tensor.device} and {device}"
+        raise InputError(f"{name} must be on the device of the embeddings", got=got, cure="move it with .to()")
+    if tensor is not None and tensor.shape != shape:
+        rule = f"{name} must have one value per class ({shape[-1]} classes)"
+        raise InputError(rule, got=f"shape {tuple(tensor.shape)}", cure=f"pass shape {shape}")
+
+
+def _check_target(
+    target: Tensor, rows: int, classes: int, device: torch.device, label_smoothing: float, ignore_index: int,
+    class_weight: Tensor | None,
+) -> None:  # fmt: skip
     kind = target.dtype
-    if target.shape != (scores.rows,) or kind.is_floating_point or kind.is_complex or kind == torch.bool:
-        rule = f"target must be {scores.rows} class indices, one per embedding"
+    if target.shape != (rows,) or kind.is_floating_point or kind.is_complex or kind == torch.bool:
+        rule = f"target must be {rows} class indices, one per embedding"
         got = f"{kind} of shape {tuple(target.shape)}"
         raise InputError(rule, got=got, cure="pass integers of shape [batch]")
-    for name, tensor in (("target", target), ("bias", scores.bias), ("class_weight", class_weight)):
-        if tensor is not None and tensor.device != scores.x.device:
-            got = f"{tensor.device} and {scores.x.device}"
-            raise InputError(f"{name} must be on the device of the embeddings", got=got, cure="move it with .to()")
-    biases = (scores.columns,) if scores.tied else (len(scores.nesting), scores.columns)
-    for name, tensor, shape in (("bias", scores.bias, biases), ("class_weight", class_weight, (scores.columns,))):
-        if tensor is not None and tensor.shape != shape:
-            rule = f"{name} must have one value per class ({scores.columns} classes)"
-            raise InputError(rule, got=f"shape {tuple(tensor.shape)}", cure=f"pass shape {shape}")
+    if target.device != device:
+        got = f"{target.device} and {device}"
+        raise InputError("target must be on the device of the embeddings", got=got, cure="move it with .to()")
+    _check_per_class("class_weight", class_weight, (classes,), device)
     if not 0 <= label_smoothing <= 1:
         raise InputError("label_smoothing must be between 0 and 1", got=label_smoothing, cure="use 0.1, a common value")
     if target.device.type == "cpu" and not torch.compiler.is_compiling():   # on a GPU the checks would synchronise
         if class_weight is not None and bool((class_weight < 0).any()):
             raise InputError("class weights must not be negative", got=float(class_weight.min()), cure="use 0 or more")
-        wrong = target[((target < 0) | (target >= scores.columns)) & (target != ignore_index)]
+        wrong = target[((target < 0) | (target >= classes)) & (target != ignore_index)]
         if len(wrong):
-            rule = f"targets must be between 0 and {scores.columns - 1}"
+            rule = f"targets must be between 0 and {classes - 1}"
             raise InputError(rule, got=int(wrong[0]), cure="number the classes from 0, or pass ignore_index")

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from matryo.arguments import is_usable
 from matryo.errors import InputError, shown
 from matryo.nesting import Nesting, as_nesting
 
@@ -15,9 +16,10 @@ def check_dims(dims: Nesting | Iterable[int], *vectors: Tensor) -> Nesting:
     """Return ``dims`` as a nesting; raise if a vector has fewer columns than the largest dim."""
     nesting = as_nesting(dims)
     for rows in vectors:
-        if not isinstance(rows, Tensor) or rows.dim() == 0 or rows.layout is not torch.strided:
-            got = f"shape {tuple(rows.shape)}" if isinstance(rows, Tensor) else shown(rows)
-            raise InputError("embeddings must be tensors [batch, d]", got=got, cure="convert them with torch.as_tensor")
+        if not is_usable(rows) or rows.dim() == 0:
+            got = f"{rows.dtype} of shape {tuple(rows.shape)}" if isinstance(rows, Tensor) else shown(rows)
+            rule = "embeddings must be dense tensors [batch, d], not float8"
+            raise InputError(rule, got=got, cure="convert them with torch.as_tensor, .to_dense() or .float()")
         nesting.check_fits(rows.shape[-1])
     return nesting
 
@@ -27,7 +29,8 @@ def check_vectors(x: Tensor, y: Tensor, names: str, shapes: str) -> None:
     if x.dim() != 2 or y.dim() != 2:
         got = f"shapes {tuple(x.shape)} and {tuple(y.shape)}"
         raise InputError(f"{names} must be {shapes}", got=got, cure="use reshape(-1, d)")
-    check_one_device(x, y, names)
+    if x.device != y.device:
+        raise InputError(f"{names} must be on one device", got=f"{x.device} and {y.device}", cure="move one with .to()")
     got = f"{x.dtype} and {y.dtype}"
     if not (x.is_floating_point() and y.is_floating_point()):
         raise InputError(f"{names} must be floating-point numbers", got=got, cure="convert them with .float()")
@@ -43,9 +46,3 @@ def as_autocast(*vectors: Tensor) -> tuple[Tensor, ...]:
     if not torch.is_autocast_enabled(device) or any(rows.dtype == torch.float64 for rows in vectors):
         return vectors
     return tuple(rows.to(torch.get_autocast_dtype(device)) for rows in vectors)
-
-
-def check_one_device(x: Tensor, y: Tensor, names: str) -> None:
-    """Raise unless both tensors are on one device."""
-    if x.device != y.device:
-        raise InputError(f"{names} must be on one device", got=f"{x.device} and {y.device}", cure="move one with .to()")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from matryo.arguments import checked
 from matryo.errors import InputError, MatryoError, MissingExtra
-from matryo.files import replacing, storage
+from matryo.files import replacing, resolve, storage
 from matryo.folders import foreign, replacing_folder, restore, write_record
 from matryo.report.answer import subjects
 from matryo.report.answer_figure import AnswerFigure, answer_figure
@@ -25,7 +25,7 @@ from matryo.report.draw import drawing
 from matryo.report.figures import every_section
 from matryo.report.material import GradCamStrip, Material
 from matryo.report.page import page
-from matryo.results import append_rows
+from matryo.results import write_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -82,7 +82,7 @@ def check_out(out: str | Path, *, overwrite: bool) -> Path:
         with MissingExtra.unless_installed(package, "report"):
             import_module(package)
     folder = Path(out)
-    folder = folder.resolve() if folder.is_symlink() or folder.name in ("", "..") else folder
+    folder = resolve(folder) if folder.is_symlink() or folder.name in ("", "..") else folder
     if not folder.name:
         raise InputError("a report needs a folder of its own", got=out, cure="choose a new folder")
     with storage(folder):
@@ -139,4 +139,4 @@ def _write(
     for path, data in files.items():
         with replacing(folder / path) as file:
             file.write(data)
-    append_rows(folder / ROWS, list(rows))
+    write_rows(folder / ROWS, list(rows))

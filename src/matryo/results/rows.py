@@ -56,13 +56,23 @@ def append_rows(path: Path, rows: list[Row]) -> None:
     """
     path = Path(path)
     check_may_append(path)
-    lines = [(json.dumps(asdict(row), ensure_ascii=False) + "\n").encode() for row in rows]
     with alone_with(path):
         with storage(path):
             old = path.read_bytes()
-        with replacing(path) as file:
-            file.write(old)
-            file.writelines(lines)
+        _write(path, old, rows)
+
+
+@checked
+def write_rows(path: Path, rows: list[Row]) -> None:
+    """Write ``rows`` to a JSON-lines file. If it exists, its content is replaced in one step."""
+    _write(Path(path), b"", rows)
+
+
+def _write(path: Path, old: bytes, rows: list[Row]) -> None:
+    lines = [(json.dumps(asdict(row), ensure_ascii=False) + "\n").encode() for row in rows]
+    with replacing(path) as file:
+        file.write(old)
+        file.writelines(lines)
 
 
 def _checked(row: Row) -> Row:

@@ -49,9 +49,9 @@ def run(count: int, seed: int, folder: Path) -> Outcome:
         chosen = data.draw(some) if arguments else []
         replaced = {key: data.draw(any_value) for key in chosen}
         outcome.attempts += 1
-        before = len(context.index)
+        before = context.commits
         failure = broken(call, arguments | replaced)
-        changed = len(context.index) != before
+        changed = context.commits != before
         if failure and failure.startswith("refused"):
             failure = f"the index changed, yet it {failure}" if changed else ""
         if failure:

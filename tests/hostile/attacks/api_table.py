@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,8 @@ class Context:
         self.texts = TextRows(["a text", "another one", "a third"] * 4, labels=list(range(3)) * 4)
         images = rng.integers(0, 255, (6, 8, 8, 3)).astype(np.uint8)
         self.images = array_dataset({"train": (images, np.arange(6) % 2)}, ["a", "b"])
+        self.closed = self.new()
+        Index.create(self.closed, nesting=[2, 4, 8]).close()
         self.renew()
 
     def new(self) -> str:
@@ -115,8 +118,15 @@ class Context:
         """Open a new index, after a call that changed it."""
         if hasattr(self, "index"):
             self.index.close()
+            self._watcher.close()
         self.index = Index.create(self.new(), nesting=[2, 4, 8])
         self.index.add(self.vectors, payload=[{"year": 2000 + row, "name": "a"} for row in range(40)])
+        self._watcher = sqlite3.connect(self.index.path / "index.sqlite")
+
+    @property
+    def commits(self) -> int:
+        """A number that changes with every commit to the index."""
+        return int(self._watcher.execute("PRAGMA data_version").fetchone()[0])
 
 
 def table(given: Context) -> dict[str, Callable[[], Entry]]:
@@ -365,6 +375,8 @@ def table(given: Context) -> dict[str, Callable[[], Entry]]:
         limits=None,
     )
     add("retrieve.Index.open", _closed(Index.open), folder=str(index.path), writable=False, limits=None)
+    add("retrieve.Index.recover", _closed(Index.recover), folder=given.closed)
+    add("retrieve.Index.backup", index.backup, path=given.new)
     add("retrieve.Index.exists", Index.exists, folder=str(index.path))
     add("retrieve.Index.add", index.add, vectors=rows[:2], ids=[1000, 1001], payload=[{"a": 1}, {}])
     add("retrieve.Index.upsert", index.upsert, vectors=rows[:2], ids=[0, 1], payload=[{"a": 1}, {}])
@@ -460,7 +472,8 @@ def table(given: Context) -> dict[str, Callable[[], Entry]]:
         when="",
         role="",
     )
-    add("results.append_rows", results.append_rows, path=lambda: Path(given.new()), rows=[given.row])
+    for name in ("append_rows", "write_rows"):
+        add(f"results.{name}", getattr(results, name), path=lambda: Path(given.new()), rows=[given.row])
     for name in ("read_rows", "holds_rows", "check_may_append"):
         add(f"results.{name}", getattr(results, name), path=lambda: Path(given.new()))
     add("results.as_tuples", results.as_tuples, value=[[1]])

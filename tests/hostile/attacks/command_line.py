@@ -39,13 +39,14 @@ _COMMANDS = {
                  "emb --json -"],
     "classify": ["emb", "emb --cascade cascade.json", "run pets/test", "emb --holdout 0.5 --seed 3 --out new.csv"],
     "index": ["new-index vectors.npy", "new-index vectors.jsonl --dims 4,16", "index vectors.csv --upsert", "index",
-              "index --delete a1 a2 --compact", "index --verify", "index - --format jsonl",
+              "index --delete a1 a2 --compact", "index --verify", "index --backup new-copy", "index - --format jsonl",
               "new-index emb/test --metric l2 --dtype float16", "index --build", "new-index good.parquet",
               "new-index twice.parquet"],
     "search": ["index vectors.npy -k 3", "index --like a1 a2 --json", "index vectors.jsonl --where {\"n\":{\"$gt\":3}}",
                "index vectors.npy --out new.npz", "index - --dims 4,16 --keep 9", "index vectors.npy --plan plan.json"],
     "plan": ["index --quiet --recall 0.9", "index --queries vectors.npy --out new-plan.json --json"],
     "report": ["--rows rows.jsonl --out new-report", "--rows damaged.jsonl --out new-report", "emb --out new-report"],
+    "verify": ["run emb index", ". --json", "damaged emb", "damaged/index"],
     "info": ["run emb index rows.jsonl", "index --json", "damaged.jsonl", "run/embeddings"],
     "recipes": ["", "demo"],
     "completion": ["bash"],
@@ -57,7 +58,7 @@ _PATHS = ["run", "emb", "emb/test", "index", "pets", "pets/test", "rows.jsonl", 
           "empty", "noise.npy", "noise.parquet", "noise.csv", "vectors.npy/x", "x" * 300, "a/" * 2500 + "b",
           "n\udcff\udcfe", "☃ name", "a\nb.jsonl", "\x1b[31mred", ".", "", "-", "ids.txt", "cascade.json",
           "plan.json", "new.csv", "new.npz", "new.jsonl", "texts.txt", "new-report", "recipe.toml", "noise.toml",
-          "locked/x"]  # fmt: skip
+          "locked/x", "damaged", "damaged/index", "damaged/emb/test"]  # fmt: skip
 _TEXTS = ["", " ", "a", "train", "test", "none", "all", "evaluate", "pca", "id", "vector", "n", "cpu", "cuda:99",
           "--", "-", "%s", "%(prog)s", "{0}", "{", "[1", "null", "{}", '{"n": 3}', '{"n": {"$gt": "x"}}',
           '{"$or": []}', '{"n": {"$in": [1, null]}}', "[" * 9000, '{"a":' * 3000, "\ud800", "a\nb\tc", "x" * 100_000,
@@ -132,6 +133,10 @@ def _world(world: Path, *, trained: bool) -> Path:
     _quietly("index", "index", "vectors.jsonl", "--dims", "4,16", "--int8-up-to", "4", "--quiet")
     _quietly("evaluate", "emb", "--json", "rows.jsonl", "--quiet", "--protocols", "evaluate,few-shot,disagreement")
     _quietly("classify", "emb", "--save", "cascade.json", "--quiet")
+    shutil.copytree("index", "damaged/index")
+    shutil.copytree("emb", "damaged/emb")
+    for path in (max(Path("damaged/index/segments").rglob("*.npy")), *Path("damaged/emb").glob("test/vectors.npy")):
+        path.write_bytes(path.read_bytes()[:-1] + b"\x7f")
     Path("plan.json").write_text('{"stages": [{"dim": 4, "keep": 9}, {"dim": 16, "keep": 3}]}')
     _damage_rows()
     return world

@@ -11,7 +11,7 @@ import numpy as np
 from attacks.outcome import Outcome
 from attacks.overwriting import overwrite
 from matryo.errors import MissingExtra
-from matryo.folders import foreign
+from matryo.folders import foreign, restore
 
 PROMISE = "After kill -9, an export being overwritten is the old or the new one, whole; nothing is left over."
 BOUNDED, SOAK = 8, 400
@@ -43,6 +43,7 @@ def run(count: int, seed: int, folder: Path) -> Outcome:
         export(model, "transformers", path, name=f"v{version}", overwrite=True)
 
     def read(path: Path) -> int:
+        restore(path)   # as the next export does, on systems that need two renames
         assert foreign(path, "export") == [], "other files than the record says"
         version = re.search(r"^# v(\d+)$", (path / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
         assert version, "no version in the card"

@@ -1,1 +1,1 @@
-"""Parts of the verbs: how new items are opened, and how the thresholds of a cascade are chosen."""
+"""Parts of the verbs: opening new items, sources and subjects, and choosing the thresholds of a cascade."""

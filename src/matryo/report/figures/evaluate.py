@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from matryo.report.figures.lines import split_fields
+from matryo.report.lines import split_fields
 from matryo.report.models import METRICS
 from matryo.report.section import Section, rows_of
 from matryo.report.series import Z95

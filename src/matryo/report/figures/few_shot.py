@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from matryo.evaluation.protocols.few_shot import FewShot
-from matryo.report.figures.lines import model_fields
+from matryo.report.lines import model_fields
 from matryo.report.section import Section
 from matryo.report.series import Curve, Group, curve, gather
 from matryo.report.style import ramp

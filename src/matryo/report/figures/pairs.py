@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from matryo.evaluation.protocols.pairs import PAIR_METRICS, Pairs
-from matryo.report.figures.lines import split_fields
+from matryo.report.lines import split_fields
 from matryo.report.models import role_of
 from matryo.report.section import Section, curve_table, rows_of
 from matryo.report.series import Curve, Group, curve, gather

@@ -3,7 +3,7 @@
 from functools import partial
 
 from matryo.evaluation.protocols.probe import Probe
-from matryo.report.figures.lines import by_split
+from matryo.report.lines import by_split
 
 sections = partial(
     by_split, result=Probe, key="probe", title="Linear probe", method="a linear probe",

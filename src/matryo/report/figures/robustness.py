@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from matryo.evaluation.protocols.robustness import Robustness
-from matryo.report.figures.lines import model_fields
+from matryo.report.lines import model_fields
 from matryo.report.section import Section
 from matryo.report.series import Curve, Group, Point, gather, over_seeds
 from matryo.report.words import dims, percent, points

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from matryo.evaluation.protocols.stream import Stream
-from matryo.report.figures.lines import model_fields
+from matryo.report.lines import model_fields
 from matryo.report.section import Section
 from matryo.report.series import Curve, Group, curve, gather
 from matryo.report.words import ends, percent, plural, reach

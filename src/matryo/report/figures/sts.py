@@ -3,7 +3,7 @@
 from functools import partial
 
 from matryo.evaluation.protocols.sts import Sts
-from matryo.report.figures.lines import by_split
+from matryo.report.lines import by_split
 
 sections = partial(
     by_split, result=Sts, key="sts", title="Graded pairs", method="cosines against human grades",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from matryo.evaluation.protocols.superclass import Superclasses
-from matryo.report.figures.lines import model_fields
+from matryo.report.lines import model_fields
 from matryo.report.section import Section, curve_table
 from matryo.report.series import Curve, Group, curve, gather
 from matryo.report.words import dims, percent

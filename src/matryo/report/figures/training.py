@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from matryo.errors import InputError
-from matryo.report.figures.lines import split_fields
+from matryo.report.lines import split_fields
 from matryo.report.section import Section, Table
 from matryo.report.series import Curve, Point, over_seeds
 from matryo.report.words import dims, hardest, percent, plural

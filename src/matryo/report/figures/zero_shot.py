@@ -3,7 +3,7 @@
 from functools import partial
 
 from matryo.evaluation.protocols.zero_shot import ZeroShot
-from matryo.report.figures.lines import by_split
+from matryo.report.lines import by_split
 
 sections = partial(
     by_split, result=ZeroShot, key="zero-shot", title="Zero-shot", method="class texts alone",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from matryo.errors import IndexFolderError
-from matryo.files import new_file, storage, sync_folder
+from matryo.files import new_file, resolve, sync_folder
+from matryo.folders import replacing_folder
 from matryo.retrieve.store.guides import guide_folder
 from matryo.retrieve.store.segments.segment import segment_folder
 from matryo.retrieve.store.sql import records
@@ -23,26 +23,19 @@ if TYPE_CHECKING:
 
 def check_new(path: str | Path) -> None:
     """Raise if there is anything at ``path``."""
-    if os.path.lexists(path):
+    if os.path.lexists(Path(path)):   # "" is the working directory
         raise IndexFolderError("a backup needs a new folder", got=path, cure="choose a path that does not exist")
 
 
 @contextlib.contextmanager
-def new_backup(path: str | Path) -> Iterator[Path]:
+def new_backup(path: str | Path, index: Path) -> Iterator[Path]:
     """A working folder that becomes ``path`` when the block succeeds, and is removed otherwise."""
     check_new(path)
-    target = Path(os.path.realpath(path))
-    work = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with storage(target):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            work.mkdir()
-            yield work
-            work.rename(target)
-            sync_folder(target.parent)
-    except BaseException:
-        shutil.rmtree(work, ignore_errors=True)
-        raise
+    if index in resolve(path).parents:
+        raise IndexFolderError("a backup must not be inside its index", got=path, cure="choose a path elsewhere")
+    with replacing_folder(Path(path)) as work:
+        yield work
+        check_new(path)   # again, because copying takes a while
 
 
 def copy_index(root: Path, database: Database, work: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from matryo.errors import IndexFolderError, MatryoError
-from matryo.files import storage, sync_folder
+from matryo.files import resolve, storage, sync_folder
 from matryo.retrieve.store import forks
 from matryo.retrieve.store.folder import Folder
 from matryo.retrieve.store.guides import GUIDES
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _DATABASE_FILES = tuple(DATABASE + end for end in ("", "-journal", "-wal", "-shm"))
 _LOST_LOG = (
-    "restore {log} from the same copy; if it is gone, Index.recover(folder) opens the index without the latest changes"
+    "restore {log} from the same copy; if it is gone, Index.recover({folder!r}) opens the index without these changes"
 )
 
 
@@ -64,7 +64,8 @@ class Opened:
 
 def index_exists(path: Path) -> bool:
     """Whether ``path`` holds an index, and not only the files of a creation that was killed."""
-    root = Path(os.path.realpath(path))
+    with storage(path, "read"):
+        root = Path(os.path.realpath(path))
     if not _is_laid_out(root):
         return False
     with forks.no_fork, contextlib.closing(Database(root / DATABASE, "ro")) as database:
@@ -101,7 +102,7 @@ def open_writer(path: Path, *, recover: bool = False) -> Opened:
 
 def create(path: Path, about: About) -> Opened:
     """Create an empty index at ``path``, a new or empty folder, and open it as its only writer."""
-    root = Path(os.path.realpath(path))
+    root = resolve(path)
     with contextlib.ExitStack() as undo:
         undo.enter_context(_new_folder(root))
         folder = undo.enter_context(contextlib.closing(Folder(path, exclusive=True)))
@@ -134,7 +135,7 @@ def _about(database: Database, *, may_lack_log: bool = False) -> About:
         raise IndexFolderError(
             f"the latest changes of this index are in {log}, which is missing",
             got=database.path.parent,
-            cure=_LOST_LOG.format(log=log),
+            cure=_LOST_LOG.format(log=log, folder=str(database.path.parent)),
         )
     return about
 

@@ -29,7 +29,7 @@ import numpy as np
 
 from matryo.arguments import checked
 from matryo.embeddings.rows import as_vectors
-from matryo.errors import InputError
+from matryo.errors import IndexFolderError, InputError
 from matryo.nesting import Nesting, as_nesting
 from matryo.retrieve.store import forks
 from matryo.retrieve.store.about import About
@@ -105,6 +105,7 @@ class Store(Session):
             return cls((open_writer if writable else open_reader)(Path(folder)), limits or Limits())
 
     @classmethod
+    @checked
     def recover(cls, folder: str | Path) -> Self:
         """Open an index whose ``index.sqlite-wal`` is lost, for writing, as it was before the latest changes.
 
@@ -270,14 +271,19 @@ class Store(Session):
         """Read every byte; raise an error that names the file if a checksum differs."""
         self._read(lambda _: verify(self.path, self._database, self.about))
 
+    @checked
     def backup(self, path: str | Path) -> None:
         """Write a copy of the current commit to a new folder ``path``, which is an index of its own.
 
         Every byte of the copy is verified, and ``path`` appears complete or not at all. Other processes may write
         meanwhile; writes of this process wait.
         """
-        with new_backup(path) as work:
-            self._read(lambda _: copy_index(self.path, self._database, work))
+        with new_backup(path, self.path) as work:
+            try:
+                self._read(lambda _: copy_index(self.path, self._database, work))
+            except IndexFolderError:
+                self.verify()   # names the damaged file of the index rather than its copy
+                raise
 
     @property
     def _rows_per_segment(self) -> int:
