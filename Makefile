@@ -9,10 +9,12 @@ LOWEST  := .venv-lowest
 NEWEST  := .venv-newest
 # --no-compile: most installed modules are never imported, so compiling all of them ahead is slower.
 INSTALL := -m pip --disable-pip-version-check --quiet install --no-compile --constraint constraints.txt
+# Warnings of our own compilers are errors; those of a user's compiler are not.
+CORE    := --config-settings=cmake.define.MATRYO_WERROR=ON
 # Whole test files per core, as fixtures are costly; in the given order, or files with few long tests would run last.
 SHARED  := -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test lint docs unit light wheel soak lowest newest audit clean
+.PHONY: demo test lint docs unit light wheel soak sanitize lowest newest audit clean
 
 demo: $(VENV)/train
 	$(VENV)/bin/matryo demo
@@ -32,14 +34,15 @@ unit light: export OMP_NUM_THREADS := 1
 unit: $(VENV)/dev
 	$(VENV)/bin/python -m pytest $(SHARED)
 
-# The base installation, where torch cannot be imported.
+# The base installation on a machine without torch and without a C++ compiler: numpy searches.
+light: export MATRYO_ISA := numpy
 light: $(LIGHT)/ready
-	$(LIGHT)/bin/python -c "import importlib.util as u; assert u.find_spec('torch') is None, 'torch must be absent'"
+	$(LIGHT)/bin/python -c "import importlib.util as u; assert not u.find_spec('torch') and not u.find_spec('matryo._core')"
 	$(LIGHT)/bin/python -m pytest $(SHARED)
 
 # The built wheel in an empty environment, outside the source tree.
 wheel: $(VENV)/dev
-	rm -rf dist $(CLEAN) && $(VENV)/bin/python -m build --wheel --outdir dist . > /dev/null
+	rm -rf dist $(CLEAN) && MATRYO_REQUIRE_CORE=1 $(VENV)/bin/python -m build --wheel --outdir dist . > /dev/null
 	$(PYTHON) -m venv $(CLEAN)
 	$(CLEAN)/bin/python $(INSTALL) "$$(ls dist/matryo-*.whl)[images]"
 	cd $(CLEAN) && bin/python ../scripts/check_wheel.py
@@ -47,6 +50,18 @@ wheel: $(VENV)/dev
 # Every attack of tests/hostile/attacks, for about 20 minutes; SOAK="--only kill_index --scale 0.1" for a short run.
 soak: $(VENV)/dev
 	$(VENV)/bin/python scripts/soak.py $(SOAK)
+
+# The tests of search with sanitizers: addresses and undefined behaviour, then threads. Random calls follow, for FUZZ seconds.
+FUZZ     ?= 120
+PRELOAD   = LD_PRELOAD="$$($(CXX) -print-file-name=$(1).so) $$($(CXX) -print-file-name=libstdc++.so)"
+ADDRESS   = $(call PRELOAD,libasan) ASAN_OPTIONS=detect_leaks=0 .venv-address/bin/python
+THREAD    = $(call PRELOAD,libtsan) .venv-thread/bin/python
+SEARCH   := tests/retrieve tests/evaluation/knn tests/hostile/test_exact.py tests/hostile/test_damaged_guides.py
+sanitize: export OMP_NUM_THREADS := 1
+sanitize: .venv-address/ready .venv-thread/ready
+	$(ADDRESS) -m pytest $(SEARCH)
+	$(THREAD) -m pytest tests/retrieve/engines/test_core.py tests/evaluation/knn
+	$(ADDRESS) scripts/fuzz_core.py --seconds $(FUZZ)
 
 # The tests with the lowest version of each dependency that pyproject.toml allows, and with the newest one.
 # EXTRAS="all" also tests PyTorch. Warnings are no errors here: old and new packages deprecate each other.
@@ -75,21 +90,31 @@ docs: $(VENV)/dev
 	@echo "site/index.html"
 
 clean:
-	rm -rf $(VENV) $(LIGHT) $(CLEAN) $(LOWEST) $(NEWEST) dist site
+	rm -rf $(VENV) $(LIGHT) $(CLEAN) $(LOWEST) $(NEWEST) .venv-address .venv-thread build dist site
 
-# --- environments, updated when pyproject.toml or constraints.txt changes ---
+# --- environments, updated when pyproject.toml, constraints.txt or the compiled core changes ---
+BUILT := CMakeLists.txt $(wildcard src/core/*)
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/train: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(VENV)/bin/python $(INSTALL) --editable ".[train]"
+$(VENV)/train: $(VENV)/bin/python pyproject.toml constraints.txt $(BUILT)
+	$(VENV)/bin/python $(INSTALL) $(CORE) --editable ".[train]"
 	touch $@
 
-$(VENV)/dev: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(VENV)/bin/python $(INSTALL) --editable ".[dev]"
+$(VENV)/dev: $(VENV)/bin/python pyproject.toml constraints.txt $(BUILT)
+	$(VENV)/bin/python $(INSTALL) $(CORE) --editable ".[dev]"
 	touch $(VENV)/train $@
+
+# The core with sanitizers: .venv-address/ready, .venv-thread/ready.
+.venv-address/ready: KIND := address,undefined
+.venv-thread/ready: KIND := thread
+.venv-%/ready: pyproject.toml constraints.txt $(BUILT)
+	$(PYTHON) -m venv .venv-$*
+	MATRYO_REQUIRE_CORE=1 .venv-$*/bin/python $(INSTALL) --config-settings=cmake.define.MATRYO_SANITIZE=$(KIND) \
+	  --config-settings=install.strip=false --config-settings=build-dir=build/$* --editable ".[images,test]"
+	touch $@
 
 $(LIGHT)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(LIGHT)
-	$(LIGHT)/bin/python $(INSTALL) --editable ".[images,test]"
+	CXX=no-compiler $(LIGHT)/bin/python $(INSTALL) --editable ".[images,test]"
 	touch $@

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 import matryo
-from matryo import EmbeddingSet, Nesting, evaluate, truncate
+from matryo import EmbeddingSet, Index, Nesting, evaluate, truncate
+from matryo.compiled import NUMPY, isa
 from matryo.data import decode_all, emoji
 
 
@@ -21,6 +22,8 @@ def main() -> None:
     assert "torch" not in sys.modules
     assert (home.parent / "report" / "templates" / "report.html.j2").is_file(), "the wheel must carry the templates"
     assert (home.parent / "losses" / "sentence_transformers" / "citations.bib").is_file(), "the wheel must carry them"
+
+    assert isa() != NUMPY, "the wheel must carry the compiled core"
 
     dataset = emoji()
     flat = dataset.split("flat")
@@ -34,6 +37,9 @@ def main() -> None:
         sets = [EmbeddingSet.open(Path(folder) / name) for name in ("database", "queries")]
         assert evaluate(*sets, progress=False).at(256).top1 == 1.0   # each picture finds itself
         assert truncate(vectors, 8).shape == (64, 8)
+        with Index.create(Path(folder) / "index", [64, 256]) as index:
+            index.add(vectors)
+            assert index.search(vectors, k=1).ids.ravel().tolist() == list(range(64))
 
     command = [sys.executable, "-m", "matryo"]
     helped = subprocess.run([*command, "train", "--help"], capture_output=True, text=True, check=True)
@@ -41,7 +47,7 @@ def main() -> None:
     refused = subprocess.run([*command, "train", "demo"], capture_output=True, text=True, check=False)
     assert refused.returncode == 1, refused
     assert "pip install 'matryo[train]'" in refused.stderr, refused.stderr
-    print(f"wheel {matryo.__version__}: 1 passed, 0 failed")
+    print(f"wheel {matryo.__version__}, {isa()}: 1 passed, 0 failed")
 
 
 if __name__ == "__main__":

@@ -211,6 +211,7 @@ def test_queries_that_cannot_be_answered_are_refused(queries: np.ndarray, k: int
         scan_exactly(blocks, queries, k)
 
 
+@needs_core
 @pytest.mark.parametrize("allowed", [np.ones(3, bool), np.ones(4), np.ones((4, 1), bool)])
 def test_a_mask_must_have_one_boolean_a_row(allowed: np.ndarray) -> None:
     blocks = Blocks.of(np.eye(4, dtype=np.float32), Nesting([2, 4]))

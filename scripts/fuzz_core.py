@@ -1,0 +1,117 @@
+"""Call the compiled core with random arrays for a while, and compare every answer with numpy in float64.
+
+Run it with sanitizers, which find reads outside an array: ``make sanitize``.
+
+::
+
+    python scripts/fuzz_core.py --seconds 60 --seed 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from matryo import Nesting
+from matryo.compiled import isa
+from matryo.errors import MatryoError
+from matryo.retrieve.engines.compiled import best_engine, view_of
+from matryo.retrieve.engines.exact import exact_scores, ranked
+from matryo.retrieve.engines.execute import NUMPY, execute
+from matryo.retrieve.engines.request import Request
+from matryo.retrieve.guides.partition import Partition, PartitionSearch
+from matryo.retrieve.guides.sketch.certified import Certified
+from matryo.retrieve.guides.sketch.sketch import Sketch
+from matryo.retrieve.plan.plan import Plan
+from matryo.retrieve.vectors.blocks import Blocks
+from matryo.retrieve.vectors.metric import METRICS
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run until the time is over; an answer that differs, and a report of a sanitizer, end the program."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args(argv)
+    end, searches, queries, seed = time.monotonic() + args.seconds, 0, 0, args.seed
+    while time.monotonic() < end:
+        done = attempt(np.random.default_rng(seed))
+        searches, queries, seed = searches + 1, queries + done, seed + 1
+    print(f"{isa()}: {searches:,} random indexes, {queries:,} searches: no difference")
+
+
+def attempt(rng: np.random.Generator) -> int:
+    """Search one random index in every way; return the number of queries."""
+    dims = sorted(set(rng.integers(1, rng.choice([9, 70, 300]), rng.integers(1, 5)).tolist()))
+    count = int(rng.choice([1, 2, 15, 16, 17, 100, 700]))
+    scale, shift = 10.0 ** rng.integers(-8, 8), rng.choice([0.0, 0.0, 30.0])
+    rows = (rng.standard_normal((count, dims[-1])) + shift) * scale * np.arange(1, dims[-1] + 1) ** -rng.random()
+    rows[rng.integers(0, count, count // 3)] = rows[0]   # ties
+    dtype = "float16" if scale < 1e3 and rng.random() < 0.5 else "float32"
+    blocks = Blocks.of(rows, Nesting(dims), dtype=dtype, int8_up_to=int(rng.choice([0, dims[0]])))
+    metric = METRICS[rng.integers(3)]
+    queries = np.concatenate([rows[:3], (rng.standard_normal((rng.integers(1, 9), dims[-1])) + shift) * scale])
+    queries = queries.astype(np.float32)[: rng.integers(1, 12)]
+    k = int(rng.choice([1, 3, 40, 900]))
+    allowed = rng.random(count) < rng.random() if rng.random() < 0.5 else None
+    threads = int(rng.integers(1, 4))
+    damaged(rng, blocks, metric)
+    with contextlib.suppress(MatryoError):   # a query without a score
+        request = Request(blocks, queries, metric, allowed)
+        every = np.tile(np.arange(count), (len(queries), 1))
+        true = exact_scores(request, every, dims[-1])
+        true[:, [] if allowed is None else ~allowed] = -np.inf
+        wanted = ranked(every, true, k)[1]
+        same(execute(blocks, queries, Plan.single(dims[-1]), k, metric, allowed, engine=best_engine()), wanted)
+        same(Certified(blocks, Sketch.of(blocks, metric)).search(queries, k, allowed, threads), wanted)
+        keep = int(rng.integers(1, count + 50))
+        tiles = int(rng.choice(dims))
+        plan = Plan.of([(tiles, keep, "int8"), *((dim, keep) for dim in dims if dim > tiles)][:4])
+        plan = Plan.of([*((s.dim, s.keep, s.precision) for s in plan.stages), (dims[-1], keep)])
+        search = PartitionSearch(blocks, Partition.of(blocks, metric, dim=tiles), plan, k)
+        many = search(queries, allowed, threads)
+        for i, query in enumerate(queries):
+            alone = search(query[None], allowed)
+            assert (alone[0][0] == many[0][i]).all() and (alone[1][0] == many[1][i]).all()
+        plan = Plan.of([(dims[0], keep), (dims[-1], keep)])
+        for engine in (best_engine(), NUMPY):
+            execute(blocks, queries, plan, k, metric, allowed, engine=engine)
+    return len(queries)
+
+
+def same(found: tuple[Any, Any], wanted: Any) -> None:
+    """Scores must be those of float64, best first; empty places last."""
+    rows, scores = found
+    wanted = np.pad(wanted, ((0, 0), (0, scores.shape[1] - wanted.shape[1])), constant_values=-np.inf)
+    assert ((rows < 0) == np.isneginf(scores)).all()
+    finite = np.isfinite(wanted)
+    assert (np.isfinite(scores) == finite).all()
+    np.testing.assert_allclose(scores[finite], wanted[finite], rtol=1e-9, atol=1e-12 * np.abs(wanted[finite]).max(initial=0))
+
+
+def damaged(rng: np.random.Generator, blocks: Blocks, metric: Any) -> None:
+    """Search partitions with random bytes in their arrays: anything may be found, but nothing outside is read."""
+    good = Partition.of(blocks, metric, dim=int(rng.choice(blocks.nesting.dims)))
+    arrays = {name: array.copy() for name, array in good.arrays().items()}
+    name = rng.choice(["adjust", "errors", "rows", "tiles", "codes", "means", "means_adjust", "columns", "lists"])
+    flat = arrays[name].reshape(-1).view(np.uint8)
+    if len(flat):
+        flat[rng.integers(0, len(flat), 1 + len(flat) // 50)] = rng.integers(0, 256, 1 + len(flat) // 50)
+    bad = Partition(good.metric, good.dim, good.long, good.count, **arrays)
+    plan = Plan.of([(good.dim, 20, "int8"), (blocks.nesting.dim, 20, "int8"), (blocks.nesting.dim, 10)])
+    queries = rng.standard_normal((3, blocks.nesting.dim)).astype(np.float32)
+    with contextlib.suppress(MatryoError, ValueError), np.errstate(all="ignore"):
+        rows, _ = PartitionSearch(blocks, bad, plan, 10)(queries)
+        assert (rows < blocks.count).all()
+    view = view_of(blocks, metric)
+    with contextlib.suppress(ValueError):
+        view.add_products(queries, 0, False, rng.integers(-2, blocks.count + 2, (3, 4)), np.zeros((3, 4), np.float32))
+
+
+if __name__ == "__main__":
+    main()
