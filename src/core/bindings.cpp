@@ -17,6 +17,7 @@
 #include <tuple>
 #include <vector>
 
+#include "arrays.h"
 #include "kernels.h"
 #include "pool.h"
 
@@ -24,28 +25,12 @@ namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace matryo {
+
+void bind_neighbours(nb::module_& m);   // neighbours_bindings.cpp
+
 namespace {
 
-template <class T, size_t N>
-using In = nb::ndarray<const T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
-template <class T, size_t N>
-using Out = nb::ndarray<T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
-using Any = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 using OptionalMask = std::optional<In<bool, 1>>;
-
-void require(bool fits, const char* rule) {
-  if (!fits) throw std::invalid_argument(rule);
-}
-
-template <class T>
-int64_t rows_of(const T& array) {
-  return static_cast<int64_t>(array.shape(0));
-}
-
-template <class T>
-int64_t columns_of(const T& array) {
-  return static_cast<int64_t>(array.shape(1));
-}
 
 // Keeps scratch memory between calls: allocating it costs more than the search that fills it.
 class Workplace {
@@ -343,4 +328,5 @@ NB_MODULE(_core, m) {
                     std::optional<In<float, 1>>, int>(),
            "vectors"_a, "axes"_a, "steps"_a, "levels"_a, "offsets"_a.none(), "exponent"_a)
       .def("search", &PySketch::search, "queries"_a, "mask"_a.none(), "rows"_a, "scores"_a, "left"_a, "threads"_a);
+  bind_neighbours(m);
 }

@@ -1,6 +1,7 @@
 // Compiled once per instruction set: the macro MATRYO_ISA is the name of the namespace, and of the table.
 #include "kernels.h"
 
+#include "neighbours.h"
 #include "scan.h"
 #include "sketch.h"
 
@@ -38,6 +39,10 @@ const Kernels table = {
           CertifiedSearch search(vectors, sketch, exponent, mask, *reinterpret_cast<SketchWork*>(work));
           return search.search(queries, count, k, rows, scores, left);
         },
+    .panel_rows = kPanelRows,
+    .group_queries = kGroupQueries,
+    .make_neighbours = [](const NeighbourShape& shape,
+                          const float* queries) -> NeighbourSearch* { return new Neighbours(shape, queries); },
 };
 
 }  // namespace
