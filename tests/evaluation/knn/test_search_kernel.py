@@ -132,10 +132,21 @@ def test_vectors_that_round_badly_are_found_exactly(kind: str, k: int) -> None:
         scores[:, norms[1] < 2.0**-60 * np.abs(database).max(axis=1)] = 0
         found = np.take_along_axis(scores, fast[dim], 1)
         best = -np.sort(-scores, axis=1)[:, :k]
-        np.testing.assert_allclose(found, best, rtol=0, atol=2e-7 * np.abs(scores).max())
+        # Rounding errors of a float32 sum, which are the largest where registers have the fewest lanes.
+        np.testing.assert_allclose(found, best, rtol=0, atol=5e-7 * np.abs(scores).max())
         assert all(len(set(row)) == k for row in fast[dim].tolist())
         alone = search(database, queries[:1], [dim], k, fast=True)[dim]
         np.testing.assert_array_equal(fast[dim][:1], alone)
+
+
+@pytest.mark.parametrize("kind", ["plain", *kinds()])
+def test_bounds_exclude_no_row_that_a_full_ranking_has(kind: str) -> None:
+    """For k = all rows there is never a bar, so every row is scored: the first of that ranking are the best k."""
+    database, queries = kinds().get(kind, (random_vectors(1500, 8), random_vectors(29, 9)))
+    everything = search(database, queries, DIMS, 1500, fast=True)
+    for k in (1, 20, 90):
+        for dim, hits in search(database, queries, DIMS, k, fast=True).items():
+            np.testing.assert_array_equal(hits, everything[dim][:, :k])
 
 
 @pytest.mark.parametrize("order", ["shuffled", "by class", "best first", "best last"])

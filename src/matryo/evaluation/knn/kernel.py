@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from matryo import _core
+import matryo._core as _core
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
