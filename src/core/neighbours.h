@@ -121,11 +121,13 @@ class Neighbours final : public NeighbourSearch {
   int64_t panels() const override { return (row_count_ + kPanelRows - 1) / kPanelRows; }
 
   void set_rows(const float* rows, int64_t count) override {
+    int64_t panels = (count + kPanelRows - 1) / kPanelRows;
+    row_count_ = 0;   // no rows are loaded if there is no memory for them
+    panels_.reserve(panels, pair_ends_[levels_ - 1], levels_);
+    reach_.reserve(panels * levels_ * kPanelRows);
+    scales_.reserve(panels * levels_ * kPanelRows);
     rows_ = rows;
     row_count_ = count;
-    panels_.reserve(panels(), pair_ends_[levels_ - 1], levels_);
-    reach_.reserve(panels() * levels_ * kPanelRows);
-    scales_.reserve(panels() * levels_ * kPanelRows);
   }
 
   void pack_rows(int64_t first, int64_t last, float* norms) override {

@@ -25,6 +25,7 @@ class PyNeighbours {
   PyNeighbours(In<float, 2> queries, In<int64_t, 1> dims, int64_t k, int64_t room, int threads)
       : queries_(rows_of(queries)), columns_(columns_of(queries)), levels_(rows_of(dims)), k_(k), room_(room),
         threads_(threads) {
+    require(threads > 0, "threads must be positive");
     require(queries_ > 0 && levels_ > 0 && levels_ < (1 << 24), "there must be a query and a dim");
     int64_t low = 0;
     for (int64_t i = 0; i < levels_; i++) {
@@ -43,20 +44,21 @@ class PyNeighbours {
     require(columns_of(rows) == columns_, "rows must have the columns of the queries");
     require(rows_of(norms) == rows_of(rows) && columns_of(norms) == levels_, "norms must have one entry per row and dim");
     require(rows_of(rows) <= kMostRows, "there must be fewer than 2^32 rows");
-    {
-      nb::gil_scoped_release release;
-      std::lock_guard guard(lock_);
-      search_->set_rows(rows.data(), rows_of(rows));
-      share_out(search_->panels(), search_->panels(),
-                [&](int64_t first, int64_t last) { search_->pack_rows(first, last, norms.data()); });
-    }
+    std::optional<In<float, 2>> previous;   // released last, when this thread has the GIL again
+    nb::gil_scoped_release release;
+    std::lock_guard guard(lock_);
+    search_->set_rows(rows.data(), rows_of(rows));
+    previous.swap(held_);
     held_ = rows;
+    share_out(search_->panels(), search_->panels(),
+              [&](int64_t first, int64_t last) { search_->pack_rows(first, last, norms.data()); });
   }
 
   void score(int64_t first) {
-    require(first >= 0 && first <= kMostRows - count(), "there must be fewer than 2^32 rows");
     nb::gil_scoped_release release;
     std::lock_guard guard(lock_);
+    int64_t count = held_ ? rows_of(*held_) : 0;
+    require(first >= 0 && first <= kMostRows - count, "there must be fewer than 2^32 rows");
     scan(first, k_, room_);
   }
 
@@ -69,8 +71,10 @@ class PyNeighbours {
     by_groups([&](int64_t first, int64_t last) { search_->guess(first, last, keep); });
   }
 
-  void find_short(Out<bool, 1> result) const {
+  void find_short(Out<bool, 1> result) {
     require(rows_of(result) == queries_, "the result must have one entry per query");
+    nb::gil_scoped_release release;
+    std::lock_guard guard(lock_);
     for (int64_t i = 0; i < queries_; i++) result.data()[i] = search_->is_short(i);
   }
 
@@ -83,8 +87,6 @@ class PyNeighbours {
   }
 
  private:
-  int64_t count() const { return held_ ? rows_of(*held_) : 0; }
-
   void scan(int64_t row, int64_t keep, int64_t room) {
     by_groups([&](int64_t first, int64_t last) { search_->scan(first, last, row, keep, room); });
   }
