@@ -46,7 +46,7 @@ def main() -> None:
     dims = many_dims(args.dim, args.dims)
     rng = np.random.default_rng(args.seed)
     database, queries = decaying(rng, args.rows, args.dim), decaying(rng, args.queries, args.dim)
-    search(database[:64], queries[:64], dims, 1, fast=True)   # compiled before the clock starts
+    search(database[:64], queries[:64], dims, 1, fast=True)   # loaded before the clock starts
 
     def ours(chosen: tuple[int, ...], fast: bool) -> Callable[[], Hits]:
         return lambda: search(database, queries, chosen, args.k, fast=fast)

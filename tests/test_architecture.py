@@ -14,7 +14,7 @@ from imports import FILES, SRC, imports, needs, parsed
 import matryo
 
 # Each room may import from the rooms listed; nothing else of matryo.
-BASE = {"arguments", "arrays", "errors", "files", "folders", "mapped", "nesting", "results", "tables"}
+BASE = {"_core", "arguments", "arrays", "errors", "files", "folders", "mapped", "nesting", "results", "tables"}
 SEAM = BASE | {"data", "embeddings", "metrics"}
 LEARNING = {"losses", "heads", "encoders"}
 ALLOWED = {

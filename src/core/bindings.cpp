@@ -17,6 +17,7 @@
 #include <tuple>
 #include <vector>
 
+#include "arrays.h"
 #include "kernels.h"
 #include "pool.h"
 
@@ -24,28 +25,12 @@ namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace matryo {
+
+void bind_neighbours(nb::module_& m);   // neighbours_bindings.cpp
+
 namespace {
 
-template <class T, size_t N>
-using In = nb::ndarray<const T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
-template <class T, size_t N>
-using Out = nb::ndarray<T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
-using Any = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 using OptionalMask = std::optional<In<bool, 1>>;
-
-void require(bool fits, const char* rule) {
-  if (!fits) throw std::invalid_argument(rule);
-}
-
-template <class T>
-int64_t rows_of(const T& array) {
-  return static_cast<int64_t>(array.shape(0));
-}
-
-template <class T>
-int64_t columns_of(const T& array) {
-  return static_cast<int64_t>(array.shape(1));
-}
 
 // Keeps scratch memory between calls: allocating it costs more than the search that fills it.
 class Workplace {
@@ -99,16 +84,21 @@ void share_queries(int64_t count, int threads, int64_t group, Run run) {
 
 class PyVectors {
  public:
-  PyVectors(int metric, std::vector<Any> blocks, std::vector<Any> picked, In<int64_t, 1> dims, In<float, 2> norms, std::vector<Any> codes,
-            std::vector<float> units)
-      : held_(std::move(blocks)), held_picked_(std::move(picked)), held_codes_(std::move(codes)), dims_(dims), norms_(norms) {
+  PyVectors(int metric, std::vector<Any> blocks, std::vector<Any> picked, In<int64_t, 1> dims, In<float, 2> norms,
+            std::vector<Any> codes, std::vector<float> units)
+      : held_(std::move(blocks)),
+        held_picked_(std::move(picked)),
+        held_codes_(std::move(codes)),
+        dims_(dims),
+        norms_(norms) {
     require(metric >= 0 && metric <= 2, "metric must be 0, 1 or 2");
     view.metric = static_cast<Metric>(metric);
     view.levels = static_cast<int>(dims.shape(0));
     view.dims = dims.data();
     view.count = rows_of(norms);
     view.norms = norms.data();
-    require(!held_.empty() && held_.size() == dims.shape(0) && held_picked_.size() == held_.size() && columns_of(norms) == view.levels,
+    require(!held_.empty() && held_.size() == dims.shape(0) && held_picked_.size() == held_.size() &&
+                columns_of(norms) == view.levels,
             "blocks, dims and norms must have one entry per dim");
     require(held_codes_.size() == units.size() && held_codes_.size() <= held_.size(), "codes must have one unit each");
     require(view.count < kNoRow, "there must be fewer than 2^32 - 1 rows");
@@ -120,8 +110,7 @@ class PyVectors {
       nb::dlpack::dtype kind = view.number == Number::float32 ? nb::dtype<float>() : nb::dtype<uint16_t>();
       add(blocks_, held_[i], kind, low, high, 1);   // float16 comes as its bits
       add(picked_, held_picked_[i], kind, low, high, 1);
-      if (i < held_codes_.size())
-        add(codes_, held_codes_[i], nb::dtype<int8_t>(), low, high, units[i]);
+      if (i < held_codes_.size()) add(codes_, held_codes_[i], nb::dtype<int8_t>(), low, high, units[i]);
       low = high;
     }
     columns = low;
@@ -237,10 +226,10 @@ class PyVectors {
   int64_t columns;
 
  private:
-  void add(std::vector<Block>& to, const Any& array, nb::dlpack::dtype kind, int64_t low, int64_t high,
-           float unit) {
-    require(array.dtype() == kind && array.ndim() == 2 && rows_of(array) == view.count && columns_of(array) == high - low,
-            "a block must have one row per vector and the columns of its dim");
+  void add(std::vector<Block>& to, const Any& array, nb::dlpack::dtype kind, int64_t low, int64_t high, float unit) {
+    require(
+        array.dtype() == kind && array.ndim() == 2 && rows_of(array) == view.count && columns_of(array) == high - low,
+        "a block must have one row per vector and the columns of its dim");
     to.push_back(Block{array.data(), static_cast<int>(low), static_cast<int>(high), unit});
   }
 
@@ -265,7 +254,11 @@ class PySketch {
  public:
   PySketch(std::shared_ptr<PyVectors> vectors, In<double, 2> axes, In<double, 1> steps, std::vector<PyLevel> levels,
            std::optional<In<float, 1>> offsets, int exponent)
-      : vectors_(std::move(vectors)), axes_(axes), steps_(steps), held_(std::move(levels)), offsets_(offsets),
+      : vectors_(std::move(vectors)),
+        axes_(axes),
+        steps_(steps),
+        held_(std::move(levels)),
+        offsets_(offsets),
         exponent_(exponent) {
     const Vectors& view = vectors_->view;
     int64_t count = view.count, padded = (count + kTileRows - 1) / kTileRows * kTileRows;
@@ -278,16 +271,21 @@ class PySketch {
       bool first = low == 0;
       require(dim > low && dim - low <= 512 && (dim - low) % (first ? 4 : 64) == 0, "dims of levels must increase");
       require(rows_of(tails) == padded, "tails must have one entry per row of the tiles");
-      bool right = first ? codes.dtype() == nb::dtype<uint8_t>() && static_cast<int64_t>(codes.size()) == padded * dim
-                         : codes.dtype() == nb::dtype<int8_t>() &&
-                               static_cast<int64_t>(codes.size()) == count * (dim - low);
+      bool right =
+          first ? codes.dtype() == nb::dtype<uint8_t>() && static_cast<int64_t>(codes.size()) == padded * dim
+                : codes.dtype() == nb::dtype<int8_t>() && static_cast<int64_t>(codes.size()) == count * (dim - low);
       require(right, "codes must have one entry per row and column");
       levels_.push_back(SketchLevel{codes.data(), tails.data(), low, dim, error, length});
       low = dim;
     }
     require(low == rows_of(steps), "the last level must have all coordinates");
-    view_ = Sketch{axes_.data(), steps_.data(), offsets_ ? offsets_->data() : nullptr, levels_.data(),
-                   static_cast<int>(levels_.size()), low, padded / kTileRows};
+    view_ = Sketch{axes_.data(),
+                   steps_.data(),
+                   offsets_ ? offsets_->data() : nullptr,
+                   levels_.data(),
+                   static_cast<int>(levels_.size()),
+                   low,
+                   padded / kTileRows};
   }
 
   // Returns −1, or the number of a query that has no score.
@@ -335,16 +333,24 @@ class PySketch {
 };
 
 struct PyPartition {
-  PyPartition(int dim, int coded, In<int64_t, 2> lists, In<uint32_t, 2> rows, In<uint8_t, 2> tiles,
-              In<int8_t, 2> codes, In<float, 2> adjust, In<float, 2> errors, In<uint8_t, 2> means,
-              In<float, 2> means_adjust, In<float, 2> columns)
-      : lists(lists), rows(rows), tiles(tiles), codes(codes), adjust(adjust), errors(errors), means(means),
-        means_adjust(means_adjust), columns(columns) {
+  PyPartition(int dim, int coded, In<int64_t, 2> lists, In<uint32_t, 2> rows, In<uint8_t, 2> tiles, In<int8_t, 2> codes,
+              In<float, 2> adjust, In<float, 2> errors, In<uint8_t, 2> means, In<float, 2> means_adjust,
+              In<float, 2> columns)
+      : lists(lists),
+        rows(rows),
+        tiles(tiles),
+        codes(codes),
+        adjust(adjust),
+        errors(errors),
+        means(means),
+        means_adjust(means_adjust),
+        columns(columns) {
     int64_t count = rows_of(tiles), width = (dim + 3) / 4 * 4;
     auto tiled = [&](const auto& array, int64_t tiles) {
       return rows_of(array) == tiles && columns_of(array) == kTileRows;
     };
-    require(dim > 0 && coded >= dim && columns_of(tiles) == width * kTileRows, "tiles must have the columns of the dim");
+    require(dim > 0 && coded >= dim && columns_of(tiles) == width * kTileRows,
+            "tiles must have the columns of the dim");
     require(count > 0 && tiled(rows, count) && tiled(adjust, count) && tiled(errors, count),
             "rows, adjust and errors must have one entry per row of the tiles");
     require(coded == dim || (rows_of(codes) == count * kTileRows && columns_of(codes) >= coded - dim),
@@ -356,13 +362,27 @@ struct PyPartition {
     require(rows_of(columns) == 2 && columns_of(columns) == coded, "columns must have one entry per column");
     for (int64_t i = 0; i < rows_of(lists); i++) {
       int64_t first = lists.data()[2 * i], size = lists.data()[2 * i + 1];
-      require(first >= 0 && size >= 0 && size <= count * kTileRows &&
-                  first + (size + kTileRows - 1) / kTileRows < count,
-              "a partition must lie within the tiles");
+      require(
+          first >= 0 && size >= 0 && size <= count * kTileRows && first + (size + kTileRows - 1) / kTileRows < count,
+          "a partition must lie within the tiles");
     }
-    view = Partition{dim, coded, static_cast<int>(width / 4), static_cast<int>(columns_of(codes)), rows_of(lists),
-                     count, rows_of(means) - 1, lists.data(), rows.data(), tiles.data(), codes.data(), adjust.data(),
-                     errors.data(), means.data(), means_adjust.data(), columns.data(), columns.data() + coded};
+    view = Partition{dim,
+                     coded,
+                     static_cast<int>(width / 4),
+                     static_cast<int>(columns_of(codes)),
+                     rows_of(lists),
+                     count,
+                     rows_of(means) - 1,
+                     lists.data(),
+                     rows.data(),
+                     tiles.data(),
+                     codes.data(),
+                     adjust.data(),
+                     errors.data(),
+                     means.data(),
+                     means_adjust.data(),
+                     columns.data(),
+                     columns.data() + coded};
   }
 
   Partition view;
@@ -432,8 +452,8 @@ class PyPartitionSearch {
   Workplace work_{kernels().make_partition_work, kernels().drop_partition_work};
 };
 
-}  // namespace
-}  // namespace matryo
+}   // namespace
+}   // namespace matryo
 
 NB_MODULE(_core, m) {
   using namespace matryo;
@@ -441,27 +461,37 @@ NB_MODULE(_core, m) {
   m.attr("ISA") = kernels().name;
   m.def("default_threads", &default_threads);
   nb::class_<PyVectors>(m, "Vectors")
-      .def(nb::init<int, std::vector<Any>, std::vector<Any>, In<int64_t, 1>, In<float, 2>, std::vector<Any>, std::vector<float>>(),
-           "metric"_a, "blocks"_a, "picked"_a, "dims"_a.noconvert(), "norms"_a.noconvert(), "codes"_a.noconvert(), "units"_a)
-      .def("choose", &PyVectors::choose, "queries"_a.noconvert(), "level"_a, "coded"_a, "mask"_a.noconvert().none(), "rows"_a.noconvert(), "threads"_a)
-      .def("search_exact", &PyVectors::search_exact, "queries"_a.noconvert(), "level"_a, "mask"_a.noconvert().none(), "rows"_a.noconvert(), "scores"_a.noconvert(),
-           "threads"_a)
-      .def("exact_scores", &PyVectors::exact_scores, "queries"_a.noconvert(), "level"_a, "rows"_a.noconvert(), "scores"_a.noconvert())
-      .def("add_products", &PyVectors::add_products, "queries"_a.noconvert(), "block"_a, "coded"_a, "rows"_a.noconvert(), "sums"_a.noconvert());
+      .def(nb::init<int, std::vector<Any>, std::vector<Any>, In<int64_t, 1>, In<float, 2>, std::vector<Any>,
+                    std::vector<float>>(),
+           "metric"_a, "blocks"_a, "picked"_a, "dims"_a.noconvert(), "norms"_a.noconvert(), "codes"_a.noconvert(),
+           "units"_a)
+      .def("choose", &PyVectors::choose, "queries"_a.noconvert(), "level"_a, "coded"_a, "mask"_a.noconvert().none(),
+           "rows"_a.noconvert(), "threads"_a)
+      .def("search_exact", &PyVectors::search_exact, "queries"_a.noconvert(), "level"_a, "mask"_a.noconvert().none(),
+           "rows"_a.noconvert(), "scores"_a.noconvert(), "threads"_a)
+      .def("exact_scores", &PyVectors::exact_scores, "queries"_a.noconvert(), "level"_a, "rows"_a.noconvert(),
+           "scores"_a.noconvert())
+      .def("add_products", &PyVectors::add_products, "queries"_a.noconvert(), "block"_a, "coded"_a,
+           "rows"_a.noconvert(), "sums"_a.noconvert());
   nb::class_<PySketch>(m, "Sketch")
       .def(nb::init<std::shared_ptr<PyVectors>, In<double, 2>, In<double, 1>, std::vector<PyLevel>,
                     std::optional<In<float, 1>>, int>(),
-           "vectors"_a, "axes"_a.noconvert(), "steps"_a.noconvert(), "levels"_a, "offsets"_a.noconvert().none(), "exponent"_a)
-      .def("search", &PySketch::search, "queries"_a.noconvert(), "mask"_a.noconvert().none(), "rows"_a.noconvert(), "scores"_a.noconvert(), "left"_a.noconvert(), "threads"_a)
+           "vectors"_a, "axes"_a.noconvert(), "steps"_a.noconvert(), "levels"_a, "offsets"_a.noconvert().none(),
+           "exponent"_a)
+      .def("search", &PySketch::search, "queries"_a.noconvert(), "mask"_a.noconvert().none(), "rows"_a.noconvert(),
+           "scores"_a.noconvert(), "left"_a.noconvert(), "threads"_a)
       .def("bounds", &PySketch::bounds, "query"_a.noconvert(), "bounds"_a.noconvert());
   nb::class_<PyPartition>(m, "Partition")
-      .def(nb::init<int, int, In<int64_t, 2>, In<uint32_t, 2>, In<uint8_t, 2>, In<int8_t, 2>, In<float, 2>, In<float, 2>,
-                    In<uint8_t, 2>, In<float, 2>, In<float, 2>>(),
-           "dim"_a, "coded"_a, "lists"_a.noconvert(), "rows"_a.noconvert(), "tiles"_a.noconvert(), "codes"_a.noconvert(), "adjust"_a.noconvert(), "errors"_a.noconvert(), "means"_a.noconvert(),
+      .def(nb::init<int, int, In<int64_t, 2>, In<uint32_t, 2>, In<uint8_t, 2>, In<int8_t, 2>, In<float, 2>,
+                    In<float, 2>, In<uint8_t, 2>, In<float, 2>, In<float, 2>>(),
+           "dim"_a, "coded"_a, "lists"_a.noconvert(), "rows"_a.noconvert(), "tiles"_a.noconvert(),
+           "codes"_a.noconvert(), "adjust"_a.noconvert(), "errors"_a.noconvert(), "means"_a.noconvert(),
            "means_adjust"_a.noconvert(), "columns"_a.noconvert());
   nb::class_<PyPartitionSearch>(m, "PartitionSearch")
-      .def(nb::init<std::shared_ptr<PyVectors>, std::shared_ptr<PyPartition>, const std::vector<PyStep>&, int64_t, float,
-                    int64_t, int64_t>(),
+      .def(nb::init<std::shared_ptr<PyVectors>, std::shared_ptr<PyPartition>, const std::vector<PyStep>&, int64_t,
+                    float, int64_t, int64_t>(),
            "vectors"_a, "partition"_a, "steps"_a, "k"_a, "gap"_a, "wanted_rows"_a, "most_lists"_a)
-      .def("search", &PyPartitionSearch::search, "queries"_a.noconvert(), "mask"_a.noconvert().none(), "rows"_a.noconvert(), "scores"_a.noconvert(), "threads"_a);
+      .def("search", &PyPartitionSearch::search, "queries"_a.noconvert(), "mask"_a.noconvert().none(),
+           "rows"_a.noconvert(), "scores"_a.noconvert(), "threads"_a);
+  bind_neighbours(m);
 }

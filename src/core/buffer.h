@@ -48,6 +48,7 @@ class Buffer {
   MATRYO_INLINE T* data() { return data_; }
   MATRYO_INLINE const T* data() const { return data_; }
   MATRYO_INLINE T& operator[](int64_t i) { return data_[i]; }
+  MATRYO_INLINE const T& operator[](int64_t i) const { return data_[i]; }
 
  private:
   static constexpr std::align_val_t kLine{64};
@@ -61,4 +62,4 @@ class Buffer {
   int64_t room_ = 0;
 };
 
-}  // namespace matryo::MATRYO_ISA
+}   // namespace matryo::MATRYO_ISA

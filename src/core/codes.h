@@ -132,4 +132,4 @@ MATRYO_INLINE int64_t multiply_row(const int8_t* row, const QueryCodes& query, i
 #endif
 }
 
-}  // namespace matryo::MATRYO_ISA
+}   // namespace matryo::MATRYO_ISA

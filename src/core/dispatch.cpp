@@ -36,7 +36,8 @@ const Kernels& choose() {
   std::string wanted = given == nullptr ? "" : given;
 #if MATRYO_HAS_X86
   __builtin_cpu_init();
-  if (wanted == "avx512" && !has_avx512()) throw std::runtime_error("MATRYO_ISA=avx512: this processor does not have it");
+  if (wanted == "avx512" && !has_avx512())
+    throw std::runtime_error("MATRYO_ISA=avx512: this processor does not have it");
   if (wanted == "avx2" && !has_avx2()) throw std::runtime_error("MATRYO_ISA=avx2: this processor does not have it");
   if (wanted == "avx512" || (wanted.empty() && has_avx512())) return avx512::kernels();
   if (wanted == "avx2" || (wanted.empty() && has_avx2())) return avx2::kernels();
@@ -46,11 +47,11 @@ const Kernels& choose() {
   return baseline::kernels();
 }
 
-}  // namespace
+}   // namespace
 
 const Kernels& kernels() {
   static const Kernels& chosen = choose();
   return chosen;
 }
 
-}  // namespace matryo
+}   // namespace matryo

@@ -103,9 +103,12 @@ class ExactScore {
   // The score of an existing row.
   double operator()(int64_t row) const {
     switch (vectors_.metric) {
-      case Metric::cosine: return of<Metric::cosine>(row);
-      case Metric::ip: return of<Metric::ip>(row);
-      default: return of<Metric::l2>(row);
+      case Metric::cosine:
+        return of<Metric::cosine>(row);
+      case Metric::ip:
+        return of<Metric::ip>(row);
+      default:
+        return of<Metric::l2>(row);
     }
   }
 
@@ -158,4 +161,4 @@ inline void write_hits(Ranked* rows, int64_t count, const Hits& hits) {
   }
 }
 
-}  // namespace matryo::MATRYO_ISA
+}   // namespace matryo::MATRYO_ISA

@@ -1,6 +1,7 @@
 // Compiled once per instruction set: the macro MATRYO_ISA is the name of the namespace, and of the table.
 #include "kernels.h"
 
+#include "neighbours.h"
 #include "partition.h"
 #include "scan.h"
 #include "sketch.h"
@@ -19,10 +20,9 @@ const Kernels table = {
     .name = MATRYO_TEXT(MATRYO_ISA),
     .choose = [](const Vectors& vectors, const ScanArguments& scan, int64_t wanted,
                  int64_t* rows) { choose(as_scan(vectors, scan), wanted, rows); },
-    .search_exact =
-        [](const Vectors& vectors, const ScanArguments& scan, int64_t allowed, const double* exactly, int64_t k,
-           int64_t* rows,
-           double* scores) { search_exact(as_scan(vectors, scan), allowed, exactly, k, rows, scores); },
+    .search_exact = [](const Vectors& vectors, const ScanArguments& scan, int64_t allowed, const double* exactly,
+                       int64_t k, int64_t* rows,
+                       double* scores) { search_exact(as_scan(vectors, scan), allowed, exactly, k, rows, scores); },
     .exact_scores = exact_scores,
     .add_products_at =
         [](const Block& block, Number number, const float* queries, int64_t stride, int64_t count, const int64_t* rows,
@@ -52,10 +52,15 @@ const Kernels table = {
           PartitionSearch search(vectors, partition, route, mask, *reinterpret_cast<PartitionWork*>(work));
           return search.search(queries, count, rows, scores);
         },
+    .panel_rows = kPanelRows,
+    .group_queries = kGroupQueries,
+    .make_neighbours = [](const NeighbourShape& shape, const float* queries) -> NeighbourSearch* {
+      return new Neighbours(shape, queries);
+    },
 };
 
-}  // namespace
+}   // namespace
 
 const Kernels& kernels() { return table; }
 
-}  // namespace matryo::MATRYO_ISA
+}   // namespace matryo::MATRYO_ISA

@@ -18,6 +18,39 @@ struct ScanArguments {
   Mask mask;
 };
 
+struct NeighbourShape {
+  int64_t queries;
+  const int64_t* dims;   // increasing
+  int levels;            // the number of dims
+  int64_t k;
+  int64_t room;   // of a list; more than k
+};
+
+// The best k rows so far of some queries at every dim; see neighbours.h. Threads share a call by panels of rows, or by
+// groups of queries: parts that do not overlap may run at the same time.
+class NeighbourSearch {
+ public:
+  virtual ~NeighbourSearch();   // in neighbours_bindings.cpp: a kernel file would compile it for one instruction set
+
+  virtual int64_t groups() const = 0;
+  virtual int64_t panels() const = 0;   // of the loaded rows
+
+  // Load rows [count, columns], which must live until the last scan: set_rows, then pack_rows for all panels. Writes the
+  // norms of the prefixes, [count, levels].
+  virtual void set_rows(const float* rows, int64_t count) = 0;
+  virtual void pack_rows(int64_t first, int64_t last, float* norms) = 0;
+
+  // Update the lists with the loaded rows, which begin at `first_row` of the database. Rows must come in order. A list of
+  // `room` rows is cut to the best `keep`, of which the last becomes the bar.
+  virtual void scan(int64_t first_group, int64_t last_group, int64_t first_row, int64_t keep, int64_t room) = 0;
+  // Empty the lists, and make the `keep`-th best score of each its bar; shorter lists get no bar.
+  virtual void guess(int64_t first_group, int64_t last_group, int64_t keep) = 0;
+  // Whether fewer than k rows were above the bar at a dim.
+  virtual bool is_short(int64_t query) const = 0;
+  // Write the best rows [levels, queries, k], best first; −1 where there are fewer.
+  virtual void write(int64_t first_group, int64_t last_group, int64_t* rows) = 0;
+};
+
 struct Kernels {
   const char* name;
 
@@ -42,9 +75,13 @@ struct Kernels {
   void (*drop_partition_work)(Work*);
   int64_t (*search_partition)(const Vectors&, const Partition&, const Route&, Mask, Work*, const float* queries,
                               int64_t count, int64_t* rows, double* scores);
+
+  // neighbours.h
+  int panel_rows, group_queries;   // rows and queries that are summed together
+  NeighbourSearch* (*make_neighbours)(const NeighbourShape&, const float* queries);
 };
 
 // The kernels in use: those of the best instruction set that the processor has, or of MATRYO_ISA in the environment.
 const Kernels& kernels();
 
-}  // namespace matryo
+}   // namespace matryo

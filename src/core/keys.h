@@ -30,42 +30,55 @@ MATRYO_INLINE float score_of(Key key) {
 
 MATRYO_INLINE int64_t row_of(Key key) { return kMostRows - (key & kMostRows); }
 
+// Divide at least two keys into those larger than a pivot, the pivot, and the others; returns the place of the pivot.
+template <class T>
+MATRYO_INLINE int64_t divide(T* keys, int64_t count) {
+  int64_t last = count - 1, middle = count >> 1;
+  bool a = keys[0] > keys[middle], b = keys[0] > keys[last], c = keys[middle] > keys[last];
+  int64_t median = a != b ? 0 : (a != c ? last : middle);
+  T pivot = keys[median];
+  keys[median] = keys[last];
+  int64_t edge = 0;
+  for (int64_t i = 0; i < last; i++) {   // swaps without a branch, which could not be predicted
+    T key = keys[i];
+    keys[i] = keys[edge];
+    keys[edge] = key;
+    edge += key > pivot;
+  }
+  keys[last] = keys[edge];
+  keys[edge] = pivot;
+  return edge;
+}
+
 // Move the `keep` largest keys to the front, the smallest of them to keep − 1. 1 ≤ keep ≤ count.
 template <class T>
 inline void select_largest(T* keys, int64_t count, int64_t keep) {
-  int64_t low = 0, high = count;
-  while (high - low > 1) {
-    int64_t last = high - 1, middle = (low + high) >> 1;
-    bool a = keys[low] > keys[middle], b = keys[low] > keys[last], c = keys[middle] > keys[last];
-    int64_t median = a != b ? low : (a != c ? last : middle);
-    T pivot = keys[median];
-    keys[median] = keys[last];
-    int64_t edge = low;
-    for (int64_t i = low; i < last; i++) {   // swaps without a branch, which could not be predicted
-      T key = keys[i];
-      keys[i] = keys[edge];
-      keys[edge] = key;
-      edge += key > pivot;
-    }
-    keys[last] = keys[edge];
-    keys[edge] = pivot;
+  while (count > 1) {
+    int64_t edge = divide(keys, count);
     if (edge == keep - 1) return;
-    if (edge < keep - 1)
-      low = edge + 1;
-    else
-      high = edge;
+    if (edge < keep - 1) {
+      keys += edge + 1;
+      count -= edge + 1;
+      keep -= edge + 1;
+    } else {
+      count = edge;
+    }
   }
 }
 
 // Sort keys, the largest first.
 template <class T>
 inline void sort_descending(T* keys, int64_t count) {
-  while (count > 24) {
-    int64_t half = count / 2;
-    select_largest(keys, count, half);
-    sort_descending(keys, half);
-    keys += half;
-    count -= half;
+  while (count > 24) {   // quicksort: the smaller part first, so that few calls are nested
+    int64_t edge = divide(keys, count), rest = count - edge - 1;
+    if (edge < rest) {
+      sort_descending(keys, edge);
+      keys += edge + 1;
+      count = rest;
+    } else {
+      sort_descending(keys + edge + 1, rest);
+      count = edge;
+    }
   }
   for (int64_t i = 1; i < count; i++) {
     T key = keys[i];
@@ -107,4 +120,4 @@ struct Best {
   }
 };
 
-}  // namespace matryo::MATRYO_ISA
+}   // namespace matryo::MATRYO_ISA

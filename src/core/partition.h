@@ -16,16 +16,16 @@
 
 namespace matryo::MATRYO_ISA {
 
-constexpr int kLine = 64;                    // bytes per cache line
+constexpr int kLine = 64;                                                            // bytes per cache line
 constexpr int kTilesAhead = 4, kCodesAhead = 12, kRowsAhead = 16, kNormsAhead = 8;   // what is prefetched
 constexpr int64_t kAheadBytes = 128 << 10;   // codes that are prefetched for the next query of a batch
 constexpr int kReadAll = 3;                  // below this many candidates per row kept, bounds cost more than they save
 constexpr float kTiny = 0x1p-126f;           // the smallest normal float32
 constexpr double kLargestNorm = 0x1p62;      // of a query, as of a row
 constexpr double kHalfStep = 0x1p-24;        // half the value of the last bit of the float32 number 1
-constexpr double kCodeSums = 64 * kHalfStep; // relative error of the float32 sums of all int8 steps
-constexpr int kBatch = 256;                  // queries that are scanned together
-constexpr int kSharing = 4;                  // queries that share one read of a tile
+constexpr double kCodeSums = 64 * kHalfStep;   // relative error of the float32 sums of all int8 steps
+constexpr int kBatch = 256;                    // queries that are scanned together
+constexpr int kSharing = 4;                    // queries that share one read of a tile
 
 // A query in codes: the product with a row is scale · (product of codes) + shift.
 struct CodedLook {
@@ -38,11 +38,11 @@ struct PartitionQuery {
   Buffer<double> lengths;   // the norm at each dim, of the vector above
   QueryCodes codes;         // of the columns of the tiles
   CodedLook look;
-  float gap;                // in the unit of the scores of means
-  Buffer<Key> keys;         // candidates: place and score
+  float gap;          // in the unit of the scores of means
+  Buffer<Key> keys;   // candidates: place and score
   int64_t found;
   float bar;
-  Buffer<Key> lists;        // visited partitions, the best first
+  Buffer<Key> lists;   // visited partitions, the best first
   int64_t visits;
 
   // Returns false if the query has no score.
@@ -67,7 +67,7 @@ struct PartitionQuery {
 
 struct PartitionWork {
   PartitionQuery queries[kBatch];
-  QueryCodes more;                 // codes of further columns
+  QueryCodes more;   // codes of further columns
   Buffer<float> means, sums, reach;
   Buffer<Key> spare;
   Buffer<int64_t> places, starts, visitors;
@@ -79,8 +79,13 @@ class PartitionSearch {
  public:
   PartitionSearch(const Vectors& vectors, const Partition& partition, const Route& route, Mask mask,
                   PartitionWork& work)
-      : vectors_(vectors), part_(partition), route_(route), mask_(mask), work_(work),
-        columns_(vectors.dims[vectors.levels - 1]), keep_(route.steps[0].keep) {}
+      : vectors_(vectors),
+        part_(partition),
+        route_(route),
+        mask_(mask),
+        work_(work),
+        columns_(vectors.dims[vectors.levels - 1]),
+        keep_(route.steps[0].keep) {}
 
   // Search some queries [count, columns]. Returns −1, or the number of the first query that has no score.
   int64_t search(const float* queries, int64_t count, int64_t* rows, double* scores) {
@@ -383,7 +388,8 @@ class PartitionSearch {
   void add_codes(const PartitionQuery& query, int done, int dim, const Candidates& some) {
     if (dim <= done) return;
     int first = (done - part_.dim) / kLine * kLine, width = (dim - part_.dim + kLine - 1) / kLine * kLine - first;
-    CodedLook look = encode<Layout::row>(query.vector.data(), done, dim, done - part_.dim - first, work_.more, width, 1);
+    CodedLook look =
+        encode<Layout::row>(query.vector.data(), done, dim, done - part_.dim - first, work_.more, width, 1);
     auto row = [&](int64_t i) { return part_.codes + some.places[i] * part_.stride + first; };
     auto fetch = [&](int64_t i) {
       prefetch(part_.errors + some.places[i]);
@@ -586,7 +592,7 @@ class PartitionSearch {
     for (int64_t i = 0; i < some.count; i++) spare[i] = key_of(score_of(some.keys[i]) + reach[i], i);
     select_largest(spare, some.count, keep + 1);
     float surely_in = score_of(spare[keep]);   // at most `keep` candidates can score more than this
-    int64_t certain = 0, left = 0;   // certain candidates first, then open ones; the others are dropped
+    int64_t certain = 0, left = 0;             // certain candidates first, then open ones; the others are dropped
     for (int64_t i = 0; i < some.count; i++) {
       float score = score_of(some.keys[i]);
       if (score + reach[i] < surely_out) continue;
@@ -712,4 +718,4 @@ class PartitionSearch {
   int64_t columns_, keep_;
 };
 
-}  // namespace matryo::MATRYO_ISA
+}   // namespace matryo::MATRYO_ISA

@@ -90,7 +90,7 @@ Pool& the_pool() {
   return *pool;
 }
 
-}  // namespace
+}   // namespace
 
 void share(int64_t parts, int threads, const std::function<void(int64_t)>& run) {
   int64_t helpers = (threads < parts ? threads : parts) - 1;
@@ -120,4 +120,4 @@ int default_threads() {
   return count > 0 ? static_cast<int>(count) : 1;
 }
 
-}  // namespace matryo
+}   // namespace matryo

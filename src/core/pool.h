@@ -14,4 +14,4 @@ void share(int64_t parts, int threads, const std::function<void(int64_t)>& run);
 // MATRYO_THREADS, or the number of processors that this process may use.
 int default_threads();
 
-}  // namespace matryo
+}   // namespace matryo

@@ -16,7 +16,7 @@ namespace matryo::MATRYO_ISA {
 
 constexpr int kMore = 16;   // candidates selected beyond keep, because exact scores may change their order
 constexpr int kRowGroup = 4, kQueryGroup = 4, kAlone = 8;   // products computed at a time: rows × queries, or rows × 1
-constexpr int64_t kChunkBytes = 256 << 10;   // rows that all queries read while they are in the L2 cache
+constexpr int64_t kChunkBytes = 256 << 10;                  // rows that all queries read while they are in the L2 cache
 
 // The inner products (or squared distances) of Q queries with R rows over some blocks; result [Q, R].
 template <class T, int R, int Q, bool apart>
@@ -262,4 +262,4 @@ inline void add_products_at(const Block& block, const float* queries, int64_t st
   }
 }
 
-}  // namespace matryo::MATRYO_ISA
+}   // namespace matryo::MATRYO_ISA

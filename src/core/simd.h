@@ -261,4 +261,4 @@ MATRYO_INLINE Ints widen_bytes(const int8_t* from) {
 }
 #endif
 
-}  // namespace matryo::MATRYO_ISA
+}   // namespace matryo::MATRYO_ISA

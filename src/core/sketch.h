@@ -17,9 +17,9 @@
 
 namespace matryo::MATRYO_ISA {
 
-constexpr int kSpare = 16;      // rows scored beyond the k that look best, for a higher bar
-constexpr int kFewLeft = 64;    // at most this many remaining rows are read in full at once, without another level
-constexpr int kTogether = 4;    // queries that share the tiles they read
+constexpr int kSpare = 16;     // rows scored beyond the k that look best, for a higher bar
+constexpr int kFewLeft = 64;   // at most this many remaining rows are read in full at once, without another level
+constexpr int kTogether = 4;   // queries that share the tiles they read
 constexpr double kLargestSquare = 0x1p124;   // the largest squared norm of a query, as of a row
 
 // A query as one level of the sketch sees it. The score of a row is at most
@@ -31,10 +31,10 @@ struct SketchLook {
 // A query in the coordinates and the unit of the sketch.
 struct SketchQuery {
   Buffer<double> vector;
-  double square;         // of the scaled vector
-  double unit;           // an exact score times this is in the unit of the sketch
-  double known = 0;      // the squared norm of the coordinates of all levels so far
-  double rounded = 0;    // the largest effect of rounding these coordinates to codes
+  double square;        // of the scaled vector
+  double unit;          // an exact score times this is in the unit of the sketch
+  double known = 0;     // the squared norm of the coordinates of all levels so far
+  double rounded = 0;   // the largest effect of rounding these coordinates to codes
 
   // Returns false if the query has no score: it is not finite, too large, or zero although the metric is cosine.
   bool prepare(const float* query, int64_t columns, Metric metric, int exponent) {
@@ -73,8 +73,13 @@ struct SketchWork {
 class CertifiedSearch {
  public:
   CertifiedSearch(const Vectors& vectors, const Sketch& sketch, int exponent, Mask mask, SketchWork& work)
-      : vectors_(vectors), sketch_(sketch), exponent_(exponent), mask_(mask), work_(work),
-        columns_(vectors.dims[vectors.levels - 1]), factor_(vectors.metric == Metric::l2 ? 2 : 1) {}
+      : vectors_(vectors),
+        sketch_(sketch),
+        exponent_(exponent),
+        mask_(mask),
+        work_(work),
+        columns_(vectors.dims[vectors.levels - 1]),
+        factor_(vectors.metric == Metric::l2 ? 2 : 1) {}
 
   // Search some queries [count, columns]. `left` [count, levels] gets the number of rows left after each level. Returns
   // −1, or the number of the first query that has no score.
@@ -89,10 +94,17 @@ class CertifiedSearch {
         work_.dots[q].reserve(sketch_.tiles * kTileRows);
       }
       switch (some) {
-        case 4: scan<4>(); break;
-        case 3: scan<3>(); break;
-        case 2: scan<2>(); break;
-        default: scan<1>();
+        case 4:
+          scan<4>();
+          break;
+        case 3:
+          scan<3>();
+          break;
+        case 2:
+          scan<2>();
+          break;
+        default:
+          scan<1>();
       }
       for (int q = 0; q < some; q++) {
         int64_t at = first + q;
@@ -190,9 +202,7 @@ class CertifiedSearch {
     return SketchLook{factor_ * scale, reach, slack};
   }
 
-  MATRYO_INLINE bool allowed(int64_t row) const {
-    return row < vectors_.count && (mask_ == nullptr || mask_[row]);
-  }
+  MATRYO_INLINE bool allowed(int64_t row) const { return row < vectors_.count && (mask_ == nullptr || mask_[row]); }
 
   // Write the product of every row's codes with each query's to `dots`, and collect the rows that look best.
   template <int Q>
@@ -310,4 +320,4 @@ class CertifiedSearch {
   double factor_;
 };
 
-}  // namespace matryo::MATRYO_ISA
+}   // namespace matryo::MATRYO_ISA

@@ -5,11 +5,11 @@
 
 namespace matryo {
 
-enum class Metric : int { cosine, ip, l2 };                // in the order of METRICS in Python
+enum class Metric : int { cosine, ip, l2 };   // in the order of METRICS in Python
 enum class Number : int { float32, float16, int8 };
 
-constexpr int kTileRows = 16;            // rows per tile: the 32-bit sums of one AVX-512 register
-constexpr uint32_t kNoRow = 0xFFFFFFFF;  // the row number of an empty place
+constexpr int kTileRows = 16;             // rows per tile: the 32-bit sums of one AVX-512 register
+constexpr uint32_t kNoRow = 0xFFFFFFFF;   // the row number of an empty place
 
 // Some columns of all rows, row-major: [count, high − low].
 struct Block {
@@ -21,13 +21,13 @@ struct Block {
 // The vectors of a segment in prefix blocks. The blocks up to a dim hold its columns.
 struct Vectors {
   Metric metric;
-  Number number;        // float32 or float16
+  Number number;   // float32 or float16
   int64_t count;
-  int levels;           // the number of dims of the nesting, which is that of the blocks
+  int levels;   // the number of dims of the nesting, which is that of the blocks
   const int64_t* dims;
   const Block* blocks;
-  const Block* picked;  // the blocks, mapped for reading single rows
-  const Block* codes;   // int8 copies of the first code_levels blocks
+  const Block* picked;   // the blocks, mapped for reading single rows
+  const Block* codes;    // int8 copies of the first code_levels blocks
   int code_levels;
   const float* norms;   // [count, levels]: the norm of each prefix
 };
@@ -44,11 +44,12 @@ struct Hits {
 
 // One level of a sketch: int8 codes of the coordinates low … dim, and bounds of what they omit.
 struct SketchLevel {
-  const void* codes;    // level 0: unsigned, in tiles [tile, four columns, row, column]; later: signed [count, dim − low]
+  const void*
+      codes;   // level 0: unsigned, in tiles [tile, four columns, row, column]; later: signed [count, dim − low]
   const float* tails;   // [padded count]: the norm of each row's coordinates from dim on
   int low, dim;
-  double error;         // the largest distance of a row's known coordinates from their codes
-  double length;        // the largest norm of a row's codes at this level
+  double error;    // the largest distance of a row's known coordinates from their codes
+  double length;   // the largest norm of a row's codes at this level
 };
 
 struct Sketch {
@@ -57,27 +58,27 @@ struct Sketch {
   const float* offsets;   // [padded count]: −‖x‖² if the metric is L2, else null
   const SketchLevel* levels;
   int level_count;
-  int width;              // coordinates of all levels
+  int width;   // coordinates of all levels
   int64_t tiles;
 };
 
 // Rows in partitions; see partition.h.
 struct Partition {
-  int dim;                  // columns of the tiles and of the means
-  int coded;                // columns in int8, including those of the tiles
-  int fours;                // groups of four columns of a tile
-  int stride;               // bytes per row of `codes`
+  int dim;      // columns of the tiles and of the means
+  int coded;    // columns in int8, including those of the tiles
+  int fours;    // groups of four columns of a tile
+  int stride;   // bytes per row of `codes`
   int64_t lists, tiles, mean_tiles;
-  const int64_t* bounds;    // [lists, 2]: the first tile of a partition and the number of its rows
-  const uint32_t* rows;     // [tiles · 16]: the row at each place
+  const int64_t* bounds;   // [lists, 2]: the first tile of a partition and the number of its rows
+  const uint32_t* rows;    // [tiles · 16]: the row at each place
   const uint8_t* codes_of_tiles;
-  const int8_t* codes;      // [tiles · 16, stride]: codes of the columns dim … coded
-  const float* adjust;      // [tiles · 16]: 1 / ‖x‖ for cosine, −‖x‖² for L2; NaN at empty places
-  const float* errors;      // [tiles · 16]: the largest distance of a row from its codes
-  const uint8_t* means;     // in tiles
+  const int8_t* codes;    // [tiles · 16, stride]: codes of the columns dim … coded
+  const float* adjust;    // [tiles · 16]: 1 / ‖x‖ for cosine, −‖x‖² for L2; NaN at empty places
+  const float* errors;    // [tiles · 16]: the largest distance of a row from its codes
+  const uint8_t* means;   // in tiles
   const float* means_adjust;
-  const float* steps;       // [coded]: the value of one unit of a column's codes
-  const float* middles;     // [coded]: the middle of a column's range
+  const float* steps;     // [coded]: the value of one unit of a column's codes
+  const float* middles;   // [coded]: the middle of a column's range
 };
 
 enum class Scoring : int {
@@ -103,4 +104,4 @@ struct Route {
   int64_t most_lists;    // and at most this many partitions
 };
 
-}  // namespace matryo
+}   // namespace matryo

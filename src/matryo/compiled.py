@@ -12,7 +12,7 @@ import warnings
 from functools import cache
 from typing import Any
 
-from matryo.errors import MatryoError
+from matryo.errors import MissingCore
 
 NUMPY = "numpy"
 """The value of MATRYO_ISA that selects numpy."""
@@ -21,29 +21,25 @@ NUMPY = "numpy"
 @cache
 def core() -> Any | None:
     """Return the module ``matryo._core``, or None; the first call warns if it is missing."""
-    if os.environ.get("MATRYO_ISA") == NUMPY:
-        return None
     try:
-        from matryo import _core
-    except ImportError as error:
-        warnings.warn(
-            f"the compiled core of matryo is not installed ({error}): searches run in numpy and are slower. "
-            "Reinstall matryo where a C++ compiler is available, or set MATRYO_ISA=numpy to hide this message",
-            stacklevel=2,
-        )
+        return require_core()
+    except MissingCore as error:
+        if os.environ.get("MATRYO_ISA") != NUMPY:
+            warnings.warn(
+                f"searches run in numpy and are slower: {error}; MATRYO_ISA=numpy hides this message", stacklevel=2
+            )
         return None
-    return _core
 
 
 def require_core() -> Any:
     """Return the module ``matryo._core``; raise if it is missing."""
-    found = core()
-    if found is None:
-        raise MatryoError(
-            "this needs the compiled core of matryo",
-            cure="install a C++ compiler, then: pip install --force-reinstall --no-deps matryo",
-        )
-    return found
+    if os.environ.get("MATRYO_ISA") == NUMPY:
+        raise MissingCore("MATRYO_ISA=numpy")
+    try:
+        from matryo import _core
+    except ImportError as error:
+        raise MissingCore(str(error)) from error
+    return _core
 
 
 def isa() -> str:

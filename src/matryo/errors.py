@@ -14,6 +14,7 @@
     ├── RunError                    a run folder that cannot be resumed or loaded
     ├── TrainingError               training failed (the loss is not finite, …)
     ├── StorageError (OSError)      a write failed; existing files are intact
+    ├── MissingCore (ImportError)   the compiled search core is not installed, or does not load
     └── MissingExtra (ImportError)  an optional dependency is not installed; prints the pip line
 
 Each message states the rule, the value and how to fix it.
@@ -40,6 +41,7 @@ __all__ = [
     "IndexFolderError",
     "InputError",
     "MatryoError",
+    "MissingCore",
     "MissingExtra",
     "NestingError",
     "RecipeError",
@@ -137,6 +139,22 @@ class TrainingError(MatryoError):
 
 class StorageError(MatryoError, OSError):
     """A write failed; existing files are intact."""
+
+
+class MissingCore(MatryoError, ImportError):
+    """The compiled search core, ``matryo._core``, is not installed or does not load."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            "this needs the compiled core of matryo",
+            got=reason,
+            cure="install a C++ compiler, then: pip install --force-reinstall --no-deps --no-cache-dir matryo",
+        )
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[MissingCore], tuple[str]]:
+        """Support pickling, for errors in worker processes: the constructor takes other arguments than the message."""
+        return MissingCore, (self.reason,)
 
 
 class MissingExtra(MatryoError, ImportError):

@@ -18,9 +18,9 @@ from matryo.nesting import truncate
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-HAS_NUMBA = importlib.util.find_spec("numba") is not None
+HAS_CORE = importlib.util.find_spec("matryo._core") is not None
 both = pytest.mark.parametrize(
-    "fast", [False, pytest.param(True, marks=pytest.mark.skipif(not HAS_NUMBA, reason="needs numba"))]
+    "fast", [False, pytest.param(True, marks=pytest.mark.skipif(not HAS_CORE, reason="needs the compiled core"))]
 )
 module = importlib.import_module("matryo.evaluation.knn.search")   # the package's own `search` is the function
 
@@ -48,10 +48,9 @@ def check(found: dict[int, np.ndarray], database: np.ndarray, queries: np.ndarra
 def shrink(monkeypatch: pytest.MonkeyPatch, tile: tuple[int, int], budget: int = 1) -> None:
     monkeypatch.setattr(module, "_TILE", tile)
     monkeypatch.setattr(module, "_BUDGET", budget)
-    if HAS_NUMBA:   # one panel a tile, one group of queries a thread
+    if HAS_CORE:   # one panel per tile
         kernel = importlib.import_module("matryo.evaluation.knn.kernel")
         monkeypatch.setattr(kernel, "_TILE", 1)
-        monkeypatch.setattr(kernel, "_PART", 1)
 
 
 @both
@@ -176,9 +175,9 @@ def test_scale_does_not_matter(fast: bool) -> None:
 def test_batches_are_the_whole_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(6)
     database, queries = rng.standard_normal((40, 8)), rng.standard_normal((11, 8))
-    whole = search(database, queries, [4, 8], 3)
+    whole = search(database, queries, [4, 8], 3, fast=False)
     shrink(monkeypatch, (4, 16))
-    batches = list(search_batches(database, queries, [4, 8], 3))
+    batches = list(search_batches(database, queries, [4, 8], 3, fast=False))
     assert [batch.start for batch in batches] == [0, 4, 8]
     for dim in (4, 8):
         np.testing.assert_array_equal(np.concatenate([b.indices[dim] for b in batches]), whole[dim])

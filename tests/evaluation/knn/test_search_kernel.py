@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import os
-import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +13,7 @@ import pytest
 
 from matryo.evaluation.knn.search import Scan, search
 
-numba = pytest.importorskip("numba")
+core = pytest.importorskip("matryo._core")
 kernel = importlib.import_module("matryo.evaluation.knn.kernel")
 module = importlib.import_module("matryo.evaluation.knn.search")
 
@@ -67,18 +65,33 @@ def test_integers_give_the_same_neighbours_as_numpy() -> None:
         np.testing.assert_array_equal(fast[dim], plain[dim])
 
 
+MEMORY = """
+from pathlib import Path
+from matryo.evaluation.knn import kernel
+
+def address_space():
+    return 4096 * int(Path("/proc/self/statm").read_text().split()[0])
+
+dim, dims, k, count, budget = {case}
+rows = kernel.Scan.batch(dim, dims, k, count, budget)
+before = address_space()
+queries = np.ones((rows, dim), np.float32)
+scan = kernel.Scan(queries, list(range(dim - dims + 1, dim + 1)), k, count)
+tile = np.ones((scan.rows, dim), np.float32)
+scan.load(tile)
+found = np.empty((dims, rows, k), np.int64)
+print(address_space() - before, rows)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
 @pytest.mark.parametrize(("dim", "dims", "k", "count"), [(8, 1, 1, 10**6), (512, 13, 100, 10**6), (64, 7, 3000, 3000)])
 def test_its_memory_stays_within_the_budget(dim: int, dims: int, k: int, count: int) -> None:
     budget = 128 << 20
-    rows = kernel.Scan.batch(dim, dims, k, count, budget)
-    chosen = range(dim - dims + 1, dim + 1)
-    scan = kernel.Scan(np.zeros((rows, dim), np.float32), list(chosen), k, count)
-    tile = np.ones((scan.rows, dim), np.float32)
-    scan.load(tile)
-    queries, result = rows * dim * 4, rows * dims * k * 8
-    assert rows > kernel.QUERIES * kernel.THREADS
-    held = sum(array.nbytes for array in (*scan.state, *scan.tile))
-    assert held + queries + result <= budget * 1.05   # the last few queries may be padding
+    code = MEMORY.format(case=(dim, dims, k, count, budget))
+    used, rows = map(int, run(code, MATRYO_THREADS="1").split())   # threads reserve space for stacks
+    assert rows > core.GROUP_QUERIES
+    assert budget / 2 < used <= budget * 1.05   # the last few queries may be padding
 
 
 def kinds() -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -119,10 +132,21 @@ def test_vectors_that_round_badly_are_found_exactly(kind: str, k: int) -> None:
         scores[:, norms[1] < 2.0**-60 * np.abs(database).max(axis=1)] = 0
         found = np.take_along_axis(scores, fast[dim], 1)
         best = -np.sort(-scores, axis=1)[:, :k]
-        np.testing.assert_allclose(found, best, rtol=0, atol=2e-7 * np.abs(scores).max())
+        # Rounding errors of a float32 sum, which are the largest where registers have the fewest lanes.
+        np.testing.assert_allclose(found, best, rtol=0, atol=5e-7 * np.abs(scores).max())
         assert all(len(set(row)) == k for row in fast[dim].tolist())
         alone = search(database, queries[:1], [dim], k, fast=True)[dim]
         np.testing.assert_array_equal(fast[dim][:1], alone)
+
+
+@pytest.mark.parametrize("kind", ["plain", *kinds()])
+def test_bounds_exclude_no_row_that_a_full_ranking_has(kind: str) -> None:
+    """For k = all rows there is never a bar, so every row is scored: the first of that ranking are the best k."""
+    database, queries = kinds().get(kind, (random_vectors(1500, 8), random_vectors(29, 9)))
+    everything = search(database, queries, DIMS, 1500, fast=True)
+    for k in (1, 20, 90):
+        for dim, hits in search(database, queries, DIMS, k, fast=True).items():
+            np.testing.assert_array_equal(hits, everything[dim][:, :k])
 
 
 @pytest.mark.parametrize("order", ["shuffled", "by class", "best first", "best last"])
@@ -166,17 +190,10 @@ def test_equal_rows_tie_exactly_wherever_they_are() -> None:
             assert (np.diff(row[300:]) == 7).all()
 
 
-def test_a_change_of_the_instructions_is_a_change_of_the_loop() -> None:
-    # numba keeps what it compiled until kernel.py changes, so kernel.py must change with what it is made of.
-    text = Path(kernel.machine.__file__).read_bytes()
-    assert hashlib.sha256(text).hexdigest()[:16] == kernel._VECTORS
-
-
-def test_it_is_taken_for_long_searches_only() -> None:
-    assert module._pick(None, 1000) is Scan
-    assert module._pick(None, 10**12) is kernel.Scan
-    assert module._pick(True, 1) is kernel.Scan
-    assert module._pick(False, 10**12) is Scan
+def test_the_core_is_the_default() -> None:
+    assert module._pick(None) is kernel.Scan
+    assert module._pick(True) is kernel.Scan
+    assert module._pick(False) is Scan
 
 
 def run(code: str, **environment: str) -> str:
@@ -185,41 +202,83 @@ def run(code: str, **environment: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, env=variables, check=True).stdout.strip()
 
 
-def test_without_numba_a_search_is_numpys_unless_it_must_be_fast() -> None:
+def test_without_the_core_a_search_is_numpys_unless_it_must_be_fast() -> None:
     code = """
-sys.modules["numba"] = None   # as good as not installed
+sys.modules["matryo._core"] = None   # an import fails as if it were not installed
 search = importlib.import_module("matryo.evaluation.knn.search")
-search._REPAYS = 0
 print(search.search(ones, ones, [2, 4], 2)[4].tolist())
 try:
     search.search(ones, ones, [4], 2, fast=True)
 except ImportError as error:
     print(error)
 """
-    assert run(code).splitlines() == [str([[0, 1]] * 3), "this needs numba: pip install 'matryo[evaluate]'"]
+    found, error = run(code).splitlines()
+    assert found == str([[0, 1]] * 3)
+    assert error.startswith("this needs the compiled core of matryo (got ")
+    assert error.endswith("pip install --force-reinstall --no-deps --no-cache-dir matryo")
 
 
 ANOTHER = """
 from matryo.evaluation import search
 rng = np.random.default_rng(0)
 database, queries = (rng.integers(-9, 10, (rows, 37)).astype(np.float32) for rows in (3000, 11))
-for dim, hits in search(database, queries, [1, 8, 16, 37], 30, fast=True).items():
+for dim, hits in search(database, queries, [1, 8, 16, 37], 30, fast={fast}).items():
     print(dim, hits.tolist())
 """
 
 
 @pytest.fixture(scope="module")
-def found_here() -> str:
-    return run(ANOTHER)
+def found_by_numpy() -> str:
+    return run(ANOTHER.format(fast=False))
 
 
-@pytest.mark.parametrize(("name", "features"), [("haswell", "+avx,+avx2,+fma"), ("x86-64", "+sse2")])
-@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="names another kind of processor")
-def test_another_processor_finds_the_same(name: str, features: str, found_here: str) -> None:
-    assert run(ANOTHER, NUMBA_CPU_NAME=name, NUMBA_CPU_FEATURES=features) == found_here
+@pytest.mark.parametrize("isa", ["avx512", "avx2", "baseline"])
+def test_every_instruction_set_finds_the_rows_that_numpy_finds(isa: str, found_by_numpy: str) -> None:
+    if isa != "baseline" and not has(isa):
+        pytest.skip("this processor does not have it")
+    code = f"from matryo import _core\nassert _core.ISA == '{isa}'\n" + ANOTHER.format(fast=True)
+    assert run(code, MATRYO_ISA=isa) == found_by_numpy
 
 
-def test_it_needs_no_folder_to_keep_what_was_compiled_in() -> None:
-    code = "from matryo.evaluation import search\nprint(search(ones, ones, [2, 4], 2, fast=True)[4].tolist())"
-    nowhere = run(code, NUMBA_CACHE_LOCATOR_CLASSES="UserProvidedCacheLocator", NUMBA_CACHE_DIR="")
-    assert nowhere == str([[0, 1]] * 3)
+def has(isa: str) -> bool:
+    environment = {**os.environ, "MATRYO_ISA": isa}
+    code = [sys.executable, "-c", "import matryo._core"]
+    return subprocess.run(code, capture_output=True, env=environment, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("threads", ["1", "2", "5"])
+def test_the_number_of_threads_changes_nothing(threads: str, found_by_numpy: str) -> None:
+    assert run(ANOTHER.format(fast=True), MATRYO_THREADS=threads) == found_by_numpy
+
+
+def scan_of(queries: int = 3, dims: tuple[int, ...] = (2, 4), k: int = 2, room: int = 40) -> object:
+    vectors = np.ones((queries, 4), np.float32)
+    return core.Neighbours(vectors, np.array(dims, np.int64), k, room, 1)
+
+
+def test_the_core_refuses_shapes_that_do_not_fit() -> None:
+    for wrong in ({"queries": 0}, {"dims": ()}, {"dims": (4, 2)}, {"dims": (0, 4)}, {"dims": (2,)}, {"dims": (2, 5)},
+                  {"k": 0}, {"k": 40}, {"room": 2}, {"room": 2**40}):
+        with pytest.raises(ValueError, match="must"):
+            scan_of(**wrong)
+    scan, rows, norms = scan_of(), np.ones((5, 4), np.float32), np.empty((5, 2), np.float32)
+    for wrong in ((rows[:, :3].copy(), norms), (rows, norms[:4]), (rows, np.empty((5, 3), np.float32))):
+        with pytest.raises(ValueError, match="must"):
+            scan.load(*wrong)
+    scan.load(rows, norms)
+    for call in (lambda: scan.score(-1), lambda: scan.score(2**32 - 2), lambda: scan.guess(0), lambda: scan.guess(40),
+                 lambda: scan.short(np.empty(2, np.bool_)), lambda: scan.indices(np.empty((2, 3, 3), np.int64))):
+        with pytest.raises(ValueError, match="must"):
+            call()
+
+
+def test_lists_hold_any_number_of_rows() -> None:
+    scan, norms, found = scan_of(k=2, room=3), np.empty((500, 2), np.float32), np.empty((2, 3, 2), np.int64)
+    scan.indices(found)
+    assert (found == -1).all()   # nothing was scanned yet
+    rising = np.stack([np.arange(1, 501), np.ones(500), np.ones(500), np.ones(500)], 1).astype(np.float32)
+    for first in (0, 500):
+        scan.load(rising[::-1].copy(), norms)
+        scan.score(first)
+    scan.indices(found)
+    assert (found == [499, 999]).all()   # the last row is (1, 1, 1, 1): the nearest

@@ -19,7 +19,8 @@ import numpy as np
 from tqdm import tqdm
 
 from matryo.arguments import checked
-from matryo.errors import EmbeddingsError, InputError, MissingExtra
+from matryo.compiled import core, require_core
+from matryo.errors import EmbeddingsError, InputError
 from matryo.nesting import Nesting, prefix_norms
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 _BUDGET = 256 << 20   # bytes for a batch of queries, its best so far at every dim, and a tile of the database
 _TILE = (1024, 2048)   # queries × database rows scored at a time: much work per product, yet small enough for the cache
 _SAMPLE = 32 << 20   # the most bytes of rows sampled for the first bars
-_REPAYS = 1 << 31   # from this many multiplications, loading the compiled loop pays off
 _NOTHING = np.iinfo(np.int64).min   # the key of an empty place, below the key of any score
 
 
@@ -55,8 +55,8 @@ def search(
     """Return the ``k`` nearest database rows of each query at each dim, [queries, k], nearest first.
 
     Rows are ranked by cosine at that dim, in float32; of equal scores the smaller row comes first. ``fast=True`` uses
-    the compiled loop, which needs numba, ``False`` plain numpy; their scores differ only by rounding. By default, long
-    searches are compiled if numba is installed.
+    the compiled core, ``False`` plain numpy; their scores differ only by rounding. By default, the core is used if it
+    is installed.
     """
     batches = list(search_batches(database, queries, dims, k, fast=fast, progress=progress))
     return {dim: np.concatenate([batch.indices[dim] for batch in batches]) for dim in dims}
@@ -70,7 +70,7 @@ def search_batches(
     nesting = Nesting(dims)
     _check(database, queries, nesting, k)
     pairs = len(queries) * len(database)
-    scan = _pick(fast, pairs * nesting.dim)
+    scan = _pick(fast)
     rows = scan.batch(nesting.dim, len(nesting), k, len(database), _BUDGET)
     sample = _sample(database, nesting.dim) if scan is not Scan else np.empty((0, nesting.dim), np.float32)
     with tqdm(desc="search", total=pairs, unit="pair", unit_scale=True, delay=2, disable=not progress) as bar:
@@ -107,16 +107,13 @@ def _sample(database: Vectors, dim: int) -> Floats:
     return _ordinary(_widen(database[starts + np.random.default_rng(0).integers(0, stride, len(starts)), :dim]))
 
 
-def _pick(fast: bool | None, work: int) -> type[Scan | kernel.Scan]:
-    if fast or (fast is None and work >= _REPAYS):
-        try:
-            from matryo.evaluation.knn import kernel
-        except ImportError as error:
-            if fast:
-                raise MissingExtra("numba", "evaluate") from error
-        else:
-            return kernel.Scan
-    return Scan
+def _pick(fast: bool | None) -> type[Scan | kernel.Scan]:
+    if fast is False or (fast is None and core() is None):
+        return Scan
+    require_core()
+    from matryo.evaluation.knn import kernel
+
+    return kernel.Scan
 
 
 class Scan:
