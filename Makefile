@@ -26,6 +26,7 @@ test:
 
 lint: $(VENV)/dev
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/clang-format --dry-run --Werror src/core/*
 	$(VENV)/bin/mypy
 
 # Test processes already occupy the cores; threads within them would only compete.

@@ -27,7 +27,7 @@ from matryo.retrieve.engines.request import Request
 from matryo.retrieve.guides.partition import Partition, PartitionSearch
 from matryo.retrieve.guides.sketch.certified import Certified
 from matryo.retrieve.guides.sketch.sketch import Sketch
-from matryo.retrieve.plan.plan import Plan
+from matryo.retrieve.plan.plan import Plan, Stage
 from matryo.retrieve.vectors.blocks import Blocks
 from matryo.retrieve.vectors.metric import METRICS
 
@@ -71,8 +71,8 @@ def attempt(rng: np.random.Generator) -> int:
         same(Certified(blocks, Sketch.of(blocks, metric)).search(queries, k, allowed, threads), wanted)
         keep = int(rng.integers(1, count + 50))
         tiles = int(rng.choice(dims))
-        plan = Plan.of([(tiles, keep, "int8"), *((dim, keep) for dim in dims if dim > tiles)][:4])
-        plan = Plan.of([*((s.dim, s.keep, s.precision) for s in plan.stages), (dims[-1], keep)])
+        stages = [Stage(tiles, keep, "int8"), *(Stage(dim, keep) for dim in dims if dim > tiles), Stage(dims[-1], keep)]
+        plan = Plan(tuple(stages))
         search = PartitionSearch(blocks, Partition.of(blocks, metric, dim=tiles), plan, k)
         many = search(queries, allowed, threads)
         for i, query in enumerate(queries):
@@ -91,7 +91,8 @@ def same(found: tuple[Any, Any], wanted: Any) -> None:
     assert ((rows < 0) == np.isneginf(scores)).all()
     finite = np.isfinite(wanted)
     assert (np.isfinite(scores) == finite).all()
-    np.testing.assert_allclose(scores[finite], wanted[finite], rtol=1e-9, atol=1e-12 * np.abs(wanted[finite]).max(initial=0))
+    size = np.abs(wanted[finite]).max(initial=0)
+    np.testing.assert_allclose(scores[finite], wanted[finite], rtol=1e-9, atol=1e-12 * size)
 
 
 def damaged(rng: np.random.Generator, blocks: Blocks, metric: Any) -> None:

@@ -232,11 +232,12 @@ def _generic(name: str, inner: list[ast.expr]) -> _Kind:
 
 
 def _is_named(value: Any, name: str) -> bool:
-    return _inherits(type(value), name)
+    kind: Any = type(value)
+    return _inherits(kind, name)
 
 
 @lru_cache(maxsize=1024)
-def _inherits(kind: type, name: str) -> bool:
+def _inherits(kind: Any, name: str) -> bool:
     return any(base.__name__ == name for base in kind.__mro__)
 
 

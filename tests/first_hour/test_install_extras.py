@@ -37,11 +37,11 @@ def test_every_error_about_a_missing_package_names_an_extra_that_installs_it() -
             name = DISTRIBUTIONS.get(package.lower(), package.lower())
             assert name in packages(extra), f"{path.name}: matryo[{extra}] does not install {package}"
             seen.add(name)
-    assert {"torch", "matplotlib", "scipy", "numba", "pillow"} <= seen
+    assert {"torch", "matplotlib", "scipy", "pillow"} <= seen
 
 
 def test_train_is_enough_for_the_demo_and_its_report() -> None:
-    assert {"torch", "pillow", "tomli-w", "scipy", "numba", "matplotlib", "jinja2"} <= packages("train")
+    assert {"torch", "pillow", "tomli-w", "scipy", "matplotlib", "jinja2"} <= packages("train")
 
 
 def test_all_has_everything_but_what_needs_torchvision_and_what_only_we_need() -> None:

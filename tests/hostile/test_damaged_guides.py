@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from attacks.outcome import forked
-
 from needs_core import needs_core
 
 from matryo import Index, Plan

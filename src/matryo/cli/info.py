@@ -1,4 +1,4 @@
-"""Describe a run, embeddings, an index or an exported model in a few lines.
+"""Describe this installation, or a run, embeddings, an index or an exported model, in a few lines.
 
 Nothing is computed and nothing is changed. --json prints one JSON object per PATH.
 """
@@ -11,9 +11,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from matryo.compiled import core, isa
 from matryo.embeddings.manifest import MANIFEST, Manifest
 from matryo.errors import InputError
-from matryo.results import holds_rows, read_rows
+from matryo.results import holds_rows, read_rows, versions
 from matryo.retrieve import Index
 from matryo.training.run.paths import RunFolder
 
@@ -21,24 +22,32 @@ from matryo.training.run.paths import RunFolder
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """PATHs, and the form of the answer."""
     parser.add_argument(
-        "paths", nargs="+", type=Path, metavar="PATH",
-        help="run folder, embeddings folder (or a folder of these), index, exported model, or file of result rows",
+        "paths", nargs="*", type=Path, metavar="PATH",
+        help="run folder, embeddings folder (or a folder of these), index, exported model, or file of result rows; "
+        "without PATH, this installation",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print what each PATH holds."""
-    for path in args.paths:
-        facts = describe(path)
+    """Print what each PATH holds, or what is installed."""
+    for path in args.paths or [None]:
+        facts = installation() if path is None else describe(path)
         if args.json:
             print(json.dumps(facts, ensure_ascii=False))
             continue
-        print(f"{path}: {facts.pop('kind')}")
+        print(f"{path or 'matryo'}: {facts.pop('kind')}")
         width = max(map(len, facts))
         for name, value in facts.items():
             if value not in (None, "", [], {}):
                 print(f"  {name:{width}}  {_text(value)}")
+
+
+def installation() -> dict[str, Any]:
+    """Return the versions of the packages, and what runs the searches, as JSON values."""
+    found = core()
+    searches = "numpy" if found is None else f"the compiled core, {isa()}, up to {found.default_threads()} threads"
+    return {"kind": "installation", "searches run in": searches, **versions()}
 
 
 def describe(path: Path) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from matryo.errors import InputError
 from matryo.results.by_dim import infer_role
 from matryo.results.rows import Row
 
-_PACKAGES = ("numpy", "numba", "scipy", "torch", "triton", "timm", "transformers", "tokenizers",
+_PACKAGES = ("numpy", "scipy", "torch", "triton", "timm", "transformers", "tokenizers",
              "sentence-transformers", "pillow", "faiss-cpu")
 
 
@@ -37,7 +37,7 @@ def stamp(
         command=command_line(sys.argv),
         commit=_commit(),
         hardware=hardware or _processor(),
-        versions=_versions(),
+        versions=versions(),
         when=datetime.now(UTC).isoformat(timespec="seconds"),
         role=role or infer_role(figures),
     )
@@ -78,8 +78,11 @@ def _commit() -> str:
     return head.stdout.strip()[:12] + ("+changes" if changed.stdout.strip() else "")
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Return the version of each installed package that may change a figure, and the instruction set of the core."""
     found = {"matryo": __version__, "python": platform.python_version()}
+    if (core := sys.modules.get("matryo._core")) is not None:
+        found["core"] = core.ISA
     for package in _PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)

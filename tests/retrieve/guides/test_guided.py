@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-
 from needs_core import needs_core
 
 from matryo.errors import IndexFolderError, InputError, NestingError

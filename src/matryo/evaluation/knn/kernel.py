@@ -35,9 +35,10 @@ class Scan:
     def batch(dim: int, dims: int, k: int, count: int, budget: int) -> int:
         """Return the number of queries to scan at a time within ``budget`` bytes."""
         core = require_core()
-        tile = max(_TILE, core.PANEL_ROWS * _row_bytes(dim, dims))
+        tile: int = max(_TILE, core.PANEL_ROWS * _row_bytes(dim, dims))
         query = 10 * (dim + dims) + dims * (8 * _room(k, count) + 8 * k + 32)
-        return max(int(core.GROUP_QUERIES * core.default_threads()), (budget - tile) // query)
+        least: int = core.GROUP_QUERIES * core.default_threads()
+        return max(least, (budget - tile) // query)
 
     def load(self, tile: Floats) -> Floats:
         """Load the next tile, at most ``rows`` rows; return the norms of their prefixes, [rows, dims]."""

@@ -29,8 +29,7 @@ class Certified:
     """Exact search of blocks with their sketch. Any number of threads may search at a time."""
 
     def __init__(self, blocks: Blocks, sketch: Sketch) -> None:
-        self._nesting, self._count, self._metric = blocks.nesting, blocks.count, sketch.metric
-        self._levels = len(sketch.levels)
+        self.sketch, self._nesting, self._count = sketch, blocks.nesting, blocks.count
         levels = [(level.codes, level.tails, level.dim, level.error, level.length) for level in sketch.levels]
         self.compiled = require_core().Sketch(
             view_of(blocks, sketch.metric), sketch.axes, sketch.steps, levels, sketch.offsets, sketch.exponent
@@ -54,9 +53,9 @@ class Certified:
         if k < 1:
             raise InputError("k must be at least 1", got=k, cure="pass k=10")
         vectors = as_floats(queries, self._nesting.dim)
-        rows, left = np.empty((len(vectors), k), np.int64), np.zeros((len(vectors), self._levels), np.int64)
+        rows, left = np.empty((len(vectors), k), np.int64), np.zeros((len(vectors), len(self.sketch.levels)), np.int64)
         scores = np.empty(rows.shape)
         mask = None if allowed is None else as_bytes(as_mask(allowed, self._count))
         if self._search(vectors, mask, rows, scores, left, threads) >= 0:
-            check_scores(vectors, self._nesting, self._metric)
+            check_scores(vectors, self._nesting, self.sketch.metric)
         return rows, scores, left

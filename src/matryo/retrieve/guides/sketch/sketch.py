@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from matryo.nesting import Nesting
     from matryo.retrieve.engines.execute import Engine
     from matryo.retrieve.plan.plan import Plan
-    from matryo.retrieve.vectors.types import Codes, Doubles, Floats, Indices
+    from matryo.retrieve.vectors.types import Codes, Doubles, Floats
 
     Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
