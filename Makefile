@@ -103,7 +103,7 @@ $(VENV)/train: $(VENV)/bin/python pyproject.toml constraints.txt $(BUILT)
 	touch $@
 
 $(VENV)/dev: $(VENV)/bin/python pyproject.toml constraints.txt $(BUILT)
-	$(VENV)/bin/python $(INSTALL) $(CORE) --editable ".[dev]"
+	MATRYO_REQUIRE_CORE=1 $(VENV)/bin/python $(INSTALL) $(CORE) --editable ".[dev]"
 	touch $(VENV)/train $@
 
 # The core with sanitizers: .venv-address/ready, .venv-thread/ready.
@@ -117,5 +117,5 @@ $(VENV)/dev: $(VENV)/bin/python pyproject.toml constraints.txt $(BUILT)
 
 $(LIGHT)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(LIGHT)
-	CXX=no-compiler $(LIGHT)/bin/python $(INSTALL) --editable ".[images,test]"
+	CXX=no-compiler $(LIGHT)/bin/python $(INSTALL) --config-settings=build-dir=build/light --editable ".[images,test]"
 	touch $@

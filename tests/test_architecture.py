@@ -23,6 +23,7 @@ ALLOWED = {
     "files": {"errors"},
     "folders": {"errors", "files"},
     "arrays": {"errors"},
+    "compiled": {"_core", "errors"},
     "mapped": {"arrays", "errors", "files"},
     "arguments": {"errors", "arrays"},
     "nesting": {"errors", "arguments", "arrays"},

@@ -4,6 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
+from needs_core import needs_core
 
 from matryo.errors import EmbeddingsError, InputError
 from matryo.nesting import Nesting, truncate
@@ -150,6 +151,7 @@ def test_threads_are_at_least_one(small):
         index.search(queries, threads=0)
 
 
+@needs_core
 def test_a_mapped_index_answers_as_one_in_memory(tmp_path):
     rng = np.random.default_rng(5)
     vectors, queries = rng.normal(size=(3000, 16)).astype("f4"), rng.normal(size=(20, 16)).astype("f4")

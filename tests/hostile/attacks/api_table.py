@@ -477,6 +477,7 @@ def table(given: Context) -> dict[str, Callable[[], Entry]]:
     for name in ("read_rows", "holds_rows", "check_may_append"):
         add(f"results.{name}", getattr(results, name), path=lambda: Path(given.new()))
     add("results.as_tuples", results.as_tuples, value=[[1]])
+    add("results.versions", results.versions)
     add("results.command_line", results.command_line, argv=["matryo", "info"])
     add("results.figures_by_dim", results.figures_by_dim, kind="evaluate", figures=given.row.figures)
     add("results.infer_role", results.infer_role, figures=given.row.figures)
