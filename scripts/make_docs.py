@@ -37,6 +37,7 @@ TITLES = {
     "retrieval": "Retrieval compared with other libraries",
     "retrieval-gpu": "Retrieval on a GPU",
     "retrieval-tables": "Adaptive retrieval: the paper's tables",
+    "search-core": "The compiled core",
     "search-speed": "Exact search at many dims",
     "sentence-loss": "Nested ranking loss for sentence-transformers",
     "soak": "Attacks on what we promise",

@@ -115,6 +115,15 @@ def _search_speed(rows: list[Row]) -> str:
     )
 
 
+def _search_core(rows: list[Row]) -> str:
+    row = next(row for row in reversed(rows) if "before" in row.figures["microseconds"])
+    now, before = next(iter(row.figures["microseconds"].values())), row.figures["microseconds"]["before"]
+    return (
+        f"On {row.figures['rows']:,} × {row.figures['dim']} vectors, the first `matryo search` after an installation takes "
+        f"{now['first'] / 1e6:.2f} s; when kernels were compiled on first use it took {before['first'] / 1e6:.0f} s."
+    )
+
+
 def _sentence_loss(rows: list[Row]) -> str:
     faster = [
         row.figures["variants"]["matryoshka"]["p50"] / row.figures["variants"]["nested"]["p50"]
@@ -239,6 +248,7 @@ FINDINGS: dict[str, Callable[[list[Row]], str]] = {
     "retrieval": _retrieval,
     "retrieval-gpu": _gpu,
     "retrieval-tables": _tables,
+    "search-core": _search_core,
     "search-speed": _search_speed,
     "sentence-loss": _sentence_loss,
     "soak": promises.finding,

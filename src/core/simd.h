@@ -143,7 +143,7 @@ MATRYO_INLINE Floats widen(const uint16_t* from, int count = kFloats) {
   return (Floats)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from)));
 #else
   // Exponents differ by 112: a product with 2¹¹² corrects them, of subnormal numbers too. Stored numbers are finite.
-  Words bits;
+  Words bits = {};
   for (int i = 0; i < kFloats; i++) bits[i] = from[i];
   Floats magnitude = (Floats)((bits & 0x7FFF) << 13) * 0x1p112f;
   return (Floats)((Words)magnitude | ((bits & 0x8000) << 16));

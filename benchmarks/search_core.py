@@ -1,0 +1,137 @@
+"""Speed of the compiled core by instruction set, beside numpy and beside an older installation of matryo.
+
+Each variant opens the same index in a fresh process, in turns; a ratio is the median of the ratios within a round. The
+vectors are random: classes with a spectrum that decays as embeddings' does. *First* is the wall time of a whole command,
+``matryo search``, from the start of the interpreter and with empty caches.
+
+    python benchmarks/search_core.py --rows 100000 --dim 512
+    python benchmarks/search_core.py --rows 100000 --dim 512 --before old/.venv/bin/python
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from matryo import Index, Nesting, Plan
+from matryo.results import append_rows, stamp
+from matryo.retrieve import Stage
+from matryo.retrieve.guides.partition import tile_dim
+
+K, BATCH = 10, 1000
+VARIANTS = ("", "avx2", "baseline", "numpy")   # MATRYO_ISA; the first is what the processor has
+
+
+def main() -> None:
+    """Build the index, run every variant in turns, print the table, store the row."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=100_000, help="vectors in the index")
+    parser.add_argument("--dim", type=int, default=512)
+    parser.add_argument("--count", type=int, default=3, help="rounds")
+    parser.add_argument("--before", type=Path, metavar="PYTHON", help="the interpreter of an older installation")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("docs/results/search-core.jsonl"))
+    parser.add_argument("--worker", nargs=2, metavar=("INDEX", "QUERIES"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        print(json.dumps(measure(*args.worker)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        index, queries = Path(folder) / "index", Path(folder) / "queries.npy"
+        made = vectors(np.random.default_rng(args.seed), args.rows + BATCH, args.dim)
+        np.save(queries, made[args.rows :])
+        with Index.create(index, Nesting.halving(args.dim)) as new:
+            new.add(made[: args.rows])
+            new.compact()
+            new.build()
+        one = Path(folder) / "one.npy"
+        np.save(one, made[args.rows : args.rows + 1])
+        rounds: dict[str, list[dict[str, float]]] = {}
+        for _ in range(args.count):
+            for isa in (*VARIANTS, *(["before"] if args.before else [])):
+                python = str(args.before) if isa == "before" else sys.executable
+                name, figures = run(python, "" if isa == "before" else isa, index, queries, one, Path(folder))
+                rounds.setdefault("before" if isa == "before" else name, []).append(figures)
+    summary = {name: {key: median(one[key] for one in figures) for key in figures[0]} for name, figures in rounds.items()}
+    ours = next(iter(rounds))
+    ratios = {
+        name: {key: median(a[key] / b[key] for a, b in zip(figures, rounds[ours], strict=True)) for key in figures[0]}
+        for name, figures in rounds.items()
+    }
+    for name, figures in summary.items():
+        print(name, {key: f"{value:.4g} ({ratios[name][key]:.2f} ×)" for key, value in figures.items()})
+    subject = f"{args.rows} rows, dim {args.dim}, k {K}"
+    figures = {"rows": args.rows, "dim": args.dim, "rounds": args.count, "microseconds": summary, "ratios": ratios}
+    append_rows(args.out, [stamp("search-core", subject, figures, seed=args.seed)])
+
+
+def vectors(rng: np.random.Generator, count: int, dim: int) -> Any:
+    """Random vectors of 200 classes, whose spectrum decays."""
+    centres, spectrum = rng.standard_normal((200, dim)), np.arange(1, dim + 1) ** -0.5
+    made = np.empty((count, dim), np.float32)
+    for start in range(0, count, 10_000):
+        part = made[start : start + 10_000]
+        part[:] = (centres[rng.integers(0, 200, len(part))] + 0.7 * rng.standard_normal(part.shape)) * spectrum
+    return made
+
+
+def run(python: str, isa: str, index: Path, queries: Path, one: Path, folder: Path) -> tuple[str, dict[str, float]]:
+    """Measure one variant in fresh processes; return its instruction set and its figures."""
+    threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
+    caches = tempfile.mkdtemp(dir=folder)
+    environment = {**os.environ, **threads, "NUMBA_CACHE_DIR": caches, "PYTHONDONTWRITEBYTECODE": "1"}
+    environment |= {"MATRYO_ISA": isa} if isa else {}
+    begin = time.perf_counter()
+    subprocess.run([python, "-m", "matryo", "search", str(index), str(one), "--json"], env=environment, check=True,
+                   stdout=subprocess.DEVNULL, cwd=folder)   # fmt: skip
+    first = time.perf_counter() - begin
+    program = [python, str(Path(__file__).resolve()), "--worker", str(index), str(queries)]
+    done = subprocess.run(program, env=environment, check=True, stdout=subprocess.PIPE, text=True, cwd=folder)
+    name, figures = json.loads(done.stdout.splitlines()[-1])
+    return name, {"first": 1e6 * first, **figures}
+
+
+def measure(index: str, queries: str) -> tuple[str, dict[str, float]]:
+    """Microseconds per query of each search, one by one and all at once; also with two threads."""
+    vectors = np.load(queries)
+    figures = {}
+    with Index.open(index) as opened:
+        dim, tiles = opened.nesting.dim, tile_dim(opened.nesting)
+        stages = Stage(tiles, 100, "int8"), Stage(dim, 15, "int8"), Stage(dim, K)
+        plans = {"exact": None, "probe .01": Plan(stages, probe=0.01), "probe .04": Plan(stages, probe=0.04)}
+        for name, plan in plans.items():
+            opened.search(vectors, K, plan)   # what is loaded on first use
+            alone, begin = [], time.perf_counter()
+            for i in range(BATCH):
+                start = time.perf_counter()
+                opened.search(vectors[i : i + 1], K, plan)
+                alone.append(time.perf_counter() - start)
+                if time.perf_counter() - begin > 10:
+                    break
+            figures[name] = 1e6 * median(alone)
+            for threads in (1, 2):
+                times = []
+                for _ in range(3):
+                    start = time.perf_counter()
+                    opened.search(vectors, K, plan, threads=threads)
+                    times.append(time.perf_counter() - start)
+                figures[f"{name}, batch{', two threads' * (threads == 2)}"] = 1e6 * min(times) / BATCH
+    try:
+        from matryo.compiled import isa
+    except ImportError:   # an older installation
+        return "before", figures
+    return isa(), figures
+
+
+if __name__ == "__main__":
+    main()

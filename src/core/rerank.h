@@ -1,0 +1,483 @@
+// Re-ranking of the candidates of a partition scan: every step of a plan after the first.
+//
+// Sums of the candidates grow by the columns of each step, in int8 or in full precision, and the best stay. Candidates lie
+// far apart in memory, so each is prefetched before it is read. The best k are ranked by exact scores in the end.
+#pragma once
+
+#include "codes.h"
+#include "exact.h"
+
+namespace matryo::MATRYO_ISA {
+
+constexpr int kLine = 64;                                                            // bytes per cache line
+constexpr int kTilesAhead = 4, kCodesAhead = 12, kRowsAhead = 16, kNormsAhead = 8;   // what is prefetched
+constexpr int64_t kAheadBytes = 128 << 10;   // codes that are prefetched for the next query of a batch
+constexpr int kReadAll = 3;                  // below this many candidates per row kept, bounds cost more than they save
+constexpr float kTiny = 0x1p-126f;           // the smallest normal float32
+constexpr double kLargestNorm = 0x1p62;      // of a query, as of a row
+constexpr double kHalfStep = 0x1p-24;        // half the value of the last bit of the float32 number 1
+constexpr double kCodeSums = 64 * kHalfStep;   // relative error of the float32 sums of all int8 steps
+constexpr int kBatch = 256;                    // queries that are scanned together
+constexpr int kSharing = 4;                    // queries that share one read of a tile
+
+// A query in codes: the product with a row is scale · (product of codes) + shift.
+struct CodedLook {
+  float scale, shift;
+};
+
+// A query for scoring; for cosine, divided by its norm.
+struct PartitionQuery {
+  Buffer<float> vector;
+  Buffer<double> lengths;   // the norm at each dim, of the vector above
+  QueryCodes codes;         // of the columns of the tiles
+  CodedLook look;
+  float gap;          // in the unit of the scores of means
+  Buffer<Key> keys;   // candidates: place and score
+  int64_t found;
+  float bar;
+  Buffer<Key> lists;   // visited partitions, the best first
+  int64_t visits;
+
+  // Returns false if the query has no score.
+  bool prepare(const float* query, const Vectors& vectors) {
+    int64_t columns = vectors.dims[vectors.levels - 1], j = 0;
+    vector.reserve(columns);
+    lengths.reserve(vectors.levels);
+    double square = 0;
+    for (int level = 0; level < vectors.levels; level++) {
+      for (; j < vectors.dims[level]; j++) square += static_cast<double>(query[j]) * query[j];
+      lengths[level] = __builtin_sqrt(square);
+    }
+    double norm = lengths[vectors.levels - 1];
+    bool cosine = vectors.metric == Metric::cosine;
+    if (!(norm <= kLargestNorm) || (cosine && norm == 0)) return false;
+    double unit = cosine ? 1 / norm : 1;
+    for (j = 0; j < columns; j++) vector[j] = static_cast<float>(query[j] * unit);
+    for (int level = 0; level < vectors.levels; level++) lengths[level] *= unit;
+    return true;
+  }
+};
+
+struct PartitionWork {
+  PartitionQuery queries[kBatch];
+  QueryCodes more;   // codes of further columns
+  Buffer<float> means, sums, reach;
+  Buffer<Key> spare;
+  Buffer<int64_t> places, starts, visitors;
+  Buffer<double> exact;
+  Buffer<Ranked> ranked;
+};
+
+class Reranker {
+ protected:
+  Reranker(const Vectors& vectors, const Partition& partition, const Route& route, PartitionWork& work)
+      : vectors_(vectors),
+        part_(partition),
+        route_(route),
+        work_(work),
+        columns_(vectors.dims[vectors.levels - 1]),
+        keep_(route.steps[0].keep) {}
+
+  // ── a query in codes ──────────────────────────────────────────────────────────────────────────────────────────────
+
+  // The largest value of one step of a column's codes.
+  float peak(const float* vector, int low, int high) const {
+    float largest = 0;
+    for (int j = low; j < high; j++) {
+      float size = __builtin_fabsf(vector[j] * part_.steps[j]);
+      largest = size > largest ? size : largest;
+    }
+    return largest;
+  }
+
+  // Encode the columns low … high, at `start` of the codes; all is multiplied by the factor.
+  template <Layout layout>
+  CodedLook encode(const float* vector, int low, int high, int start, QueryCodes& codes, int width,
+                   double factor) const {
+    float scale = peak(vector, low, high) / static_cast<float>(kFinest);
+    float inverse = scale >= kTiny ? 1 / scale : 0;
+    codes.clear(width);
+    double middle = 0;
+    for (int j = low; j < high; j++) {
+      codes.set<layout>(start + j - low, static_cast<int>(__builtin_rintf(vector[j] * part_.steps[j] * inverse)));
+      middle += static_cast<double>(vector[j]) * part_.middles[j];
+    }
+    // Codes in tiles are 128 too large.
+    double shift = layout == Layout::tile ? static_cast<double>(scale) * 128 * static_cast<double>(codes.sum()) : 0;
+    return CodedLook{static_cast<float>(factor * scale), static_cast<float>(factor * (middle - shift))};
+  }
+
+  // Move the best `keep` keys to the front; returns the lowest that stays. Rows far below the k-th best are dropped.
+  Key lowest_kept(Key* keys, int64_t count, int64_t keep, float margin) const {
+    Key lowest = kLowestKey;
+    if (count > keep) {
+      select_largest(keys, count, keep);
+      lowest = keys[keep - 1];
+      count = keep;
+    }
+    if (count > route_.k && margin < INFINITY) {
+      select_largest(keys, count, route_.k);
+      Key far = key_of(score_of(keys[route_.k - 1]) - margin, kMostRows);
+      lowest = far > lowest ? far : lowest;
+    }
+    return lowest;
+  }
+
+  MATRYO_INLINE int64_t room() const { return Best::room(keep_); }
+
+  // ── steps ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  // The candidates of one query at one step.
+  struct Candidates {
+    int64_t* places;
+    float* sums;   // inner products of the columns so far; for L2 in full precision, squared distances
+    Key* keys;     // places by score
+    int64_t count;
+  };
+
+  // Recover the sums behind the scores of the first step.
+  void recover(Candidates& some, double length) const {
+    for (int64_t i = 0; i < some.count; i++) {
+      int64_t place = some.places[i] = row_of(some.keys[i]);
+      prefetch(part_.rows + place);
+      float score = score_of(some.keys[i]), other = part_.adjust[place];
+      if (vectors_.metric == Metric::l2) score = 0.5f * (score - other);
+      if (vectors_.metric == Metric::cosine) score = other > 0 ? score * static_cast<float>(length) / other : 0;
+      some.sums[i] = score;
+    }
+  }
+
+  // Add the codes of the columns done … dim to the sums.
+  void add_codes(const PartitionQuery& query, int done, int dim, const Candidates& some) {
+    if (dim <= done) return;
+    int first = (done - part_.dim) / kLine * kLine, width = (dim - part_.dim + kLine - 1) / kLine * kLine - first;
+    CodedLook look =
+        encode<Layout::row>(query.vector.data(), done, dim, done - part_.dim - first, work_.more, width, 1);
+    auto row = [&](int64_t i) { return part_.codes + some.places[i] * part_.stride + first; };
+    auto fetch = [&](int64_t i) {
+      prefetch(part_.errors + some.places[i]);
+      for (int j = 0; j < width; j += kLine) prefetch(row(i) + j);
+    };
+    for (int64_t i = 0; i < kCodesAhead && i < some.count; i++) fetch(i);
+    for (int64_t i = 0; i < some.count; i++) {
+      if (i + kCodesAhead < some.count) fetch(i + kCodesAhead);
+      double product = static_cast<double>(multiply_row(row(i), work_.more, width));
+      some.sums[i] += static_cast<float>(product * look.scale + look.shift);
+    }
+  }
+
+  MATRYO_INLINE const float* norms_at(int64_t place) const {
+    return vectors_.norms + static_cast<int64_t>(part_.rows[place]) * vectors_.levels;
+  }
+
+  MATRYO_INLINE static float at_least_tiny(float norm) { return norm > kTiny ? norm : kTiny; }
+
+  // A step in int8.
+  void code_step(const PartitionQuery& query, const Step& step, const Candidates& some) {
+    add_codes(query, step.known, step.dim, some);
+    double length = query.lengths.data()[step.level];
+    float inverse = length > 0 ? static_cast<float>(1 / length) : 0;
+    int last = vectors_.levels - 1;
+    for (int64_t i = 0; i < some.count; i++) {
+      float score = some.sums[i];
+      if (vectors_.metric == Metric::l2) {
+        float norm = norms_at(some.places[i])[step.level];
+        score = 2 * score - norm * norm;
+      } else if (vectors_.metric == Metric::cosine) {
+        score *= inverse;
+        if (step.level < last) {
+          const float* norms = norms_at(some.places[i]);
+          score *= norms[last] / at_least_tiny(norms[step.level]);
+          score = score < -1 ? -1 : (score > 1 ? 1 : score);
+        }
+      }
+      some.keys[i] = key_of(score, some.places[i]);
+    }
+  }
+
+  MATRYO_INLINE void prefetch_place(int64_t place, int done, int level) const {
+    prefetch(norms_at(place));
+    prefetch_row(vectors_, part_.rows[place], done, level);
+  }
+
+  // The product of a row's columns from `done` on with those of the query; for L2, their squared distance.
+  template <class T, bool apart>
+  MATRYO_INLINE float multiply_columns(const float* vector, int64_t row, int done, int level) const {
+    Floats even = {}, odd = {};
+    auto add = [&](Floats& sums, const T* from, int column, int columns) __attribute__((always_inline)) {
+      Floats x = widen(from, columns), q = widen(vector + column, columns);
+      Floats one = apart ? x - q : x, other = apart ? one : q;
+      sums = multiply_add(one, other, sums);
+    };
+    for (int b = 0; b <= level; b++) {
+      const Block& block = vectors_.picked[b];
+      if (block.low < done) continue;
+      int width = block.high - block.low, j = 0;
+      const T* numbers = static_cast<const T*>(block.rows) + row * width;
+      for (; j + 2 * kFloats <= width; j += 2 * kFloats) {
+        add(even, numbers + j, block.low + j, kFloats);
+        add(odd, numbers + j + kFloats, block.low + j + kFloats, kFloats);
+      }
+      for (; j < width; j += kFloats) add(even, numbers + j, block.low + j, width - j < kFloats ? width - j : kFloats);
+    }
+    return sum_lanes(even + odd);
+  }
+
+  float multiply_row_of(const float* vector, int64_t row, int done, int level) const {
+    bool apart = vectors_.metric == Metric::l2, half = vectors_.number == Number::float16;
+    if (apart && half) return multiply_columns<uint16_t, true>(vector, row, done, level);
+    if (apart) return multiply_columns<float, true>(vector, row, done, level);
+    if (half) return multiply_columns<uint16_t, false>(vector, row, done, level);
+    return multiply_columns<float, false>(vector, row, done, level);
+  }
+
+  // A step in full precision, from the column `done` on.
+  void full_step(const PartitionQuery& query, const Step& step, int done, const Candidates& some) const {
+    float length = static_cast<float>(query.lengths.data()[step.level]), unit = 1 / at_least_tiny(length);
+    for (int64_t i = 0; i < kRowsAhead && i < some.count; i++) prefetch_place(some.places[i], done, step.level);
+    for (int64_t i = 0; i < some.count; i++) {
+      if (i + kRowsAhead < some.count) prefetch_place(some.places[i + kRowsAhead], done, step.level);
+      int64_t place = some.places[i];
+      float score = multiply_row_of(query.vector.data(), part_.rows[place], done, step.level);
+      if (done > 0) score += some.sums[i];
+      some.sums[i] = score;
+      if (vectors_.metric == Metric::l2) score = -score;
+      if (vectors_.metric == Metric::cosine) score = score * (1 / at_least_tiny(norms_at(place)[step.level])) * unit;
+      some.keys[i] = key_of(score, place);
+    }
+  }
+
+  // Move the candidates that stay to the front; returns their number.
+  int64_t sift(const Candidates& some, int64_t keep, float margin) {
+    Key* spare = copy(some);
+    Key lowest = lowest_kept(spare, some.count, keep, margin);
+    int64_t left = 0;
+    for (int64_t i = 0; i < some.count; i++) {
+      if (some.keys[i] < lowest) continue;
+      move(some, i, left);
+      left++;
+    }
+    return left;
+  }
+
+  MATRYO_INLINE Key* copy(const Candidates& some) {
+    Key* spare = work_.spare.data();
+    for (int64_t i = 0; i < some.count; i++) spare[i] = some.keys[i];
+    return spare;
+  }
+
+  MATRYO_INLINE static void move(const Candidates& some, int64_t from, int64_t to) {
+    some.places[to] = some.places[from];
+    some.sums[to] = some.sums[from];
+    some.keys[to] = some.keys[from];
+  }
+
+  // ── bounds ────────────────────────────────────────────────────────────────────────────────────────────────────────
+  //
+  // A row is within `errors` of its codes, so its score is within `errors` times the query's norm of the score of its
+  // codes (Cauchy–Schwarz). A step before the last must determine which candidates stay, not their scores: only those
+  // that the bounds leave open are read in full. The last step reads the `keep` candidates that look best; the lowest of
+  // their scores is the bar, and candidates that cannot reach it are never read. Either way the result equals that of
+  // reading all: one loop scores every row, and its sums depend on the row alone.
+
+  // The largest error of one code of a query; the whole value where codes would underflow float32.
+  MATRYO_INLINE static double code_error(float unit) { return unit >= kTiny ? 0.51 * unit : 16400.0 * kTiny; }
+
+  // The error of sums of products with a query's codes, beside the errors of the rows' codes: a query's code is off by
+  // half a unit, a row's code is at most 127, and float32 sums are rounded. The columns from `known` on were encoded
+  // together, so that the error of each is known.
+  double code_slack(const float* vector, int known, int dim) const {
+    float unit = peak(vector, 0, known) / static_cast<float>(kFinest);
+    double off = known * code_error(unit);
+    unit = peak(vector, known, dim) / static_cast<float>(kFinest);
+    if (unit >= kTiny) {
+      float inverse = 1 / unit, sum = 0;
+      for (int j = known; j < dim; j++) {
+        float code = vector[j] * part_.steps[j] * inverse;
+        sum += __builtin_fabsf(code - __builtin_rintf(code));
+      }
+      off += unit * (1.001 * sum + 0.01 * (dim - known));
+    } else {
+      off += (dim - known) * code_error(unit);
+    }
+    float added = 0;
+    for (int j = 0; j < dim; j++)
+      added += __builtin_fabsf(vector[j]) * (__builtin_fabsf(part_.middles[j]) + 130 * part_.steps[j]);
+    return 127.0 * off + 1.01 * kCodeSums * added;
+  }
+
+  // The score of each candidate by its codes, as a key, and its largest distance from the full-precision score.
+  void bound(const PartitionQuery& query, const Step& step, const Candidates& some, float* reach) const {
+    double length = query.lengths.data()[step.level], rounding = (step.dim + 64) * kHalfStep;
+    double slack = code_slack(query.vector.data(), step.known, step.dim);
+    int last = vectors_.levels - 1;
+    for (int64_t i = 0; i < some.count; i++) {
+      int64_t place = some.places[i], ahead = i + kNormsAhead < some.count ? i + kNormsAhead : some.count - 1;
+      double score = some.sums[i], far = length * part_.errors[place] + slack + kCodeSums * __builtin_fabs(score);
+      if (vectors_.metric == Metric::cosine) {
+        double unit = 1 / (length > kTiny ? length : kTiny);
+        far += rounding * length;
+        if (step.level < last) {
+          prefetch(norms_at(some.places[ahead]));
+          const float* norms = norms_at(place);
+          unit *= static_cast<double>(at_least_tiny(norms[last])) / at_least_tiny(norms[step.level]);
+        }
+        score *= unit;
+        far *= unit;
+      } else {
+        prefetch(norms_at(some.places[ahead]));
+        double norm = norms_at(place)[step.level];
+        if (vectors_.metric == Metric::l2) {
+          score = 2 * score - norm * norm - length * length;
+          far = 2 * far + rounding * (norm + length) * (norm + length);
+        } else {
+          far += rounding * length * norm;
+        }
+      }
+      far = 1.001 * far + 8 * kHalfStep * __builtin_fabs(score);   // float32 rounding of both, and of their sums
+      if (!(far + __builtin_fabs(score) < 1e38)) score = 0, far = INFINITY;
+      reach[i] = static_cast<float>(far);
+      some.keys[i] = key_of(static_cast<float>(score), place);
+    }
+  }
+
+  // Move the best `keep` candidates to the front, with their sums in int8; returns their number.
+  int64_t bounded_step(const PartitionQuery& query, const Step& step, const Candidates& some) {
+    add_codes(query, step.known, step.dim, some);
+    int64_t keep = step.keep;
+    if (some.count <= keep) return some.count;
+    float* reach = work_.reach.reserve(some.count);
+    bound(query, step, some, reach);
+    Key* spare = work_.spare.data();
+    for (int64_t i = 0; i < some.count; i++) spare[i] = key_of(score_of(some.keys[i]) - reach[i], i);
+    select_largest(spare, some.count, keep);
+    float surely_out = score_of(spare[keep - 1]);   // at least `keep` candidates score this or more
+    for (int64_t i = 0; i < some.count; i++) spare[i] = key_of(score_of(some.keys[i]) + reach[i], i);
+    select_largest(spare, some.count, keep + 1);
+    float surely_in = score_of(spare[keep]);   // at most `keep` candidates can score more than this
+    int64_t certain = 0, left = 0;             // certain candidates first, then open ones; the others are dropped
+    for (int64_t i = 0; i < some.count; i++) {
+      float score = score_of(some.keys[i]);
+      if (score + reach[i] < surely_out) continue;
+      swap(some, i, left);
+      if (score - reach[i] > surely_in) swap(some, left, certain++);
+      left++;
+    }
+    if (left <= keep || certain >= keep) return left < keep ? left : keep;
+    int64_t open = left - certain;
+    Candidates doubtful{some.places + certain, reach, some.keys, open};
+    full_step(query, step, 0, doubtful);
+    Key lowest = lowest_of_best(copy(doubtful), open, keep - certain);
+    left = certain;
+    for (int64_t i = 0; i < open; i++) {
+      if (doubtful.keys[i] < lowest) continue;
+      some.places[left] = some.places[certain + i];
+      some.sums[left] = some.sums[certain + i];
+      left++;
+    }
+    return left < keep ? left : keep;
+  }
+
+  MATRYO_INLINE static void swap(const Candidates& some, int64_t a, int64_t b) {
+    exchange(some.places[a], some.places[b]);
+    exchange(some.sums[a], some.sums[b]);
+  }
+
+  static Key lowest_of_best(Key* keys, int64_t count, int64_t keep) {
+    if (count <= keep) return kLowestKey;
+    select_largest(keys, count, keep);
+    return keys[keep - 1];
+  }
+
+  // Move the candidates that may be among the best `keep` to the front, scored in full precision; returns their number.
+  int64_t last_step(const PartitionQuery& query, const Step& step, const Candidates& some) {
+    int64_t keep = step.keep, left = 0;
+    if (some.count < kReadAll * keep) {
+      full_step(query, step, 0, some);
+      return some.count;
+    }
+    add_codes(query, step.known, step.dim, some);
+    float* reach = work_.reach.reserve(some.count);
+    bound(query, step, some, reach);
+    Key lowest = lowest_of_best(copy(some), some.count, keep);
+    float bar = score_of(lowest);
+    for (int64_t i = 0; i < some.count; i++) {
+      reach[i] += score_of(some.keys[i]);
+      if (reach[i] >= bar) prefetch_place(some.places[i], 0, step.level);   // nearly all that will be read
+      if (some.keys[i] < lowest) continue;
+      exchange(some.places[left], some.places[i]);
+      exchange(reach[left], reach[i]);
+      left++;
+    }
+    full_step(query, step, 0, Candidates{some.places, some.sums, some.keys, left});
+    bar = INFINITY;
+    for (int64_t i = 0; i < left; i++) bar = score_of(some.keys[i]) < bar ? score_of(some.keys[i]) : bar;
+    int64_t first = left;
+    for (int64_t i = first; i < some.count; i++)
+      if (!(reach[i] < bar)) some.places[left++] = some.places[i];
+    full_step(query, step, 0, Candidates{some.places + first, some.sums + first, some.keys + first, left - first});
+    return left;
+  }
+
+  // Reduce the candidates to those that the first step keeps, and prefetch what the next step reads of them.
+  void settle(PartitionQuery& query) {
+    Key lowest = lowest_kept(query.keys.data(), query.found, keep_, route_.steps[0].margin);
+    int64_t left = 0;
+    for (int64_t i = 0; i < query.found && i < keep_; i++)
+      if (query.keys[i] >= lowest) query.keys[left++] = query.keys[i];
+    query.found = left;
+    const Step& next = route_.steps[1];
+    int width = next.scoring == Scoring::full ? 0 : next.dim - part_.dim;
+    for (int64_t i = 0; i < left && i * width < kAheadBytes; i++) {
+      int64_t place = row_of(query.keys[i]);
+      for (int j = 0; j < width; j += kLine) prefetch(part_.codes + place * part_.stride + j);
+      prefetch(part_.rows + place);
+      prefetch(part_.adjust + place);
+      prefetch(part_.errors + place);
+    }
+  }
+
+  // Every step after the first, then the best k by exact scores.
+  void rerank(PartitionQuery& query, const float* given, const Hits& hits) {
+    const Step& first = route_.steps[0];
+    work_.spare.reserve(room());
+    Candidates some{work_.places.reserve(keep_), work_.sums.reserve(keep_), query.keys.data(), query.found};
+    recover(some, query.lengths[first.level]);
+    for (int s = 1; s < route_.step_count; s++) {
+      const Step& step = route_.steps[s];
+      bool last = s == route_.step_count - 1;
+      if (step.scoring == Scoring::bounded) {
+        some.count = last ? last_step(query, step, some) : bounded_step(query, step, some);
+        continue;
+      }
+      if (step.scoring == Scoring::full)
+        full_step(query, step, step.known, some);
+      else
+        code_step(query, step, some);
+      if (!last) some.count = sift(some, step.keep, step.margin);
+    }
+    // Of equal float32 scores the smaller row stays, as in a scan: keys of rows, not of places.
+    for (int64_t i = 0; i < some.count; i++) some.keys[i] = key_of(score_of(some.keys[i]), part_.rows[some.places[i]]);
+    if (some.count > route_.k) {
+      select_largest(some.keys, some.count, route_.k);
+      some.count = route_.k;
+    }
+    double* exact = work_.exact.reserve(columns_);
+    for (int64_t j = 0; j < columns_; j++) exact[j] = given[j];
+    ExactScore score(vectors_, route_.steps[route_.step_count - 1].level, exact);
+    Ranked* ranked = work_.ranked.reserve(some.count);
+    for (int64_t i = 0; i < some.count; i++) {
+      int64_t row = row_of(some.keys[i]);
+      ranked[i] = Ranked{score(row), row};
+    }
+    write_hits(ranked, some.count, hits);
+  }
+
+  const Vectors& vectors_;
+  const Partition& part_;
+  const Route& route_;
+  PartitionWork& work_;
+  int64_t columns_, keep_;
+};
+
+}   // namespace matryo::MATRYO_ISA
