@@ -73,7 +73,7 @@ def names() -> list[str]:
 
 def in_a_process(name: str, options: list[str]) -> dict[str, Any]:
     """The figures of one attack, run by a new process with one thread per library; a crash is a failure."""
-    one_thread = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMBA")}
+    one_thread = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
     command = [sys.executable, __file__, "--attack", name, *options]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **one_thread}, check=False)
     if done.returncode == 0:

@@ -44,19 +44,18 @@ class Workplace {
 
   template <class Use>
   void lend(Use use) {
+    // try_lock: in a child of fork(), a thread that is gone may hold the lock for ever.
     Work* work = nullptr;
-    {
-      std::lock_guard guard(lock_);
-      if (!idle_.empty()) {
-        work = idle_.back();
-        idle_.pop_back();
-      }
+    if (std::unique_lock guard(lock_, std::try_to_lock); guard && !idle_.empty()) {
+      work = idle_.back();
+      idle_.pop_back();
     }
     std::unique_ptr<Work, void (*)(Work*)> held(work != nullptr ? work : make_(), drop_);
     use(held.get());
-    std::lock_guard guard(lock_);
-    idle_.push_back(held.get());
-    held.release();
+    if (std::unique_lock guard(lock_, std::try_to_lock); guard) {
+      idle_.push_back(held.get());
+      held.release();
+    }
   }
 
  private:
@@ -106,7 +105,7 @@ class PyVectors {
     int64_t low = 0;
     for (size_t i = 0; i < held_.size(); i++) {
       int64_t high = dims.data()[i];
-      require(high > low && high < (1 << 24), "dims must increase");
+      require(high > low && high < (1 << 24), "dims must increase, up to 2^24");
       nb::dlpack::dtype kind = view.number == Number::float32 ? nb::dtype<float>() : nb::dtype<uint16_t>();
       add(blocks_, held_[i], kind, low, high, 1);   // float16 comes as its bits
       add(picked_, held_picked_[i], kind, low, high, 1);
@@ -269,7 +268,8 @@ class PySketch {
     int low = 0;
     for (const auto& [codes, tails, dim, error, length] : held_) {
       bool first = low == 0;
-      require(dim > low && dim - low <= 512 && (dim - low) % (first ? 4 : 64) == 0, "dims of levels must increase");
+      require(dim > low && dim - low <= 512 && (dim - low) % (first ? 4 : 64) == 0,
+              "a level must add up to 512 columns: a multiple of 4, after the first of 64");
       require(rows_of(tails) == padded, "tails must have one entry per row of the tiles");
       bool right =
           first ? codes.dtype() == nb::dtype<uint8_t>() && static_cast<int64_t>(codes.size()) == padded * dim
@@ -351,6 +351,7 @@ struct PyPartition {
     };
     require(dim > 0 && coded >= dim && columns_of(tiles) == width * kTileRows,
             "tiles must have the columns of the dim");
+    require(count < kNoRow / kTileRows, "there must be fewer than 2^32 - 1 places");
     require(count > 0 && tiled(rows, count) && tiled(adjust, count) && tiled(errors, count),
             "rows, adjust and errors must have one entry per row of the tiles");
     require(coded == dim || (rows_of(codes) == count * kTileRows && columns_of(codes) >= coded - dim),
@@ -362,9 +363,9 @@ struct PyPartition {
     require(rows_of(columns) == 2 && columns_of(columns) == coded, "columns must have one entry per column");
     for (int64_t i = 0; i < rows_of(lists); i++) {
       int64_t first = lists.data()[2 * i], size = lists.data()[2 * i + 1];
-      require(
-          first >= 0 && size >= 0 && size <= count * kTileRows && first + (size + kTileRows - 1) / kTileRows < count,
-          "a partition must lie within the tiles");
+      require(first >= 0 && first < count && size >= 0 && size <= count * kTileRows &&
+                  first + (size + kTileRows - 1) / kTileRows < count,
+              "a partition must lie within the tiles");
     }
     view = Partition{dim,
                      coded,

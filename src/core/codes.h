@@ -25,6 +25,11 @@ constexpr int kTileParts = kTileRows / kFloats;
 
 enum class Layout { tile, row };
 
+// The code of a number of units; 0 for what no code can hold, which only a damaged file leads to.
+MATRYO_INLINE int code_of(double units) {
+  return units >= -kFinest - 1 && units <= kFinest + 1 ? static_cast<int>(__builtin_rint(units)) : 0;
+}
+
 // Some columns of a query as codes; columns that were not set are 0.
 class QueryCodes {
  public:
@@ -47,7 +52,7 @@ class QueryCodes {
     codes_[column] = static_cast<int8_t>(high);
     low_[column] = static_cast<int8_t>(code - (high << 7));
 #else
-    // In a tile, the even columns of a four come first, then the odd ones: see add_tile.
+    // In a tile, the even columns of a four come first, then the odd ones: see multiply_tile.
     int place = layout == Layout::row ? column : (column & ~3) | (column & 1) << 1 | (column & 2) >> 1;
     codes_[place] = static_cast<int16_t>(code);
 #endif
@@ -112,24 +117,32 @@ MATRYO_INLINE void multiply_tile(const uint8_t* tile, int first, int last, const
 // The product of `width` signed codes of a row, a multiple of 64, with a query.
 MATRYO_INLINE int64_t multiply_row(const int8_t* row, const QueryCodes& query, int width) {
 #if MATRYO_AVX512
-  Ints high = {}, low = {};
-  for (int j = 0; j < width; j += 64) {
-    Ints codes = load<Ints>(row + j) ^ broadcast(static_cast<int32_t>(0x80808080));   // unsigned: 128 more
-    high = add_fours(high, codes, load<Ints>(query.high() + j));
-    low = add_fours(low, codes, load<Ints>(query.low() + j));
-  }
-  return 128 * static_cast<int64_t>(sum_lanes(high)) + sum_lanes(low) - 128 * query.sum();
+  constexpr int kStep = 32768;   // 255 · 127 · 32768 fits 32 bits
 #else
+  constexpr int kStep = 1024;   // 128 · kFinest · 1024 fits 32 bits
+#endif
   int64_t total = 0;
-  for (int start = 0; start < width; start += 1024) {   // 128 · kFinest · 1024 fits 32 bits
+  for (int start = 0; start < width; start += kStep) {
+    int end = width - start < kStep ? width : start + kStep;
+#if MATRYO_AVX512
+    Ints high = {}, low = {};
+    for (int j = start; j < end; j += 64) {
+      Ints codes = load<Ints>(row + j) ^ broadcast(static_cast<int32_t>(0x80808080));   // unsigned: 128 more
+      high = add_fours(high, codes, load<Ints>(query.high() + j));
+      low = add_fours(low, codes, load<Ints>(query.low() + j));
+    }
+    total += 128 * static_cast<int64_t>(sum_lanes(high)) + sum_lanes(low);
+#else
     Ints sums = {};
-    int end = width - start < 1024 ? width : start + 1024;
     for (int j = start; j < end; j += 2 * kFloats)
       sums = add_pairs(sums, widen_bytes(row + j), load<Ints>(query.words() + j));
     total += sum_lanes(sums);
-  }
-  return total;
 #endif
+  }
+#if MATRYO_AVX512
+  total -= 128 * query.sum();
+#endif
+  return total;
 }
 
 }   // namespace matryo::MATRYO_ISA

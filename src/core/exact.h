@@ -1,8 +1,8 @@
 // Exact scores: sums in float64 that depend on the row and the query alone.
 //
 // Every search ends here, with a guide or without. Column j of a block is summed in lane j mod 16, and the lanes are
-// added in one order, so equal rows have scores of the same bits wherever they lie, on every instruction set. Products
-// of two float32 numbers are exact in float64, so fused and separate operations give the same bits too.
+// added in one order, so equal rows have scores of the same bits wherever they lie, on every instruction set. This needs
+// -ffp-contract=off: a fused operation would round the squared differences of L2 otherwise.
 #pragma once
 
 #include "buffer.h"

@@ -126,13 +126,13 @@ void bind_neighbours(nb::module_& m) {
   m.attr("PANEL_ROWS") = kernels().panel_rows;
   m.attr("GROUP_QUERIES") = kernels().group_queries;
   nb::class_<PyNeighbours>(m, "Neighbours")
-      .def(nb::init<In<float, 2>, In<int64_t, 1>, int64_t, int64_t, int>(), "queries"_a, "dims"_a, "k"_a, "room"_a,
-           "threads"_a)
-      .def("load", &PyNeighbours::load, "rows"_a, "norms"_a)
+      .def(nb::init<In<float, 2>, In<int64_t, 1>, int64_t, int64_t, int>(), "queries"_a.noconvert(),
+           "dims"_a.noconvert(), "k"_a, "room"_a, "threads"_a)
+      .def("load", &PyNeighbours::load, "rows"_a.noconvert(), "norms"_a.noconvert())
       .def("score", &PyNeighbours::score, "first"_a)
       .def("guess", &PyNeighbours::guess, "keep"_a)
-      .def("short", &PyNeighbours::find_short, "result"_a)
-      .def("indices", &PyNeighbours::indices, "rows"_a);
+      .def("short", &PyNeighbours::find_short, "result"_a.noconvert())
+      .def("indices", &PyNeighbours::indices, "rows"_a.noconvert());
 }
 
 }   // namespace matryo

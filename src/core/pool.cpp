@@ -1,6 +1,8 @@
 #include "pool.h"
 
+#ifndef _WIN32
 #include <pthread.h>
+#endif
 
 #include <atomic>
 #include <condition_variable>
@@ -14,7 +16,7 @@
 namespace matryo {
 namespace {
 
-// The call in progress. Workers that take part hold a reference.
+// The call in progress. It lives until the workers that take part have returned.
 struct Call {
   Call(const std::function<void(int64_t)>& run, int64_t parts) : run(run), parts(parts) {}
 
@@ -85,7 +87,9 @@ std::once_flag once;
 Pool& the_pool() {
   std::call_once(once, [] {
     pool = new Pool;
+#ifndef _WIN32
     pthread_atfork(nullptr, nullptr, [] { pool = new Pool; });
+#endif
   });
   return *pool;
 }

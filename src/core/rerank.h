@@ -80,7 +80,7 @@ class Reranker {
 
   // ── a query in codes ──────────────────────────────────────────────────────────────────────────────────────────────
 
-  // The largest value of one step of a column's codes.
+  // The largest |query · step| of the columns low … high.
   float peak(const float* vector, int low, int high) const {
     float largest = 0;
     for (int j = low; j < high; j++) {
@@ -99,7 +99,7 @@ class Reranker {
     codes.clear(width);
     double middle = 0;
     for (int j = low; j < high; j++) {
-      codes.set<layout>(start + j - low, static_cast<int>(__builtin_rintf(vector[j] * part_.steps[j] * inverse)));
+      codes.set<layout>(start + j - low, code_of(__builtin_rintf(vector[j] * part_.steps[j] * inverse)));
       middle += static_cast<double>(vector[j]) * part_.middles[j];
     }
     // Codes in tiles are 128 too large.

@@ -163,7 +163,7 @@ inline void scan_best(const Scan& scan, int64_t first, int64_t some, Best* best)
   for (int64_t q = 0; q < some; q++) best[q].finish();
 }
 
-// A first stage: the rows with the `keep` + 16 highest ceilings, [count, wanted]; −1 where there are fewer.
+// A first stage: the rows with the `wanted` highest ceilings, [count, wanted]; −1 where there are fewer.
 inline void choose(const Scan& scan, int64_t wanted, int64_t* rows) {
   int64_t step = queries_at_a_time(wanted), room = Best::room(wanted);
   Buffer<Key> keys(room * (step < scan.count ? step : scan.count));

@@ -114,6 +114,7 @@ MATRYO_INLINE float sum_lanes(Floats value) {
   __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
 #else
+  static_assert(kFloats == 4);
   return (value[0] + value[2]) + (value[1] + value[3]);
 #endif
 }

@@ -188,7 +188,7 @@ class CertifiedSearch {
     double scale = largest / kFinest > 0 ? largest / kFinest : 1, rest = 0;
     codes.clear(width);
     for (int j = 0; j < width; j++) {
-      int code = static_cast<int>(__builtin_rint(turned[j] / scale));
+      int code = code_of(turned[j] / scale);
       double off = turned[j] - code * scale;
       rest += off * off;
       codes.set<layout>(j, code);

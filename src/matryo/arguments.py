@@ -21,7 +21,7 @@ import math
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sized
-from functools import lru_cache, wraps
+from functools import wraps
 from itertools import islice
 from numbers import Real
 from typing import Any, NamedTuple, TypeVar
@@ -232,13 +232,8 @@ def _generic(name: str, inner: list[ast.expr]) -> _Kind:
 
 
 def _is_named(value: Any, name: str) -> bool:
-    kind: Any = type(value)
-    return _inherits(kind, name)
-
-
-@lru_cache(maxsize=1024)
-def _inherits(kind: Any, name: str) -> bool:
-    return any(base.__name__ == name for base in kind.__mro__)
+    kind = type(value)
+    return kind.__name__ == name or any(base.__name__ == name for base in kind.__mro__)
 
 
 def _tensor(value: Any) -> Any:
