@@ -1,7 +1,7 @@
 """Speed of the compiled core by instruction set, beside numpy and beside an older installation of matryo.
 
 Each variant opens the same index in a fresh process, in turns; a ratio is the median of the ratios within a round. The
-vectors are random: classes with a spectrum that decays as embeddings' does. *First* is the wall time of a whole command,
+vectors are random: classes with a spectrum that decays as embeddings' does. *First* is the wall time of the command
 ``matryo search``, from the start of the interpreter and with empty caches.
 
     python benchmarks/search_core.py --rows 100000 --dim 512
@@ -62,7 +62,9 @@ def main() -> None:
                 python = str(args.before) if isa == "before" else sys.executable
                 name, figures = run(python, "" if isa == "before" else isa, index, queries, one, Path(folder))
                 rounds.setdefault("before" if isa == "before" else name, []).append(figures)
-    summary = {name: {key: median(one[key] for one in figures) for key in figures[0]} for name, figures in rounds.items()}
+    summary = {
+        name: {key: median(one[key] for one in figures) for key in figures[0]} for name, figures in rounds.items()
+    }
     ours = next(iter(rounds))
     ratios = {
         name: {key: median(a[key] / b[key] for a, b in zip(figures, rounds[ours], strict=True)) for key in figures[0]}

@@ -8,7 +8,6 @@ each vector, of length 1 again.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.util
 import tempfile
@@ -120,11 +119,9 @@ def unit(vectors: Vectors) -> Vectors:
 
 
 def use_threads(count: int) -> None:
-    """The threads of BLAS, OpenMP and numba in this process."""
+    """The threads of BLAS and OpenMP in this process."""
     limits: Any = importlib.import_module("threadpoolctl")
     limits.threadpool_limits(count)
-    with contextlib.suppress(ImportError):
-        importlib.import_module("numba").set_num_threads(count)
 
 
 # ── faiss ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -119,8 +119,8 @@ def _search_core(rows: list[Row]) -> str:
     row = next(row for row in reversed(rows) if "before" in row.figures["microseconds"])
     now, before = next(iter(row.figures["microseconds"].values())), row.figures["microseconds"]["before"]
     return (
-        f"On {row.figures['rows']:,} × {row.figures['dim']} vectors, the first `matryo search` after an installation takes "
-        f"{now['first'] / 1e6:.2f} s; when kernels were compiled on first use it took {before['first'] / 1e6:.0f} s."
+        f"On {row.figures['rows']:,} × {row.figures['dim']} vectors, the first `matryo search` after an installation "
+        f"takes {now['first'] / 1e6:.2f} s; when kernels were compiled on first use it took {before['first'] / 1e6:.0f} s."
     )
 
 
