@@ -73,8 +73,8 @@ def main() -> None:
     for name, figures in summary.items():
         print(name, {key: f"{value:.4g} ({ratios[name][key]:.2f} ×)" for key, value in figures.items()})
     subject = f"{args.rows} rows, dim {args.dim}, k {K}"
-    figures = {"rows": args.rows, "dim": args.dim, "rounds": args.count, "microseconds": summary, "ratios": ratios}
-    append_rows(args.out, [stamp("search-core", subject, figures, seed=args.seed)])
+    about = {"rows": args.rows, "dim": args.dim, "rounds": args.count, "microseconds": summary, "ratios": ratios}
+    append_rows(args.out, [stamp("search-core", subject, about, seed=args.seed)])
 
 
 def vectors(rng: np.random.Generator, count: int, dim: int) -> Any:

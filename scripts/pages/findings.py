@@ -120,7 +120,8 @@ def _search_core(rows: list[Row]) -> str:
     now, before = next(iter(row.figures["microseconds"].values())), row.figures["microseconds"]["before"]
     return (
         f"On {row.figures['rows']:,} × {row.figures['dim']} vectors, the first `matryo search` after an installation "
-        f"takes {now['first'] / 1e6:.2f} s; when kernels were compiled on first use it took {before['first'] / 1e6:.0f} s."
+        f"takes {now['first'] / 1e6:.2f} s; when kernels were compiled on first use, it took "
+        f"{before['first'] / 1e6:.0f} s."
     )
 
 

@@ -30,8 +30,8 @@ CORE = """Microseconds per query through `index.search`, and in parentheses the 
 over rounds in which all variants took turns. Each variant opens one index in fresh processes. *First* is the wall time
 of the command `matryo search` with empty caches, including the start of the interpreter. *Batch* searches 1,000 queries
 at once. *numpy* is the engine without the core; it has no guides, so that its plans scan all rows. *before* compiled
-its kernels with numba on first use. Plans read 64 or 128 columns in int8 of the visited partitions, then all columns of the
-best 100 in int8, and the vectors of the best 15."""
+its kernels with numba on first use. Plans read 64 or 128 columns in int8 of the visited partitions, then all columns of
+the best 100 in int8, and the vectors of the best 15."""
 FEW_SHOT = """Few-shot accuracy in percent: nearest class mean after n examples per class; the mean over random draws
 with its 95 % confidence interval. Models with `novel40` in their name were trained without 40 of the 200 classes."""
 STREAM = """Accuracy in percent over a long-tailed stream: each example is first predicted, then learned. Classes are
