@@ -58,6 +58,33 @@ class QueryCodes {
 #endif
   }
 
+  // Set `count` columns from `first` on: a loop that compilers vectorise.
+  template <Layout layout>
+  void set(int first, const int32_t* codes, int count) {
+    int32_t sum = 0;
+#if MATRYO_AVX512
+    int8_t *high = codes_.data() + first, *low = low_.data() + first;
+    for (int j = 0; j < count; j++) {
+      int32_t upper = (codes[j] + 64) >> 7;
+      high[j] = static_cast<int8_t>(upper);
+      low[j] = static_cast<int8_t>(codes[j] - (upper << 7));
+      sum += codes[j];
+    }
+    sum_ += sum;
+#else
+    if (layout == Layout::row) {
+      int16_t* words = codes_.data() + first;
+      for (int j = 0; j < count; j++) {
+        words[j] = static_cast<int16_t>(codes[j]);
+        sum += codes[j];
+      }
+      sum_ += sum;
+    } else {
+      for (int j = 0; j < count; j++) set<layout>(first + j, codes[j]);
+    }
+#endif
+  }
+
   // The sum of all codes.
   MATRYO_INLINE int64_t sum() const { return sum_; }
 

@@ -13,6 +13,7 @@ constexpr int kLine = 64;                                                       
 constexpr int kTilesAhead = 4, kCodesAhead = 12, kRowsAhead = 16, kNormsAhead = 8;   // what is prefetched
 constexpr int64_t kAheadBytes = 128 << 10;   // codes that are prefetched for the next query of a batch
 constexpr int kReadAll = 3;                  // below this many candidates per row kept, bounds cost more than they save
+constexpr int kFewColumns = 256;             // of a query that are encoded at a time
 constexpr float kTiny = 0x1p-126f;           // the smallest normal float32
 constexpr double kLargestNorm = 0x1p62;      // of a query, as of a row
 constexpr double kHalfStep = 0x1p-24;        // half the value of the last bit of the float32 number 1
@@ -45,7 +46,13 @@ struct PartitionQuery {
     lengths.reserve(vectors.levels);
     double square = 0;
     for (int level = 0; level < vectors.levels; level++) {
+      Doubles squares = {};
+      for (; j + kDoubles <= vectors.dims[level]; j += kDoubles) {
+        Doubles x = __builtin_convertvector(load<HalfFloats>(query + j), Doubles);
+        squares += x * x;
+      }
       for (; j < vectors.dims[level]; j++) square += static_cast<double>(query[j]) * query[j];
+      for (int i = 0; i < kDoubles; i++) square += squares[i];
       lengths[level] = __builtin_sqrt(square);
     }
     double norm = lengths[vectors.levels - 1];
@@ -82,12 +89,15 @@ class Reranker {
 
   // The largest |query · step| of the columns low … high.
   float peak(const float* vector, int low, int high) const {
-    float largest = 0;
-    for (int j = low; j < high; j++) {
-      float size = __builtin_fabsf(vector[j] * part_.steps[j]);
+    Floats largest = {};
+    for (int j = low; j < high; j += kFloats) {
+      int columns = high - j < kFloats ? high - j : kFloats;
+      Floats size = absolute(widen(vector + j, columns) * widen(part_.steps + j, columns));
       largest = size > largest ? size : largest;
     }
-    return largest;
+    float most = 0;
+    for (int i = 0; i < kFloats; i++) most = largest[i] > most ? largest[i] : most;
+    return most;
   }
 
   // Encode the columns low … high, at `start` of the codes; all is multiplied by the factor.
@@ -97,11 +107,28 @@ class Reranker {
     float scale = peak(vector, low, high) / static_cast<float>(kFinest);
     float inverse = scale >= kTiny ? 1 / scale : 0;
     codes.clear(width);
-    double middle = 0;
-    for (int j = low; j < high; j++) {
-      codes.set<layout>(start + j - low, code_of(__builtin_rintf(vector[j] * part_.steps[j] * inverse)));
-      middle += static_cast<double>(vector[j]) * part_.middles[j];
+    Floats limit = broadcast(kFinest + 1.0f);
+    Doubles middles = {};
+    for (int from = low; from < high; from += kFewColumns) {
+      int32_t made[kFewColumns];
+      int columns = high - from < kFewColumns ? high - from : kFewColumns;
+      for (int j = 0; j < columns; j += kFloats) {
+        int some = columns - j < kFloats ? columns - j : kFloats;
+        Floats value = widen(vector + from + j, some);
+        Floats units = nearest(value * widen(part_.steps + from + j, some) * broadcast(inverse));
+        units = absolute(units) < limit ? units : Floats{};   // a code holds it, unless the file is damaged
+        store(made + j, __builtin_convertvector(units, Ints));
+        float both[2][kFloats];
+        store(both[0], value);
+        store(both[1], widen(part_.middles + from + j, some));
+        for (int i = 0; i < kFloats; i += kDoubles)
+          middles += __builtin_convertvector(load<HalfFloats>(both[0] + i), Doubles) *
+                     __builtin_convertvector(load<HalfFloats>(both[1] + i), Doubles);
+      }
+      codes.set<layout>(start + from - low, made, columns);
     }
+    double middle = 0;
+    for (int i = 0; i < kDoubles; i++) middle += middles[i];
     // Codes in tiles are 128 too large.
     double shift = layout == Layout::tile ? static_cast<double>(scale) * 128 * static_cast<double>(codes.sum()) : 0;
     return CodedLook{static_cast<float>(factor * scale), static_cast<float>(factor * (middle - shift))};
@@ -291,19 +318,23 @@ class Reranker {
     double off = known * code_error(unit);
     unit = peak(vector, known, dim) / static_cast<float>(kFinest);
     if (unit >= kTiny) {
-      float inverse = 1 / unit, sum = 0;
-      for (int j = known; j < dim; j++) {
-        float code = vector[j] * part_.steps[j] * inverse;
-        sum += __builtin_fabsf(code - __builtin_rintf(code));
+      Floats inverse = broadcast(1 / unit), sum = {};
+      for (int j = known; j < dim; j += kFloats) {
+        int columns = dim - j < kFloats ? dim - j : kFloats;
+        Floats code = widen(vector + j, columns) * widen(part_.steps + j, columns) * inverse;
+        sum += absolute(code - nearest(code));
       }
-      off += unit * (1.001 * sum + 0.01 * (dim - known));
+      off += unit * (1.001 * sum_lanes(sum) + 0.01 * (dim - known));
     } else {
       off += (dim - known) * code_error(unit);
     }
-    float added = 0;
-    for (int j = 0; j < dim; j++)
-      added += __builtin_fabsf(vector[j]) * (__builtin_fabsf(part_.middles[j]) + 130 * part_.steps[j]);
-    return 127.0 * off + 1.01 * kCodeSums * added;
+    Floats added = {}, most = broadcast(130.0f);
+    for (int j = 0; j < dim; j += kFloats) {
+      int columns = dim - j < kFloats ? dim - j : kFloats;
+      Floats reach = absolute(widen(part_.middles + j, columns)) + most * widen(part_.steps + j, columns);
+      added += absolute(widen(vector + j, columns)) * reach;
+    }
+    return 127.0 * off + 1.01 * kCodeSums * sum_lanes(added);
   }
 
   // The score of each candidate by its codes, as a key, and its largest distance from the full-precision score.

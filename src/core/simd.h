@@ -102,6 +102,14 @@ MATRYO_INLINE Doubles multiply_add(Doubles a, Doubles b, Doubles c) {
 #endif
 }
 
+MATRYO_INLINE Floats absolute(Floats value) { return (Floats)((Ints)value & 0x7FFFFFFF); }
+
+// To the nearest integer, as 2²³ · 1.5 + value has no bits for the rest. |value| must be below 2²².
+MATRYO_INLINE Floats nearest(Floats value) {
+  Floats shift = broadcast(12582912.0f);
+  return (value + shift) - shift;
+}
+
 // The sum of the lanes, in one fixed order.
 MATRYO_INLINE float sum_lanes(Floats value) {
 #if MATRYO_AVX512
