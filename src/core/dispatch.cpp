@@ -43,8 +43,7 @@ const Kernels& choose() {
   if (wanted == "avx2" || (wanted.empty() && has_avx2())) return avx2::kernels();
 #endif
   if (!wanted.empty() && wanted != "baseline")
-    throw std::runtime_error("MATRYO_ISA must be avx512 or avx2 (on x86-64), baseline or numpy (got " + wanted +
-                             "): unset it");
+    throw std::runtime_error("MATRYO_ISA must be avx512 or avx2 (on x86-64), baseline or numpy (got " + wanted + ")");
   return baseline::kernels();
 }
 

@@ -148,7 +148,8 @@ class MissingCore(MatryoError, ImportError):
         super().__init__(
             "this needs the compiled core of matryo",
             got=reason,
-            cure="install a C++ compiler, then: pip install --force-reinstall --no-deps --no-cache-dir matryo",
+            cure="unset MATRYO_ISA" if "MATRYO_ISA" in reason
+            else "install a C++ compiler, then: pip install --force-reinstall --no-deps --no-cache-dir matryo",
         )
         self.reason = reason
 

@@ -265,6 +265,8 @@ def test_the_core_refuses_shapes_that_do_not_fit() -> None:
     for wrong in ((rows[:, :3].copy(), norms), (rows, norms[:4]), (rows, np.empty((5, 3), np.float32))):
         with pytest.raises(ValueError, match="must"):
             scan.load(*wrong)
+    with pytest.raises(TypeError):   # a converted copy would be filled instead of the caller's array
+        scan.load(rows, norms.astype(np.float64))
     scan.load(rows, norms)
     for call in (lambda: scan.score(-1), lambda: scan.score(2**32 - 2), lambda: scan.guess(0), lambda: scan.guess(40),
                  lambda: scan.short(np.empty(2, np.bool_)), lambda: scan.indices(np.empty((2, 3, 3), np.int64))):
