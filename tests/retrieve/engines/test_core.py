@@ -174,16 +174,14 @@ def test_every_instruction_set_gives_the_same_bits() -> None:
 
 
 def test_sums_of_very_long_rows_do_not_overflow() -> None:
-    """The products of more than 66,311 columns of large codes exceed 32 bits."""
-    rows = np.ones((32, 140_000), np.float32)
-    rows[:16] *= -1   # the range of a column, so that its codes are the largest ones
-    rows[16:, -16:] = np.eye(16, dtype=np.float32)   # the last columns tell the rows apart
-    blocks = Blocks.of(rows, Nesting([64, 140_000]))
-    query = np.ones((1, 140_000), np.float32)
-    query[0, -16:] = np.arange(16) * 1000
-    plan = Plan.of([(64, 32, "int8"), (140_000, 3, "int8"), (140_000, 3)])
-    found, _ = PartitionSearch(blocks, Partition.of(blocks, "ip", dim=64), plan, 3)(query)
-    assert found[0].tolist() == [31, 30, 29]
+    """The products of more than 66,311 columns of the largest codes exceed 32 bits."""
+    rows = np.ones((32, 100_000), np.float32)
+    rows[:16] *= -1
+    rows[16:, -16:] = np.arange(16)[:, None] / 16   # tells the rows apart
+    blocks = Blocks.of(rows, Nesting([64, 100_000]))
+    plan = Plan.of([(64, 32, "int8"), (100_000, 3, "int8"), (100_000, 3)])
+    search = PartitionSearch(blocks, Partition.of(blocks, "ip", dim=64), plan, 3)
+    assert search(np.ones((1, 100_000), np.float32))[0].tolist() == [[31, 30, 29]]
 
 
 def test_an_unknown_instruction_set_is_refused_with_the_known_ones() -> None:
