@@ -52,6 +52,12 @@ const Kernels table = {
           PartitionSearch search(vectors, partition, route, mask, *reinterpret_cast<PartitionWork*>(work));
           return search.search(queries, count, rows, scores);
         },
+    .score_lists =
+        [](const Vectors& vectors, const Partition& partition, const Route& route, Work* work, const float* query,
+           float* scores) {
+          PartitionSearch search(vectors, partition, route, nullptr, *reinterpret_cast<PartitionWork*>(work));
+          return search.score_lists(query, scores);
+        },
     .panel_rows = kPanelRows,
     .group_queries = kGroupQueries,
     .make_neighbours = [](const NeighbourShape& shape, const float* queries) -> NeighbourSearch* {

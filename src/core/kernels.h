@@ -75,6 +75,7 @@ struct Kernels {
   void (*drop_partition_work)(Work*);
   int64_t (*search_partition)(const Vectors&, const Partition&, const Route&, Mask, Work*, const float* queries,
                               int64_t count, int64_t* rows, double* scores);
+  bool (*score_lists)(const Vectors&, const Partition&, const Route&, Work*, const float* query, float* scores);
 
   // neighbours.h
   int panel_rows, group_queries;   // rows and queries that are summed together
