@@ -138,11 +138,9 @@ class Index(Store):
                 got=f"{len(vectors):,} queries × k={k}",
                 cure="search fewer queries at a time, or lower k",
             )
-        if where is not None:
-            self.check_fields(where)
         while True:
             now = self.snapshot()
-            snapshot = now if where is None else self.where(where)
+            snapshot = now if where is None else self.where(where, check=True)
             try:
                 return self._search(snapshot, vectors, k, stages, threads)
             except (EmbeddingsError, IndexFolderError, OSError):
