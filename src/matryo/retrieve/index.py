@@ -29,6 +29,7 @@ from matryo.files import storage
 from matryo.retrieve.description import Description, describe, outline_guides
 from matryo.retrieve.engines.compiled import best_engine
 from matryo.retrieve.engines.execute import Engine, Hits, execute
+from matryo.retrieve.engines.few_rows import are_few, search_among
 from matryo.retrieve.engines.request import Request
 from matryo.retrieve.guides import GUIDES
 from matryo.retrieve.guides.guide import Search, shared, unguided
@@ -268,7 +269,10 @@ class Index(Store):
         """The search of the best live rows of a segment, with the first guide that serves the plan.
 
         A new or small segment may have no guide yet. It is scanned instead: nothing is missed, it only takes longer.
+        If a filter leaves few rows, these are scored one by one, whatever the plan.
         """
+        if self._engine is None and segment.alive is not None and are_few(segment.live, segment.blocks, plan):
+            return shared(search_among(segment.positions, self.nesting.dim if plan is None else plan.dim))
         for kind, guide in GUIDES.items():
             if kind in segment.guides and guide.serves(plan, self._engine):
                 search = self._prepared(segment, kind, plan)

@@ -22,6 +22,7 @@ from matryo.retrieve.store.about import FORMAT, About
 from matryo.retrieve.store.segments.pieces import Piece
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from matryo.retrieve.store.sql.database import Database
@@ -169,7 +170,7 @@ def field_names(database: Database) -> list[str]:
     return [name for (name,) in database.execute(sql)]
 
 
-def row_payloads(database: Database, first: int, last: int) -> Iterator[tuple[int, str]]:
+def row_payloads(database: Database, first: int, last: int) -> sqlite3.Cursor:
     """Row number and payload of the live rows from ``first`` to ``last`` with a payload; no checksum is verified."""
     sql = "SELECT row, payload FROM items WHERE row BETWEEN ? AND ? AND payload IS NOT NULL ORDER BY row"
     return database.execute(sql, (first, last))
