@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import random
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from attacks.filters import matches
 
 from matryo.errors import InputError
 from matryo.nesting import Nesting
-from matryo.retrieve.store import Store
+from matryo.retrieve.store import Limits, Store
 from matryo.retrieve.store.payload import PAYLOAD_BYTES
 
 if TYPE_CHECKING:
@@ -122,3 +123,45 @@ def test_a_filter_of_any_size_is_not_called_damage(store: Store) -> None:
     store.add(np.zeros((2, 2)), payload=[{"a": 1}, {"a": long}])
     assert store.where({"a": {"$in": [f"{long}{number}" for number in range(65)]}}).count == 0
     assert store.where({"a": {"$in": [long, *range(100_000)]}}).count == 2
+
+
+FILTERS: list[dict[str, Any]] = [
+    {"n": 3}, {"n": {"$gte": 2, "$lt": 5}}, {"n": {"$ne": 1}}, {"n": {"$exists": False}}, {"deep.x": {"$gt": 0.5}},
+    {"n": {"$in": [1, "a", None]}}, {"tags": {"$contains": "a"}}, {"$not": {"tags": {"$contains": "ab"}}},
+    {"$or": [{"n": {"$gt": "a"}}, {"deep.x": 1}]}, {"deep.x": {"$gt": 0.5}, "n": {"$nin": [2]}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_filters_follow_every_change(tmp_path: Path, seed: int) -> None:
+    """Of a writer and of a reader with its own connection, through segments, merges and recent rows."""
+    chance = random.Random(seed)
+    small = Limits(pending_bytes=40 * 8, segment_bytes=150 * 8)
+    held: dict[str, dict[str, Any]] = {}
+
+    def drawn() -> dict[str, Any]:
+        n = chance.choice([0, 1, 2, 3, 4.5, "a", None, True, 2**70])
+        tags = chance.choice([["a"], ["ab", "a"], "cab", []])
+        fields = {"n": n, "tags": tags, "deep": {"x": chance.choice([0, 1, "1"])}}
+        return {name: fields[name] for name in chance.sample(list(fields), chance.randrange(4))}
+
+    with Store.create(tmp_path / "index", Nesting([2]), limits=small) as store, Store.open(store.path) as reader:
+        for _ in range(120):
+            step = chance.random()
+            if step < 0.6:
+                ids = [str(number) for number in chance.sample(range(400), chance.choice([1, 1, 2, 30]))]
+                payload = [drawn() for _ in ids]
+                store.upsert(np.zeros((len(ids), 2)), ids, payload)
+                held = {id: about for id, about in held.items() if id not in ids} | dict(zip(ids, payload, strict=True))
+            elif step < 0.9 and held:
+                gone = chance.sample(list(held), min(len(held), chance.choice([1, 2, 20])))
+                store.delete(gone)
+                held = {id: about for id, about in held.items() if id not in gone}
+            elif step < 0.95:
+                store.compact()
+            for where in chance.sample(FILTERS, 3):
+                right = [id for id, about in held.items() if matches(about, where)]
+                for each in (store, reader):
+                    found = each.where(where)
+                    assert (found.ids().tolist() if right else found.count) == (right or 0)
+                    assert found.count == len(right)

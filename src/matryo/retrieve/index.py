@@ -139,14 +139,17 @@ class Index(Store):
                 got=f"{len(vectors):,} queries × k={k}",
                 cure="search fewer queries at a time, or lower k",
             )
+
+        def current() -> Snapshot:
+            return self.snapshot() if where is None else self.where(where, check=True)
+
         while True:
-            now = self.snapshot()
-            snapshot = now if where is None else self.where(where, check=True)
+            snapshot = current()
             try:
                 return self._search(snapshot, vectors, k, stages, threads)
             except (EmbeddingsError, IndexFolderError, OSError):
                 # Another process may have replaced a guide. If the index is unchanged, the error is real.
-                if self.snapshot() is now:
+                if current() is snapshot:
                     with storage(self.path, "read"):
                         raise
 
@@ -272,7 +275,7 @@ class Index(Store):
         If a filter leaves few rows, these are scored one by one, whatever the plan.
         """
         if self._engine is None and segment.alive is not None and are_few(segment.live, segment.blocks, plan):
-            return shared(search_among(segment.positions, self.nesting.dim if plan is None else plan.dim))
+            return search_among(segment.positions, self.nesting.dim if plan is None else plan.dim)
         for kind, guide in GUIDES.items():
             if kind in segment.guides and guide.serves(plan, self._engine):
                 search = self._prepared(segment, kind, plan)

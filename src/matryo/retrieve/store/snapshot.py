@@ -84,16 +84,14 @@ class Snapshot:
         parts = [part for segment in self.segments for part in segment.parts]
         return any(field not in part.columns for part in parts for field in fields)
 
-    def matching(self, condition: Condition) -> Snapshot:
-        """This snapshot restricted to the rows that match; the columns must be there, see :meth:`lacks`.
-
-        The result is kept, so that later searches with the same filter use the same snapshot.
-        """
-        return self._matching.get(condition, lambda: self._restricted(condition))
-
     @cached_property
-    def _matching(self) -> Cache[Snapshot]:
+    def filtered(self) -> Cache[Snapshot]:
+        """Restrictions of this snapshot by filters, so that later searches with the same filter use the same one."""
         return Cache(sum(map(len, self.segments)))
+
+    def matching(self, condition: Condition) -> Snapshot:
+        """This snapshot restricted to the rows that match; the columns must be there, see :meth:`lacks`."""
+        return self.filtered.get(condition, lambda: self._restricted(condition))
 
     def _restricted(self, condition: Condition) -> Snapshot:
         kept = []

@@ -36,7 +36,7 @@ from matryo.retrieve.store import forks
 from matryo.retrieve.store.about import About
 from matryo.retrieve.store.backup import copy_index, new_backup
 from matryo.retrieve.store.batch import Batch, as_existing_ids, as_new_ids
-from matryo.retrieve.store.filters.language import Exists, Filter
+from matryo.retrieve.store.filters.language import Exists, Filter, key_of
 from matryo.retrieve.store.filters.reading import names_at, read_columns
 from matryo.retrieve.store.guides import is_intact, sweep_guides, write_guide
 from matryo.retrieve.store.opening import Opened, create, open_reader, open_writer
@@ -186,15 +186,21 @@ class Store(Session):
         The first filter on a field reads the column of its values, which takes about a second per million rows. With
         ``check``, comparing a field that no payload has is an error that suggests a similar one.
         """
-        filter = Filter.of(where)
+        key = key_of(where)
         with self._guard:
             snapshot = self.snapshot()
-            if snapshot.lacks(filter.fields):
-                snapshot = self._read(partial(self._with_columns, filter.fields))
-            for field in filter.compared if check and snapshot.segments else ():
-                if not snapshot.matching(Exists(field)).count:
-                    raise self._read(partial(self._unknown_field, field))
-            return snapshot.matching(filter.condition)
+            if key is None:
+                return self._matching(snapshot, where, check)
+            return snapshot.filtered.get((key, check), lambda: self._matching(snapshot, where, check))
+
+    def _matching(self, snapshot: Snapshot, where: Mapping[str, Any], check: bool) -> Snapshot:
+        filter = Filter.of(where)
+        if snapshot.lacks(filter.fields):
+            snapshot = self._read(partial(self._with_columns, filter.fields))
+        for field in filter.compared if check and snapshot.segments else ():
+            if not snapshot.matching(Exists(field)).count:
+                raise self._read(partial(self._unknown_field, field))
+        return snapshot.matching(filter.condition)
 
     def _with_columns(self, fields: Sequence[str], snapshot: Snapshot) -> Snapshot:
         for segment in snapshot.segments:
