@@ -112,7 +112,7 @@ def ours(
     yield "matryo exact", search_along(None)
     for recall in recalls:
         plan = index.plan(recall=recall, k=K, queries=learn, progress=False).plan
-        print(f"plan {recall:g}:", " → ".join(map(str, plan.stages)), plan.probe)
+        print(f"plan {recall:g}: {plan.to_dict() if plan else 'exact'}")
         yield f"matryo plan {recall:g}", search_along(plan)
 
 

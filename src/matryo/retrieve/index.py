@@ -122,9 +122,10 @@ class Index(Store):
 
         Without a ``plan``, or with ``exact``, the search is exact at full dim: the hits are those of a scan in float64.
         With a sketch (see :meth:`build`) it reads few of the vectors. ``plan`` is a plan, a choice of :meth:`plan`, or
-        the path of a saved plan. ``where`` restricts the search to matching payloads (``{"year": {"$gte": 2020}}``). If
-        fewer than ``k`` match, the remaining scores are −∞ and the ids −1 or "". A single query may be one-dimensional.
-        ``threads`` share the queries.
+        the path of a saved plan. ``where`` restricts the search to matching payloads (``{"year": {"$gte": 2020}}``);
+        if few match, they are all scored, and the hits are exact whatever the plan. If fewer than ``k`` match, the
+        remaining scores are −∞ and the ids −1 or "". A single query may be one-dimensional. ``threads`` share the
+        queries.
         """
         if threads < 1:
             raise InputError("threads must be at least 1", got=threads, cure="pass threads=1 or more")
