@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import random
 import statistics
 import tempfile
 import time
@@ -164,9 +165,9 @@ def qdrant(folder: Path, vectors: Array, payload: Any, efs: list[int]) -> Iterat
 def measure(search: Search, queries: Array, share: float, right: list[set[int]], count: int) -> dict[str, Any]:
     """Recall, and milliseconds per query: the median over queries, the mean of the best round, and the first search."""
     firsts = []
-    for number in range(1, 8):   # a bound that no search had before
+    for _ in range(7):
         begin = time.perf_counter()
-        search(queries[0], share * (1 + 1e-9 * number))
+        search(queries[0], share * (1 + 1e-7 * random.random()))   # a bound that no search had before
         firsts.append(time.perf_counter() - begin)
     found = [search(query, share) for query in queries]
     recall = statistics.mean(len(near & set(map(int, ids))) / len(near) for ids, near in zip(found, right, strict=True))

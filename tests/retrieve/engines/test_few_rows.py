@@ -85,6 +85,6 @@ def test_a_selective_filter_never_leaves_a_place_empty(tmp_path: Path) -> None:
 
 def test_what_counts_as_few() -> None:
     blocks = Blocks.of(np.zeros((100_000, 64)), Nesting([64]))
-    assert are_few(8192, blocks, None)
-    assert not are_few(8193, blocks, None)
-    assert are_few(8192, blocks, Plan(Plan.single(64).stages, probe=0.01))
+    assert are_few(16384, blocks, None)
+    assert not are_few(16385, blocks, None)
+    assert are_few(16384, blocks, Plan(Plan.single(64).stages, probe=0.01))

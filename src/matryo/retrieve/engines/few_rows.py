@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matryo.retrieve.vectors.blocks import Blocks
     from matryo.retrieve.vectors.types import Doubles, Indices
 
-_LEAST = 4 << 20   # bytes that are always read instead of following a plan: about half a millisecond
+_LEAST = 8 << 20   # bytes that are always read instead of following a plan: about half a millisecond
 _FAR = 256   # bytes that are read in the time that a row far from the one before takes longer
 _SCANNED = 16   # bytes per row of the whole segment that a first stage reads
 _WIDER = 3   # a plan under a filter visits about this many times its share of the partitions
