@@ -186,6 +186,43 @@ class PyVectors {
     });
   }
 
+  // Exact search of the rows `among`. Returns the first query that has no score, or −1.
+  int64_t search_among(In<float, 2> queries, int level, In<int64_t, 1> among, Out<int64_t, 2> rows,
+                       Out<double, 2> scores, int threads) {
+    check_queries(queries, level);
+    int64_t count = rows_of(queries), listed = rows_of(among), k = columns_of(rows), *found = rows.data();
+    check_hits(count, rows, scores);
+    double* best = scores.data();
+    nb::gil_scoped_release release;
+    for (int64_t i = 0; i < listed; i++)
+      require(among.data()[i] >= 0 && among.data()[i] < view.count, "there is no such row");
+    std::vector<float> scaled(queries.data(), queries.data() + count * columns);
+    std::vector<float> lengths(static_cast<size_t>(count));
+    std::vector<double> exactly(queries.data(), queries.data() + count * columns);
+    for (int64_t q = 0; q < count; q++) {
+      const double* query = exactly.data() + q * columns;
+      double sum = 0, prefix = 0;
+      for (int64_t j = 0; j < columns; j++) {
+        sum += query[j] * query[j];
+        if (j == view.dims[level] - 1) prefix = sum;
+      }
+      if (!(sum <= 0x1p124) || (sum == 0 && view.metric == Metric::cosine)) return q;
+      if (view.metric == Metric::cosine) {   // by a power of two, which rounds nothing: no product underflows
+        int exponent;
+        std::frexp(std::sqrt(sum), &exponent);
+        for (int64_t j = 0; j < columns; j++) scaled[q * columns + j] = std::ldexp(scaled[q * columns + j], -exponent);
+        prefix = std::ldexp(prefix, -2 * exponent);
+      }
+      lengths[q] = static_cast<float>(std::sqrt(prefix));
+    }
+    ScanArguments all{level, false, scaled.data(), columns, count, lengths.data(), nullptr, among.data(), listed};
+    share_queries(count, threads, 4, [&](int64_t first, int64_t some) {
+      kernels().search_exact(view, part(all, first, some), listed, exactly.data() + first * columns, k,
+                             found + first * k, best + first * k);
+    });
+    return -1;
+  }
+
   void exact_scores(In<float, 2> queries, int level, In<int64_t, 2> rows, Out<double, 2> scores) {
     check_queries(queries, level);
     int64_t count = rows_of(queries);
@@ -512,6 +549,8 @@ NB_MODULE(_core, m) {
       .def("choose", &PyVectors::choose, "queries"_a.noconvert(), "level"_a, "coded"_a, "mask"_a.noconvert().none(),
            "rows"_a.noconvert(), "threads"_a)
       .def("search_exact", &PyVectors::search_exact, "queries"_a.noconvert(), "level"_a, "mask"_a.noconvert().none(),
+           "rows"_a.noconvert(), "scores"_a.noconvert(), "threads"_a)
+      .def("search_among", &PyVectors::search_among, "queries"_a.noconvert(), "level"_a, "among"_a.noconvert(),
            "rows"_a.noconvert(), "scores"_a.noconvert(), "threads"_a)
       .def("exact_scores", &PyVectors::exact_scores, "queries"_a.noconvert(), "level"_a, "rows"_a.noconvert(),
            "scores"_a.noconvert())

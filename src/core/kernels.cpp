@@ -13,7 +13,7 @@ namespace {
 #define MATRYO_TEXT(name) MATRYO_TEXT_OF(name)
 
 Scan as_scan(const Vectors& vectors, const ScanArguments& a) {
-  return Scan{vectors, a.level, a.coded, a.queries, a.stride, a.count, a.lengths, a.mask};
+  return Scan{vectors, a.level, a.coded, a.queries, a.stride, a.count, a.lengths, a.mask, a.among, a.among_count};
 }
 
 const Kernels table = {

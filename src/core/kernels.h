@@ -16,6 +16,8 @@ struct ScanArguments {
   int64_t stride, count;
   const float* lengths;
   Mask mask;
+  const int64_t* among = nullptr;   // if not null, only these rows are scanned, in increasing order
+  int64_t among_count = 0;
 };
 
 struct NeighbourShape {

@@ -29,6 +29,7 @@ from matryo.files import storage
 from matryo.retrieve.description import Description, describe, outline_guides
 from matryo.retrieve.engines.compiled import best_engine
 from matryo.retrieve.engines.execute import Engine, Hits, execute
+from matryo.retrieve.engines.few_rows import are_few, search_among
 from matryo.retrieve.engines.request import Request
 from matryo.retrieve.guides import GUIDES
 from matryo.retrieve.guides.guide import Guide, Search, shared, unguided
@@ -121,9 +122,10 @@ class Index(Store):
 
         Without a ``plan``, or with ``exact``, the search is exact at full dim: the hits are those of a scan in float64.
         With a sketch (see :meth:`build`) it reads few of the vectors. ``plan`` is a plan, a choice of :meth:`plan`, or
-        the path of a saved plan. ``where`` restricts the search to matching payloads (``{"year": {"$gte": 2020}}``). If
-        fewer than ``k`` match, the remaining scores are −∞ and the ids −1 or "". A single query may be one-dimensional.
-        ``threads`` share the queries.
+        the path of a saved plan. ``where`` restricts the search to matching payloads (``{"year": {"$gte": 2020}}``);
+        if few match, they are all scored, and the hits are exact whatever the plan. If fewer than ``k`` match, the
+        remaining scores are −∞ and the ids −1 or "". A single query may be one-dimensional. ``threads`` share the
+        queries.
         """
         if threads < 1:
             raise InputError("threads must be at least 1", got=threads, cure="pass threads=1 or more")
@@ -138,16 +140,17 @@ class Index(Store):
                 got=f"{len(vectors):,} queries × k={k}",
                 cure="search fewer queries at a time, or lower k",
             )
-        if where is not None:
-            self.check_fields(where)
+
+        def current() -> Snapshot:
+            return self.snapshot() if where is None else self.where(where, check=True)
+
         while True:
-            now = self.snapshot()
-            snapshot = now if where is None else self.where(where)
+            snapshot = current()
             try:
                 return self._search(snapshot, vectors, k, stages, threads)
             except (EmbeddingsError, IndexFolderError, OSError):
                 # Another process may have replaced a guide. If the index is unchanged, the error is real.
-                if self.snapshot() is now:
+                if current() is snapshot:
                     with storage(self.path, "read"):
                         raise
 
@@ -277,7 +280,10 @@ class Index(Store):
         """The search of the best live rows of a segment, with the first guide that serves the plan.
 
         A new or small segment may have no guide yet. It is scanned instead: nothing is missed, it only takes longer.
+        If a filter leaves few rows, these are scored one by one, whatever the plan.
         """
+        if self._engine is None and segment.alive is not None and are_few(segment.live, segment.blocks, plan):
+            return search_among(segment.positions, self.nesting.dim if plan is None else plan.dim)
         for kind, guide in GUIDES.items():
             if kind in segment.guides and guide.serves(plan, self._engine):
                 search = self._prepared(segment, kind, plan)
