@@ -197,7 +197,7 @@ def test_guides_are_built_and_told(capsys: Capture) -> None:
     assert told[-1] == "  300 vectors without these guides: matryo index idx --compact"
     assert json.loads(run(capsys, "idx", "--compact", "--json"))["unguided"] == 0
     assert run(capsys, "at-once", "a.npy", "--sketch").splitlines()[1].endswith("ids are integers; sketch")
-    assert "must be dims of the index" in refused(capsys, "idx", "--partition", "7")
+    assert "partition must be at most" in refused(capsys, "idx", "--partition", "1000")
     assert "--partition must be a dim" in refused(capsys, "idx", "--partition", "-3")
 
 

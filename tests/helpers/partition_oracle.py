@@ -12,7 +12,7 @@ from matryo.retrieve.plan.plan import Plan
 from matryo.retrieve.vectors.blocks import Blocks
 from matryo.retrieve.vectors.metric import Metric
 
-Array = np.ndarray[Any, Any]
+Array = Any
 TINY = float(np.finfo(np.float32).tiny)
 
 

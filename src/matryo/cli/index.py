@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                       "else a sketch and partitions")  # fmt: skip
     care.add_argument("--sketch", action="store_true", help="build a sketch, for faster exact search")
     care.add_argument("--partition", nargs="?", type=int, const=True, metavar="DIM",
-                      help="build partitions (IVF), for plans with probe or int8 [a suitable dim]")  # fmt: skip
+                      help="build partitions (IVF), for plans with probe [DIM: chosen from the vectors]")  # fmt: skip
     care.add_argument("--graph", type=int, metavar="DIM", help="build a graph (HNSW), for plans with ef; needs faiss")
     care.add_argument("--verify", action="store_true", help="read every byte and check all checksums")
     care.add_argument("--backup", type=Path, metavar="COPY", help="write a verified copy to the new folder COPY")

@@ -250,8 +250,8 @@ class Index(Store):
         nothing: Any = "" if snapshot.text_ids else -1
         ids: list[Array] = []
         scores: list[Doubles] = []
-        for segment, search in self._route(snapshot, plan, k):
-            request = Request(segment.blocks, queries, self.metric, segment.alive, threads)
+        for segment, search, live in self._route(snapshot, plan, k):
+            request = Request(segment.blocks, queries, self.metric, segment.alive, threads, live)
             rows, row_scores = search(request, min(k, len(segment)))
             ids.append(segment.ids.take(rows) if rows.min(initial=0) >= 0 else _ids_of(segment, rows, nothing))
             scores.append(row_scores)
@@ -264,15 +264,15 @@ class Index(Store):
             ids, scores = [np.take_along_axis(all_ids, best, axis=1)], [np.take_along_axis(all_scores, best, axis=1)]
         return Hits(_widened(ids[0], k, nothing), _widened(scores[0].astype(np.float32), k, -np.inf))
 
-    def _route(self, snapshot: Snapshot, plan: Plan | None, k: int) -> list[tuple[Segment, Search]]:
-        """The search of each segment along a plan, checked and prepared once per snapshot."""
+    def _route(self, snapshot: Snapshot, plan: Plan | None, k: int) -> list[tuple[Segment, Search, int]]:
+        """The search of each segment along a plan, and its live rows, checked and prepared once per snapshot."""
         routes = self._routes.setdefault(snapshot, {})
         known = routes.get((id(plan), k))
         if known is None or known[0] is not plan:
             self._check_guide(snapshot, plan)
             (plan or Plan.single(self.nesting.dim)).for_k(k).check_fits(self.nesting)
             # The plan is held, so that no other plan gets its id.
-            known = routes[id(plan), k] = plan, [(segment, self._segment_search(segment, plan))
+            known = routes[id(plan), k] = plan, [(segment, self._segment_search(segment, plan), segment.live)
                                                  for segment in snapshot.segments]  # fmt: skip
         return known[1]
 
@@ -282,7 +282,7 @@ class Index(Store):
         A new or small segment may have no guide yet. It is scanned instead: nothing is missed, it only takes longer.
         If a filter leaves few rows, these are scored one by one, whatever the plan.
         """
-        if self._engine is None and segment.alive is not None and are_few(segment.live, segment.blocks, plan):
+        if self._engine is None and segment.alive is not None and self._few_are_left(segment, plan):
             return search_among(segment.positions, self.nesting.dim if plan is None else plan.dim)
         for kind, guide in GUIDES.items():
             if kind in segment.guides and guide.serves(plan, self._engine):
@@ -297,6 +297,15 @@ class Index(Store):
             return execute(blocks, request.queries, stages, k, request.metric, request.allowed, engine=engine)
 
         return shared(scan)
+
+    def _few_are_left(self, segment: Segment, plan: Plan | None) -> bool:
+        """Whether scoring the live rows of a segment one by one costs less than the plan."""
+        guided = None
+        for kind, guide in GUIDES.items():
+            if plan is not None and kind in segment.guides and guide.serves(plan, self._engine):
+                guided = self._guide(segment, kind).reads(plan, segment.live / max(1, len(segment)))
+                break
+        return are_few(segment.live, segment.blocks, plan, guided)
 
     def _prepared(self, segment: Segment, kind: str, plan: Plan | None) -> Search | None:
         """The search of a segment along a plan with its guide of this ``kind``, prepared once."""

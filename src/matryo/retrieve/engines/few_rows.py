@@ -30,16 +30,17 @@ if TYPE_CHECKING:
 
 _LEAST = 8 << 20   # bytes that are always read instead of following a plan: about half a millisecond
 _FAR = 256   # bytes that are read in the time that a row far from the one before takes longer
-_SCANNED = 16   # bytes per row of the whole segment that a first stage reads
-_WIDER = 3   # a plan under a filter visits about this many times its share of the partitions
+_SCANNED = 16   # bytes per row of the whole segment that a first stage reads without a guide
 
 
-def are_few(count: int, blocks: Blocks, plan: Plan | None) -> bool:
-    """Whether scoring ``count`` rows of ``blocks`` one by one costs less than ``plan``; None is exact search."""
-    share = 1.0 if plan is None or plan.probe is None else min(1.0, _WIDER * plan.probe)
+def are_few(count: int, blocks: Blocks, plan: Plan | None, guided: float | None = None) -> bool:
+    """Whether scoring ``count`` rows of ``blocks`` one by one costs less than ``plan``; None is exact search.
+
+    ``guided`` is the number of bytes that the plan reads with its guide, if it has one.
+    """
     dim = blocks.nesting.dim if plan is None else plan.dim
     cost = count * (dim * blocks.full[0].itemsize + _FAR)
-    return cost <= max(_LEAST, share * blocks.count * _SCANNED)
+    return cost <= max(_LEAST, blocks.count * _SCANNED if guided is None else guided)
 
 
 def search_among(among: Indices, dim: int) -> Search:

@@ -29,8 +29,12 @@ class Request:
     """Mask of the rows that may be found, [rows]; None allows all."""
     threads: int = 1
     """The most threads that share the queries."""
+    counted: int | None = None
+    """The number of rows that may be found, if it is known."""
 
     @cached_property
     def count(self) -> int:
         """The number of rows that may be found."""
+        if self.counted is not None:
+            return self.counted
         return self.blocks.count if self.allowed is None else int(np.count_nonzero(self.allowed))

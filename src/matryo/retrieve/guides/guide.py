@@ -74,6 +74,10 @@ class Guide(ABC):
         """Return the first stage that the guide offers the planner, with any ``probe`` or ``ef``."""
         return None
 
+    def reads(self, plan: Plan, share: float) -> float | None:  # noqa: ARG002
+        """Return the bytes that the first stage of ``plan`` reads if a filter leaves a ``share`` of the rows."""
+        return None
+
     @classmethod
     def serves(cls, plan: Plan | None, engine: Engine | None) -> bool:  # noqa: ARG003
         """Whether to open the guide for a search along ``plan`` (None: exact) on ``engine`` (None: the default)."""

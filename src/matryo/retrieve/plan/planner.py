@@ -190,7 +190,7 @@ class _Search:
 def _steady(chosen: list[Trial]) -> list[Trial]:
     """The trials with latencies that do not rise along the chain: each plan does less work than the one before."""
     exact, *chain = chosen
-    latencies = np.minimum.accumulate([trial.latency for trial in chain])
+    latencies = np.minimum.accumulate(np.array([trial.latency for trial in chain], np.float64))
     return [exact, *(trial._replace(latency=float(value)) for trial, value in zip(chain, latencies, strict=True))]
 
 

@@ -178,6 +178,11 @@ class Partition(Guide):
         """Return a scan of the tiles."""
         return Plan((Stage(self.dim, 1, "int4"),), probe=1.0)
 
+    def reads(self, plan: Plan, share: float) -> float:
+        """Return the bytes of tiles that a search along ``plan`` reads under a filter."""
+        probe = 1.0 if plan.probe is None else plan.probe * self.wider_for(share)
+        return min(1.0, probe) * float(self.lists[:, 1].sum()) * self.dim / 2
+
     @classmethod
     def serves(cls, plan: Plan | None, engine: Engine | None) -> bool:
         """Whether ``plan`` visits partitions. Without the compiled core, it scans the vectors instead."""
