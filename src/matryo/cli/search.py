@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "run"]
 
 _KEEP = 200   # the shortlist length of the paper
+_PAYLOADS = 100_000   # payloads in memory at a time
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,10 +71,10 @@ def run(args: argparse.Namespace) -> None:
         where = _where(args.where)
         answers = _like(args, index, plan, where) if args.like else _search(args, index, plan, where)
         if args.out is not None:
-            count = _write(args.out, index, answers)
+            count = _write(args.out, answers)
             print(f"wrote the hits of {count:,} quer{'y' if count == 1 else 'ies'} to {args.out}")
             return
-        for number, (query, hits) in enumerate(_with_payloads(index, answers)):
+        for number, (query, hits) in enumerate(_by_query(answers)):
             if args.json:
                 print(json.dumps({"query": query, "hits": hits}, ensure_ascii=False))
             else:
@@ -158,12 +159,13 @@ def _search(args: argparse.Namespace, index: Index, plan: Plan | None, where: An
     """The hits of queries from a source, in batches."""
     from matryo.retrieve.index import MOST_HITS
 
-    first, step = 0, max(1, MOST_HITS // max(args.k, 1))
+    payload = _wants_payloads(args)
+    first, step = 0, max(1, (_PAYLOADS if payload else MOST_HITS) // max(args.k, 1))
     for batch in open_queries(args, index).batches():
         queries = batch.ids or list(range(first, first + len(batch.vectors)))
         for start in range(0, len(queries), step):
             part = slice(start, start + step)
-            yield queries[part], index.search(batch.vectors[part], args.k, plan, args.exact, where, args.threads)
+            yield queries[part], index.search(batch.vectors[part], args.k, plan, args.exact, where, args.threads, payload)
         first += len(queries)
 
 
@@ -171,29 +173,25 @@ def _like(args: argparse.Namespace, index: Index, plan: Plan | None, where: Any)
     """The hits of rows of the index, without the rows themselves."""
     from matryo.retrieve import Hits
 
-    ids = parse_ids(index, args.like)
+    ids, payload = parse_ids(index, args.like), _wants_payloads(args)
     more = args.k + 1 if args.k > 0 else args.k   # the search refuses k < 1
-    hits = index.search(index.get(ids)[0], more, plan, args.exact, where, args.threads)
+    hits = index.search(index.get(ids)[0], more, plan, args.exact, where, args.threads, payload)
     others = np.argsort(hits.ids == np.array(ids)[:, None], axis=1, kind="stable")[:, : args.k]   # itself last
-    yield ids, Hits(np.take_along_axis(hits.ids, others, 1), np.take_along_axis(hits.scores, others, 1))
+    payloads = hits.payloads and [[row[at] for at in places] for row, places in zip(hits.payloads, others, strict=True)]
+    yield ids, Hits(np.take_along_axis(hits.ids, others, 1), np.take_along_axis(hits.scores, others, 1), payloads)
+
+
+def _wants_payloads(args: argparse.Namespace) -> bool:
+    return args.out is None or args.out.suffix == ".jsonl"
 
 
 # ── output ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _with_payloads(index: Index, answers: Answers) -> Iterator[tuple[int | str, list[dict[str, Any]]]]:
+def _by_query(answers: Answers) -> Iterator[tuple[int | str, list[dict[str, Any]]]]:
     """Each query with its hits: id, score and payload."""
     for queries, hits in answers:
-        for query, (ids, scores) in zip(queries, hits, strict=True):
-            real = np.isfinite(scores)
-            hit_ids = ids[real].tolist()
-            payloads = index.get(hit_ids)[1] if hit_ids else []
-            # The shortest decimal that is this float32, not the sixteen digits of its float64.
-            decimals = [float(str(score)) for score in scores[real]]
-            yield query, [
-                {"id": id, "score": score, "payload": payload}
-                for id, score, payload in zip(hit_ids, decimals, payloads, strict=True)
-            ]
+        yield from zip(queries, hits.to_dicts(), strict=True)
 
 
 def _table(query: int | str, hits: Sequence[dict[str, Any]], metric: str) -> str:
@@ -211,12 +209,12 @@ def _table(query: int | str, hits: Sequence[dict[str, Any]], metric: str) -> str
     return "\n".join([f"query {query}", *(lines if hits else ["  nothing found"])])
 
 
-def _write(out: Path, index: Index, answers: Answers) -> int:
+def _write(out: Path, answers: Answers) -> int:
     """Write all hits to one file atomically, and return the number of queries."""
     count = 0
     with replacing(out) as file:
         if out.suffix == ".jsonl":
-            for query, hits in _with_payloads(index, answers):
+            for query, hits in _by_query(answers):
                 file.write((json.dumps({"query": query, "hits": hits}, ensure_ascii=False) + "\n").encode())
                 count += 1
             return count

@@ -28,10 +28,11 @@ from matryo.errors import EmbeddingsError, IndexFolderError, InputError, Missing
 from matryo.files import storage
 from matryo.retrieve.description import Description, describe, outline_guides
 from matryo.retrieve.engines.compiled import best_engine
-from matryo.retrieve.engines.execute import Engine, Hits, execute
+from matryo.retrieve.engines.execute import Engine, execute
 from matryo.retrieve.engines.request import Request
 from matryo.retrieve.guides import GUIDES
 from matryo.retrieve.guides.guide import Search, shared, unguided
+from matryo.retrieve.hits import Hits
 from matryo.retrieve.plan.choice import Choice, Cost, as_plan
 from matryo.retrieve.plan.plan import Plan, check_count
 from matryo.retrieve.store import Limits, Segment, Snapshot, Store
@@ -116,6 +117,7 @@ class Index(Store):
         exact: bool = False,
         where: Mapping[str, Any] | None = None,
         threads: int = 1,
+        payload: bool = False,
     ) -> Hits:
         """Return the ``k`` nearest vectors of each query, [queries, k], nearest first; ties in order of insertion.
 
@@ -123,7 +125,7 @@ class Index(Store):
         With a sketch (see :meth:`build`) it reads few of the vectors. ``plan`` is a plan, a choice of :meth:`plan`, or
         the path of a saved plan. ``where`` restricts the search to matching payloads (``{"year": {"$gte": 2020}}``). If
         fewer than ``k`` match, the remaining scores are −∞ and the ids −1 or "". A single query may be one-dimensional.
-        ``threads`` share the queries.
+        ``threads`` share the queries. With ``payload`` the hits carry the payloads of their rows.
         """
         if threads < 1:
             raise InputError("threads must be at least 1", got=threads, cure="pass threads=1 or more")
@@ -144,9 +146,10 @@ class Index(Store):
             now = self.snapshot()
             snapshot = now if where is None else self.where(where)
             try:
-                return self._search(snapshot, vectors, k, stages, threads)
+                return self._search(snapshot, vectors, k, stages, threads, payload)
             except (EmbeddingsError, IndexFolderError, OSError):
-                # Another process may have replaced a guide. If the index is unchanged, the error is real.
+                # Another process may have replaced a guide, or deleted a hit before its payload was read. If the index
+                # is unchanged, the error is real.
                 if self.snapshot() is now:
                     with storage(self.path, "read"):
                         raise
@@ -235,24 +238,34 @@ class Index(Store):
             if self.wanted():
                 self.build()
 
-    def _search(self, snapshot: Snapshot, queries: Array, k: int, plan: Plan | None, threads: int) -> Hits:
+    def _search(
+        self, snapshot: Snapshot, queries: Array, k: int, plan: Plan | None, threads: int, payload: bool
+    ) -> Hits:
         """Search each segment, and merge the best hits."""
         nothing: Any = "" if snapshot.text_ids else -1
         ids: list[Array] = []
         scores: list[Doubles] = []
+        numbers: list[Indices] = []   # of the rows, if their payloads are wanted
         for segment, search in self._route(snapshot, plan, k):
             request = Request(segment.blocks, queries, self.metric, segment.alive, threads)
             rows, row_scores = search(request, min(k, len(segment)))
             ids.append(segment.ids.take(rows) if rows.min(initial=0) >= 0 else _ids_of(segment, rows, nothing))
             scores.append(row_scores)
+            if payload:
+                numbers.append(np.where(rows < 0, -1, segment.rows[np.maximum(rows, 0)]))
         if not ids:
             ids, scores = [np.empty((len(queries), 0), np.int64)], [np.empty((len(queries), 0))]
+            numbers = [np.empty((len(queries), 0), np.int64)]
         if len(ids) > 1:
-            all_ids, all_scores = np.concatenate(ids, axis=1), np.concatenate(scores, axis=1)
+            all_scores = np.concatenate(scores, axis=1)
             # The sort is stable and segments are in the order of insertion, which decides ties.
             best = np.argsort(-all_scores, axis=1, kind="stable")[:, :k]
-            ids, scores = [np.take_along_axis(all_ids, best, axis=1)], [np.take_along_axis(all_scores, best, axis=1)]
-        return Hits(_widened(ids[0], k, nothing), _widened(scores[0].astype(np.float32), k, -np.inf))
+            scores = [np.take_along_axis(all_scores, best, axis=1)]
+            ids = [np.take_along_axis(np.concatenate(ids, axis=1), best, axis=1)]
+            if payload:
+                numbers = [np.take_along_axis(np.concatenate(numbers, axis=1), best, axis=1)]
+        wide_ids, wide_scores = _widened(ids[0], k, nothing), _widened(scores[0].astype(np.float32), k, -np.inf)
+        return Hits(wide_ids, wide_scores, self._payloads(_widened(numbers[0], k, -1)) if payload else None)
 
     def _route(self, snapshot: Snapshot, plan: Plan | None, k: int) -> list[tuple[Segment, Search]]:
         """The search of each segment along a plan, checked and prepared once per snapshot."""

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from matryo.retrieve.guides.guide import Guide
     from matryo.retrieve.store.sql.database import Version
     from matryo.retrieve.vectors.metric import Metric
-    from matryo.retrieve.vectors.types import Floats
+    from matryo.retrieve.vectors.types import Floats, Indices
 
     Ids = list[int] | list[str]
     Result = TypeVar("Result")
@@ -173,6 +173,15 @@ class Store(Session):
             return vectors, [json.loads(item.payload or "{}") for item in items]
 
         return self._read(look)
+
+    def _payloads(self, rows: Indices) -> list[list[dict[str, Any] | None]]:
+        """The payloads of row numbers [queries, k], all of which must be live; None for −1."""
+        wanted: list[int] = np.unique(rows[rows >= 0]).tolist()
+        texts = self._read_records(lambda: records.payloads(self._database, wanted))
+        if len(texts) < len(wanted):
+            gone = next(row for row in wanted if row not in texts)
+            raise IndexFolderError.damaged(self._database.path, f"no payload of row {gone}")
+        return [[None if row < 0 else json.loads(texts[row] or "{}") for row in hits] for hits in rows.tolist()]
 
     def __contains__(self, id: object) -> bool:
         if not isinstance(id, (int, str, np.integer)) or isinstance(id, bool):

@@ -163,6 +163,16 @@ def find_all(database: Database, ids: Sequence[Id]) -> list[Item]:
     return found
 
 
+def payloads(database: Database, rows: Sequence[int]) -> dict[int, str | None]:
+    """The payload of each of these row numbers that is live, as JSON text, with the checksums verified."""
+    found = {}
+    for part in _parts(rows):
+        sql = f"SELECT row, id, payload, crc FROM items WHERE row {_AMONG}"
+        for record in database.execute(sql, (_as_json(part),)):
+            found[record[0]] = _checked(database, *record).payload
+    return found
+
+
 def has_field(database: Database, path: str) -> bool:
     """Whether any payload has the field at a JSON ``path``; stops at the first."""
     sql = "SELECT 1 FROM items WHERE json_type(payload, ?) IS NOT NULL LIMIT 1"
