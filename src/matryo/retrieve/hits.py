@@ -37,7 +37,7 @@ class Hit(NamedTuple):
     """None unless the search was asked for payloads; {} for a row without one."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Hits:
     """The hits of each query, nearest first. Unused places have score −∞ and id −1 or ""."""
 
@@ -47,6 +47,10 @@ class Hits:
     """[queries, k]"""
     payloads: Payloads | None = None
     """The payload of each hit, of a search with ``payload=True``; None at unused places."""
+
+    def __init__(self, ids: Array, scores: Floats, payloads: Payloads | None = None) -> None:
+        # The generated method of a frozen dataclass takes longer, and every search makes Hits.
+        self.__dict__.update(ids=ids, scores=scores, payloads=payloads)
 
     def __len__(self) -> int:
         return len(self.ids)
