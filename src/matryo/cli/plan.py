@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _queries(args: argparse.Namespace, index: Index) -> Array | None:
     if args.queries is not None:
-        return np.concatenate([batch.vectors for batch in open_queries(args, index).batches()])
+        return np.concatenate([batch.vectors for batch in open_queries(args, args.queries, index).batches()])
     for name in ("format", "id_column", "vector_column"):
         if getattr(args, name) is not None:
             rule = f"--{name.replace('_', '-')} applies to --queries"

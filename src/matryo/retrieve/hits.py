@@ -62,11 +62,11 @@ class Hits:
     def __getitem__(self, query: int | slice) -> list[Hit] | Hits:
         """The hits of one query without the unused places, or ``Hits`` of some of the queries."""
         if isinstance(query, slice):
-            payloads = None if self.payloads is None else self.payloads[query]
-            return Hits(self.ids[query], self.scores[query], payloads)
+            return Hits(self.ids[query], self.scores[query], None if self.payloads is None else self.payloads[query])
         used = np.flatnonzero(np.isfinite(self.scores[query])).tolist()
         ids, scores = self.ids[query][used].tolist(), self.scores[query][used].astype(str).astype(np.float64).tolist()
-        payloads = [None] * len(used) if self.payloads is None else [self.payloads[query][place] for place in used]
+        own = None if self.payloads is None else self.payloads[query]
+        payloads = [None if own is None else own[place] for place in used]
         return list(map(Hit, ids, scores, payloads))
 
     def __iter__(self) -> Iterator[list[Hit]]:

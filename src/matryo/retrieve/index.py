@@ -38,6 +38,7 @@ from matryo.retrieve.plan.plan import Plan, check_count
 from matryo.retrieve.store import Limits, Segment, Snapshot, Store
 from matryo.retrieve.store.guides import damaged_guide
 from matryo.retrieve.store.opening import Opened, index_exists
+from matryo.retrieve.store.origin import how_to_encode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -133,7 +134,7 @@ class Index(Store):
             raise InputError("an exact search takes no plan", got="plan and exact=True", cure="drop one of them")
         check_count("k", k, example=10)
         stages = None if plan is None else as_plan(plan)
-        vectors = _as_vectors(queries)
+        vectors = self._as_vectors(queries)
         if len(vectors) * int(k) > MOST_HITS:
             raise InputError(
                 f"a search returns at most {MOST_HITS:,} hits",
@@ -238,6 +239,15 @@ class Index(Store):
             if self.wanted():
                 self.build()
 
+    def _as_vectors(self, queries: Any) -> Array:
+        """Queries as an array [n, d]; a single query may be one-dimensional."""
+        first = queries[0] if isinstance(queries, list | tuple) and queries else queries
+        if isinstance(first, str | bytes):
+            cure = how_to_encode(self.model, first if isinstance(first, str) else "a cat")
+            raise InputError("an index holds vectors, not texts", got=shown(first), cure=cure)
+        array = as_array(queries, "queries", EmbeddingsError)
+        return array[None] if array.ndim < 2 else array
+
     def _search(
         self, snapshot: Snapshot, queries: Array, k: int, plan: Plan | None, threads: int, payload: bool
     ) -> Hits:
@@ -321,19 +331,6 @@ class Index(Store):
                     got=f"{guide.plan_field}={value}",
                     cure=f"index.build({kind}={plan.stages[0].dim})",
                 )
-
-
-def _as_vectors(queries: Any) -> Array:
-    """Queries as an array [n, d]; a single query may be one-dimensional."""
-    first = queries[0] if isinstance(queries, list | tuple) and queries else queries
-    if isinstance(first, str | bytes):
-        raise InputError(
-            "an index holds vectors, not texts",
-            got=shown(first),
-            cure='encode the queries with the model of the index: matryo.load("runs/mine").encode(["a cat"])',
-        )
-    array = as_array(queries, "queries", EmbeddingsError)
-    return array[None] if array.ndim < 2 else array
 
 
 def _ids_of(segment: Segment, rows: Indices, nothing: Any) -> Array:

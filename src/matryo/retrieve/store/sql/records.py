@@ -98,7 +98,7 @@ def create(database: Database, about: About) -> None:
     """Create the tables of an empty store, inside a transaction."""
     for statement in _SCHEMA:
         database.execute(statement)
-    _put(database, "about", about.to_json())
+    put(database, "about", about.to_json())
     write_state(database, State())
     write_wanted(database, {})
 
@@ -112,7 +112,7 @@ def read_about(database: Database) -> About:
     """The settings of the store."""
     if not exists(database):
         raise IndexFolderError("the creation of this index did not finish", got=database.path, cure="create it again")
-    data = _take(database, "about")
+    data = take(database, "about")
     if data["format"] > FORMAT:
         raise IndexFolderError(
             f"{database.path} was written by a newer version of matryo",
@@ -124,22 +124,22 @@ def read_about(database: Database) -> About:
 
 def read_state(database: Database) -> State:
     """The counters after the last commit."""
-    return State(**_take(database, "state"))
+    return State(**take(database, "state"))
 
 
 def write_state(database: Database, state: State) -> None:
     """Update the counters in this transaction."""
-    _put(database, "state", asdict(state))
+    put(database, "state", asdict(state))
 
 
 def is_marked_open(database: Database) -> bool:
     """Whether a writer has opened the index and not closed it: its latest commits may be in the log only."""
-    return bool(_take(database, "open", default=False))   # indexes of earlier versions have no mark
+    return bool(take(database, "open", default=False))   # indexes of earlier versions have no mark
 
 
 def mark_open(database: Database, opened: bool) -> None:
     """Record, in this transaction, whether a writer has the index open."""
-    _put(database, "open", opened)
+    put(database, "open", opened)
 
 
 def find(database: Database, ids: Sequence[Id]) -> list[Item]:
@@ -300,21 +300,23 @@ def insert_guide(database: Database, new: GuideRecord) -> None:
 
 def read_wanted(database: Database) -> dict[str, Any]:
     """The guides that each segment should have: the arguments to build them with, by kind."""
-    wanted: dict[str, Any] = _take(database, "guides")
+    wanted: dict[str, Any] = take(database, "guides")
     return wanted
 
 
 def write_wanted(database: Database, wanted: Mapping[str, Any]) -> None:
     """Set the guides that each segment should have, in this transaction."""
-    _put(database, "guides", wanted)
+    put(database, "guides", wanted)
 
 
-def _put(database: Database, key: str, value: Any) -> None:
+def put(database: Database, key: str, value: Any) -> None:
+    """Set an entry of `meta` to a JSON value, in this transaction."""
     text = json.dumps(value)
     database.execute("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", (key, text, _crc(key, text)))
 
 
-def _take(database: Database, key: str, default: Any = None) -> Any:
+def take(database: Database, key: str, default: Any = None) -> Any:
+    """The JSON value of an entry of `meta`, with its checksum verified; ``default``, unless None, if it is absent."""
     record = database.execute("SELECT value, crc FROM meta WHERE key = ?", (key,)).fetchone()
     if record is None and default is not None:
         return default
