@@ -134,6 +134,8 @@ def test_a_plan_in_a_file(capsys: Capture, index: Index) -> None:
     plan = Plan.of([(8, 12, "int8"), (16, 8), (32, 5)])
     Path("plan.json").write_text(json.dumps(plan.to_dict()))
     assert found(capsys, "q.npy", "--plan", "plan.json", "-k", 5) == index.search(QUERIES, 5, plan).ids.tolist()
+    words = ["q.npy", "--plan", json.dumps(plan.to_dict()), "-k", 5]   # its text
+    assert found(capsys, *words) == index.search(QUERIES, 5, plan).ids.tolist()
     for text, told in [
         ("{", "plan.json must be a plan in JSON (got Expecting property name"),
         ("[]", "a plan must have stages with dim and keep"),

@@ -186,13 +186,13 @@ def test_models_known_by_name_or_not_at_all(tmp_path: Path, capsys: Capture, mon
     EmbeddingSet.write("emb", vectors, model="text-model-3")
     call(capsys, "index", "named", "emb")
     told = refused(capsys, "search", "named", "a cat")
-    assert "the model of named, which is recorded without its run folder: text-model-3 (got 'a cat')" in told
+    assert "the model of named, which is recorded without its run folder: text-model-3 (got 'a cat', which is not a file)" in told
     np.save("v.npy", vectors)
     call(capsys, "index", "idx", "v.npy")
     for word in ("a cat", "cat"):
         told = refused(capsys, "search", "idx", word)
         assert told.startswith("texts and images need the model of idx, which is not recorded (got ")
-        assert f"(got '{word}'): pass its run folder: --model RUN" in told
+        assert f"(got '{word}', which is not a file): pass its run folder: --model RUN" in told
     assert "a run folder must hold a complete run (got emb" in refused(capsys, "index", "idx", "--model", "emb")
     assert "a run folder must hold a complete run" in refused(capsys, "search", "idx", "a cat", "--model", "none")
     with Index.create("py", nesting=[8], model={"name": "mine", "run": "runs/mine"}) as index:

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the plan as JSON, for matryo search --plan")
     parser.add_argument("--figure", type=Path, metavar="FILE", help="draw recall against cost: FILE.svg or FILE.png")
     parser.add_argument("--confidence", type=float, default=0.95, metavar="X", help="confidence of the recall [0.95]")
-    parser.add_argument("--again", action="store_true", help="plan anew, although the result of an earlier run is stored")
+    parser.add_argument("--again", action="store_true", help="plan anew, even if an earlier result is stored")
     add_source_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the frontier as a JSON object instead of a table")
     parser.add_argument("--force", action="store_true", help="overwrite --out and --figure, whatever they hold")

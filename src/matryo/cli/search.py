@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         "images [the one that the index recorded]")  # fmt: skip
     parser.add_argument("--where", metavar="JSON", help="search only among matching payloads")
     how = parser.add_argument_group("plan (default: exact search at full dim)")
-    how.add_argument("--plan", type=Path, metavar="FILE", help="a plan that `matryo plan --out` wrote")
+    how.add_argument("--plan", type=Path, metavar="FILE", help="a plan that `matryo plan --out` wrote, or its JSON")
     how.add_argument("--dims", metavar="M,M,…", help="the dim of each stage")
     how.add_argument("--keep", metavar="K,K,…", help=f"shortlist of each stage but the last [{_KEEP}, then half, …]")
     how.add_argument("--funnel", action="store_true", help="halve the shortlist while the dim doubles")

@@ -214,7 +214,7 @@ def _recorded_run(index: Index, model: Model, word: str) -> Path:
         known = f"recorded without its run folder: {_title(model)}" if model else "not recorded"
         raise InputError(
             f"texts and images need the model of {index.given}, which is {known}",
-            got=shown(word),
+            got=shown(word) + ("" if _exists(Path(word)) else ", which is not a file"),
             cure=f"pass its run folder: --model RUN (matryo index {index.given} --model RUN records it), or pass "
             "vectors (.npy, .jsonl, …)",
         )
