@@ -121,6 +121,10 @@ def test_a_shorter_index_takes_the_prefix(capsys: Capture) -> None:
     np.save("wide.npy", np.ones((3, 200)))
     told = refused(capsys, "index", "wide", "wide.npy", "--model", "runs/r0")
     assert told.startswith("the model must have the 200 dims of wide (got 128 in runs/r0)")
+    assert not Path("wide").exists()
+    np.save("long.npy", np.ones((3, 129)))
+    call(capsys, "index", "long", "long.npy")
+    assert "the model must have the 129 dims of long" in refused(capsys, "index", "long", "--model", "runs/r0")
 
 
 def test_the_run_may_move(there: Path, capsys: Capture) -> None:
@@ -130,6 +134,9 @@ def test_the_run_may_move(there: Path, capsys: Capture) -> None:
     for name in ("a", "runs"):
         Path(name).rename(f"moved/{name}")   # both together: the way from one to the other is the same
     assert found(capsys, "moved/a/idx", "cat number 1") == before
+    shutil.copytree("moved/runs/r1", "runs/r0")   # another model at the old place: the moved one is found
+    assert found(capsys, "moved/a/idx", "cat number 1") == before
+    shutil.rmtree("runs")
     Path("moved/runs/r0").rename("r0")
     told = refused(capsys, "search", "moved/a/idx", "cat number 1")
     assert told == (
@@ -180,13 +187,30 @@ def test_embeddings_elsewhere_and_copies(capsys: Capture) -> None:
     assert found(capsys, "saved", "a cat") == hits
 
 
+def test_the_width_of_a_slimmable_model_is_kept(tmp_path: Path) -> None:
+    """The embeddings record it; naming the run folder does not forget it."""
+    from argparse import Namespace
+
+    from matryo.cli.parts.model import _check_same, record_model
+
+    half = {"name": "slim at width 0.5", "weights": "ab", "width": 0.5}
+    run = {"name": "slim", "weights": "ab", "run": "runs/slim", "run_from_index": "../runs/slim"}
+    args = Namespace(sources=[], model=Path("runs/slim"), folder=Path("idx"))
+    with Index.create(tmp_path / "idx", nesting=[8], model=half) as index:
+        record_model(args, index, run)
+        assert index.model == {**half, **run}
+    _check_same(half, run, ("a", "b"))
+    with pytest.raises(InputError, match="must be by one model"):
+        _check_same(half, {**half, "width": 1.0}, ("a", "b"))
+
+
 def test_models_known_by_name_or_not_at_all(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     vectors = np.eye(8, dtype=np.float32)
     EmbeddingSet.write("emb", vectors, model="text-model-3")
     call(capsys, "index", "named", "emb")
     told = refused(capsys, "search", "named", "a cat")
-    assert "the model of named, which is recorded without its run folder: text-model-3 (got 'a cat', which is not a file)" in told
+    assert "the model of named, which is recorded without its run folder: text-model-3 (got 'a cat', " in told
     np.save("v.npy", vectors)
     call(capsys, "index", "idx", "v.npy")
     for word in ("a cat", "cat"):

@@ -42,24 +42,39 @@ _SAMPLE = 64   # rows whose norms are looked at
 
 def common_model(args: argparse.Namespace, sources: Sequence[Source]) -> Model:
     """The one model of all sources, or of --model; "" if it is not known."""
-    name, common = "", ""   # type: str, Model
-    given = [(f"--model {args.model}", _model_of_run(args.model, args.folder))] if args.model else []
-    for each, model in [*given, *((source.name, _model_of_source(source, args.folder)) for source in sources)]:
-        _check_same(common, model, (name, each))
-        name, common = (name, common) if common else (each, model)
+    name = f"--model {args.model}"
+    common: Model = _model_of_run(args.model, args.folder) if args.model else ""
+    if sources:
+        _check_dim(common, sources[0].dim, args)
+    for source in sources:
+        model = _model_of_source(source, args.folder)
+        _check_same(common, model, (name, source.name))
+        name, common = (name, _joined(model, common)) if common else (source.name, model)
     return common
 
 
 def record_model(args: argparse.Namespace, index: Index, model: Model) -> None:
     """Record the model in the index; a SOURCE must be by the recorded one, and --model without a SOURCE replaces it."""
+    recorded = index.model
+    _check_dim(model, index.nesting.dim, args)
     if args.sources:
-        _check_same(index.model, model, (args.folder, ", ".join(args.sources)))
-    dim = index.nesting.dim if isinstance(model, str) else model.get("dim", index.nesting.dim)
-    if dim < index.nesting.dim:
-        rule = f"the model must have the {index.nesting.dim} dims of {args.folder}"
-        raise InputError(rule, got=f"{dim} in {args.model}", cure="name the run folder that encoded the vectors")
-    if model and model != index.model and (args.model or not index.model):
+        _check_same(recorded, model, (args.folder, ", ".join(args.sources)))
+    model = _joined(recorded, model)
+    if model and model != recorded and (args.model or not recorded):
         index.set_model(model)
+
+
+def _check_dim(model: Model, dim: int, args: argparse.Namespace) -> None:
+    own = dim if isinstance(model, str) else model.get("dim", dim)
+    if own < dim:
+        rule, cure = f"the model must have the {dim} dims of {args.folder}", "name the run folder that encoded them"
+        raise InputError(rule, got=f"{own} in {args.model}", cure=cure)
+
+
+def _joined(known: Model, model: Model) -> Model:
+    """``model`` with what is ``known`` about it; a run folder does not tell the width of a slimmable network."""
+    same = not isinstance(known, str) and not isinstance(model, str) and known.get("weights") == model.get("weights")
+    return {**known, **model} if same else model   # type: ignore[dict-item]
 
 
 def _model_of_run(run: Path, index: Path) -> dict[str, Any]:
@@ -75,21 +90,20 @@ def _model_of_source(source: Source, index: Path) -> Model:
     model = source.model
     if isinstance(model, str) or not model.get("weights"):
         return model
-    if "run_from_index" in model:   # the source is an index
-        run = next((place for place in _run_places(model, Path(source.name)) if RunFolder(place).complete), None)
-        return model if run is None else {**model, **_place(run, index)}
-    for parent in [*Path(source.name).absolute().parents][:_ABOVE]:
-        folder = RunFolder(parent)
-        with suppress(MatryoError):
-            if folder.complete and _weights(folder) == model["weights"]:
-                return {**model, **_place(parent, index)}
-    return model
+    path = Path(source.name)
+    places = _run_places(model, path) if "run" in model else [*path.absolute().parents][:_ABOVE]
+    run = next((place for place in places if _holds(place, model)), None)
+    return model if run is None else {**model, **_place(run, index)}
 
 
 def _check_same(first: Model, second: Model, names: tuple[object, object]) -> None:
-    """Raise if both models are known and differ."""
-    one, two = _identity(first), _identity(second)
-    if one and two and one != two and isinstance(first, str) == isinstance(second, str):
+    """Raise if both models are known and differ: in their names, or else in their weights or widths."""
+    if isinstance(first, str) or isinstance(second, str):
+        differ = bool(first and second) and isinstance(first, str) and isinstance(second, str) and first != second
+    else:
+        both = first.keys() & second.keys() & {"weights", "width"}
+        differ = any(first[name] != second[name] for name in both)
+    if differ:
         raise InputError(
             f"all vectors of an index must be by one model; those of {names[0]} are by {_title(first)}",
             got=f"{_title(second)} in {names[1]}",
@@ -97,18 +111,18 @@ def _check_same(first: Model, second: Model, names: tuple[object, object]) -> No
         )
 
 
-def _identity(model: Model) -> Any:
-    return model if isinstance(model, str) else (model.get("weights"), model.get("width", 1.0))
-
-
 def _title(model: Model) -> str:
-    weights = "" if isinstance(model, str) else model.get("weights", "")
+    weights = "" if isinstance(model, str) else str(model.get("weights", ""))
     return (title_of(model) or "a model") + (f" (weights {weights[:8]}…)" if weights else "")
 
 
-def _weights(folder: RunFolder) -> str:
-    """The recorded checksum of the weights; in runs of earlier versions, the computed one."""
-    return folder.files[WEIGHTS].sha256 if WEIGHTS in folder.files else folder.digest
+def _holds(run: Path, model: Mapping[str, Any]) -> bool:
+    """Whether the run folder holds the weights of ``model``, by its record; in older runs, by their checksum."""
+    folder = RunFolder(run)
+    with suppress(MatryoError):
+        weights = folder.complete and (folder.files[WEIGHTS].sha256 if WEIGHTS in folder.files else folder.digest)
+        return bool(weights) and model.get("weights") in (None, weights)
+    return False
 
 
 def _place(run: Path, index: Path) -> dict[str, str]:
@@ -219,9 +233,9 @@ def _recorded_run(index: Index, model: Model, word: str) -> Path:
             "vectors (.npy, .jsonl, …)",
         )
     places = _run_places(model, index.path)
-    for place in places:
-        if RunFolder(place).complete:
-            return place
+    found = [place for place in places if RunFolder(place).complete]
+    if found:
+        return next((place for place in found if _holds(place, model)), found[0])
     raise InputError(
         f"the model of {index.given} must be in its run folder",
         got=f"{places[0]}, which holds no run",
