@@ -26,7 +26,6 @@ import numpy as np
 from matryo import Index, Nesting, Plan
 from matryo.results import append_rows, stamp
 from matryo.retrieve import Stage
-from matryo.retrieve.guides.partition import tile_dim
 
 K, BATCH = 10, 1000
 VARIANTS = ("", "avx2", "baseline", "numpy")   # MATRYO_ISA; the first is what the processor has
@@ -108,8 +107,8 @@ def measure(index: str, queries: str) -> tuple[str, dict[str, float]]:
     vectors = np.load(queries)
     figures = {}
     with Index.open(index) as opened:
-        dim, tiles = opened.nesting.dim, tile_dim(opened.nesting)
-        stages = Stage(tiles, 100, "int8"), Stage(dim, 15, "int8"), Stage(dim, K)
+        dim = opened.nesting.dim
+        stages = Stage(dim, 100, "int8"), Stage(dim, 15, "int8"), Stage(dim, K)
         plans = {"exact": None, "probe .01": Plan(stages, probe=0.01), "probe .04": Plan(stages, probe=0.04)}
         for name, plan in plans.items():
             opened.search(vectors, K, plan)   # what is loaded on first use

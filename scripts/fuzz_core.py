@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -70,18 +71,30 @@ def attempt(rng: np.random.Generator) -> int:
         same(execute(blocks, queries, Plan.single(dims[-1]), k, metric, allowed, engine=best_engine()), wanted)
         same(Certified(blocks, Sketch.of(blocks, metric)).search(queries, k, allowed, threads), wanted)
         keep = int(rng.integers(1, count + 50))
-        tiles = int(rng.choice(dims))
-        stages = [Stage(tiles, keep, "int8"), *(Stage(dim, keep) for dim in dims if dim > tiles), Stage(dims[-1], keep)]
-        plan = Plan(tuple(stages))
-        search = PartitionSearch(blocks, Partition.of(blocks, metric, dim=tiles), plan, k)
-        many = search(queries, allowed, threads)
+        probe = float(rng.choice([0.001, 0.1, 0.5, 1]))
+        between = int(rng.choice(dims))
+        middle = Stage(between, keep, rng.choice(["int8", "full"]))
+        plan = Plan((Stage(dims[0], keep, "int8"), middle, Stage(dims[-1], keep)), probe=probe)
+        search = PartitionSearch(blocks, partition_of(rng, blocks, metric), plan, k)
+        share = 1.0 if allowed is None else float(allowed.mean())
+        many = search(queries, allowed, threads, share)
+        may = count if allowed is None else int(np.count_nonzero(allowed))
+        assert ((many[0] >= 0).sum(1) == min(k, may)).all()   # no place is empty while there are rows
+        assert all(len(set(row)) == min(k, may) for row in (row[row >= 0].tolist() for row in many[0]))
         for i, query in enumerate(queries):
-            alone = search(query[None], allowed)
+            alone = search(query[None], allowed, 1, share)
             assert (alone[0][0] == many[0][i]).all() and (alone[1][0] == many[1][i]).all()
         plan = Plan.of([(dims[0], keep), (dims[-1], keep)])
         for engine in (best_engine(), NUMPY):
             execute(blocks, queries, plan, k, metric, allowed, engine=engine)
     return len(queries)
+
+
+def partition_of(rng: np.random.Generator, blocks: Blocks, metric: Any) -> Partition:
+    """Return partitions with a random layout."""
+    dim = int(rng.integers(1, blocks.nesting.dim + 1))
+    rotated, copies = bool(rng.random() < 0.5), int(rng.integers(1, 3))
+    return Partition.of(blocks, metric, dim=dim, rotated=rotated, copies=copies)
 
 
 def same(found: tuple[Any, Any], wanted: Any) -> None:
@@ -97,14 +110,14 @@ def same(found: tuple[Any, Any], wanted: Any) -> None:
 
 def damaged(rng: np.random.Generator, blocks: Blocks, metric: Any) -> None:
     """Search partitions with random bytes in their arrays: anything may be found, but nothing outside is read."""
-    good = Partition.of(blocks, metric, dim=int(rng.choice(blocks.nesting.dims)))
-    arrays = {name: array.copy() for name, array in good.arrays().items()}
-    name = rng.choice(["adjust", "errors", "rows", "tiles", "codes", "means", "means_adjust", "columns", "lists"])
-    flat = arrays[name].reshape(-1).view(np.uint8)
+    good = partition_of(rng, blocks, metric)
+    arrays: dict[str, Any] = {name: array.copy() for name, array in good.arrays().items()}
+    flat = arrays[rng.choice(sorted(arrays))].reshape(-1).view(np.uint8)
     if len(flat):
         flat[rng.integers(0, len(flat), 1 + len(flat) // 50)] = rng.integers(0, 256, 1 + len(flat) // 50)
-    bad = Partition(good.metric, good.dim, good.long, good.count, **arrays)
-    plan = Plan.of([(good.dim, 20, "int8"), (blocks.nesting.dim, 20, "int8"), (blocks.nesting.dim, 10)])
+    bad = replace(good, **arrays)
+    last = blocks.nesting.dim
+    plan = Plan(Plan.of([(last, 20, "int8"), (last, 20, "int8"), (last, 10)]).stages, probe=0.2)
     queries = rng.standard_normal((3, blocks.nesting.dim)).astype(np.float32)
     with contextlib.suppress(MatryoError, ValueError), np.errstate(all="ignore"):
         rows, _ = PartitionSearch(blocks, bad, plan, 10)(queries)

@@ -12,7 +12,7 @@ import numpy as np
 from matryo import Index, Plan
 from matryo.retrieve import Blocks, Stage, execute
 from matryo.retrieve.engines.compiled import best_engine
-from matryo.retrieve.guides.partition import Partition, PartitionSearch, tile_dim
+from matryo.retrieve.guides.partition import Partition, PartitionSearch
 from matryo.retrieve.guides.sketch.certified import Certified
 from matryo.retrieve.guides.sketch.sketch import Sketch
 from support.retrieval_peers import Built, Database, Engine, Rows, Settings, Vectors, size
@@ -23,7 +23,7 @@ SHORT, PAPER = (16, 32), 200   # the dims and the length of the paper's shortlis
 class Partitioned(Built):
     """A plan through partitions; the plan is the search setting."""
 
-    def __init__(self, database: Database, _threads: int, dim: int, dtype: str = "float32") -> None:
+    def __init__(self, database: Database, _threads: int, dim: int | None, dtype: str = "float32") -> None:
         self.blocks = blocks_of(database, dtype)
         self.partition = Partition.of(self.blocks, "cosine", dim=dim)
         self.nbytes = stored(self.blocks) + self.partition.nbytes
@@ -125,8 +125,8 @@ def plain_builds(database: Database) -> list[Settings]:
 
 
 def partition_builds(database: Database) -> list[Settings]:
-    """Tiles as they are by default, and those of the paper's first stages."""
-    dims = [tile_dim(database.nesting), *(dim for dim in SHORT if dim in database.nesting.dims)]
+    """The layout that is chosen from the vectors, and tiles of the dims of the paper's first stages."""
+    dims = [None, *(dim for dim in SHORT if dim in database.nesting.dims)]
     return [{"dim": dim, **about} for about in plain_builds(database) for dim in dims]
 
 
@@ -135,7 +135,8 @@ def partition_asks(database: Database, build: Settings) -> list[Settings]:
 
     About as many settings as a graph is tried at. With tiles of few dims, the paper's shortlist of 200.
     """
-    first, last = build["dim"], database.dim
+    last = database.dim
+    first = build["dim"] or last // 4
     if first in SHORT:
         guides: list[dict[str, Any]] = [{"probe": 0.005}, {"probe": 0.01}, {"probe": 0.02}, {}]
         return [{"plan": plan.to_dict() | guide} for plan in paper_plans(first, last) for guide in guides]

@@ -7,6 +7,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <memory>
@@ -185,6 +186,43 @@ class PyVectors {
     });
   }
 
+  // Exact search of the rows `among`. Returns the first query that has no score, or −1.
+  int64_t search_among(In<float, 2> queries, int level, In<int64_t, 1> among, Out<int64_t, 2> rows,
+                       Out<double, 2> scores, int threads) {
+    check_queries(queries, level);
+    int64_t count = rows_of(queries), listed = rows_of(among), k = columns_of(rows), *found = rows.data();
+    check_hits(count, rows, scores);
+    double* best = scores.data();
+    nb::gil_scoped_release release;
+    for (int64_t i = 0; i < listed; i++)
+      require(among.data()[i] >= 0 && among.data()[i] < view.count, "there is no such row");
+    std::vector<float> scaled(queries.data(), queries.data() + count * columns);
+    std::vector<float> lengths(static_cast<size_t>(count));
+    std::vector<double> exactly(queries.data(), queries.data() + count * columns);
+    for (int64_t q = 0; q < count; q++) {
+      const double* query = exactly.data() + q * columns;
+      double sum = 0, prefix = 0;
+      for (int64_t j = 0; j < columns; j++) {
+        sum += query[j] * query[j];
+        if (j == view.dims[level] - 1) prefix = sum;
+      }
+      if (!(sum <= 0x1p124) || (sum == 0 && view.metric == Metric::cosine)) return q;
+      if (view.metric == Metric::cosine) {   // by a power of two, which rounds nothing: no product underflows
+        int exponent;
+        std::frexp(std::sqrt(sum), &exponent);
+        for (int64_t j = 0; j < columns; j++) scaled[q * columns + j] = std::ldexp(scaled[q * columns + j], -exponent);
+        prefix = std::ldexp(prefix, -2 * exponent);
+      }
+      lengths[q] = static_cast<float>(std::sqrt(prefix));
+    }
+    ScanArguments all{level, false, scaled.data(), columns, count, lengths.data(), nullptr, among.data(), listed};
+    share_queries(count, threads, 4, [&](int64_t first, int64_t some) {
+      kernels().search_exact(view, part(all, first, some), listed, exactly.data() + first * columns, k,
+                             found + first * k, best + first * k);
+    });
+    return -1;
+  }
+
   void exact_scores(In<float, 2> queries, int level, In<int64_t, 2> rows, Out<double, 2> scores) {
     check_queries(queries, level);
     int64_t count = rows_of(queries);
@@ -333,67 +371,87 @@ class PySketch {
 };
 
 struct PyPartition {
-  PyPartition(int dim, int coded, In<int64_t, 2> lists, In<uint32_t, 2> rows, In<uint8_t, 2> tiles, In<int8_t, 2> codes,
-              In<float, 2> adjust, In<float, 2> errors, In<uint8_t, 2> means, In<float, 2> means_adjust,
-              In<float, 2> columns)
+  PyPartition(int dim, int coded, In<int64_t, 2> lists, In<uint32_t, 2> slots, In<uint8_t, 2> tiles,
+              In<float, 2> adjust, In<uint8_t, 2> means, In<float, 2> means_adjust, In<float, 2> axes,
+              In<float, 2> tile_columns, In<uint32_t, 1> rows, In<uint32_t, 1> homes, In<int8_t, 2> codes,
+              In<float, 1> errors, In<float, 2> columns)
       : lists(lists),
-        rows(rows),
+        slots(slots),
         tiles(tiles),
-        codes(codes),
         adjust(adjust),
-        errors(errors),
         means(means),
         means_adjust(means_adjust),
+        axes(axes),
+        tile_columns(tile_columns),
+        rows(rows),
+        homes(homes),
+        codes(codes),
+        errors(errors),
         columns(columns) {
-    int64_t count = rows_of(tiles), width = (dim + 3) / 4 * 4;
+    int64_t count = rows_of(rows), tile_count = rows_of(tiles), eights = (dim + 7) / 8;
     auto tiled = [&](const auto& array, int64_t tiles) {
       return rows_of(array) == tiles && columns_of(array) == kTileRows;
     };
-    require(dim > 0 && coded >= dim && columns_of(tiles) == width * kTileRows,
+    require(dim > 0 && dim <= 8192 && coded > 0 && columns_of(tiles) == 4 * eights * kTileRows,
             "tiles must have the columns of the dim");
-    require(count < kNoRow / kTileRows, "there must be fewer than 2^32 - 1 places");
-    require(count > 0 && tiled(rows, count) && tiled(adjust, count) && tiled(errors, count),
-            "rows, adjust and errors must have one entry per row of the tiles");
-    require(coded == dim || (rows_of(codes) == count * kTileRows && columns_of(codes) >= coded - dim),
-            "codes must have one row per row of the tiles");
-    require(columns_of(codes) % 64 == 0, "codes must be padded to whole cache lines");
-    require(columns_of(lists) == 2 && columns_of(means) == width * kTileRows && rows_of(means) > 0 &&
+    require(count < kNoRow, "there must be fewer than 2^32 - 1 rows");
+    require(tile_count > 0 && tiled(slots, tile_count) && tiled(adjust, tile_count),
+            "slots and adjust must have one entry per row of the tiles");
+    require(rows_of(codes) == count && columns_of(codes) >= coded && columns_of(codes) % 64 == 0,
+            "codes must have one line per row, padded to whole cache lines");
+    require(rows_of(errors) == count && (rows_of(homes) == count || rows_of(homes) == 0),
+            "errors and homes must have one entry per row");
+    require(columns_of(lists) == 2 && columns_of(means) == 4 * eights * kTileRows && rows_of(means) > 0 &&
                 tiled(means_adjust, rows_of(means)) && (rows_of(means) - 1) * kTileRows >= rows_of(lists),
             "lists, means and means_adjust must have one entry per partition");
-    require(rows_of(columns) == 2 && columns_of(columns) == coded, "columns must have one entry per column");
+    require(rows_of(columns) == 2 && columns_of(columns) == coded && rows_of(tile_columns) == 2 &&
+                columns_of(tile_columns) == dim && (rows_of(axes) == 0 || columns_of(axes) == dim),
+            "columns, tile_columns and axes must have one entry per column");
     for (int64_t i = 0; i < rows_of(lists); i++) {
       int64_t first = lists.data()[2 * i], size = lists.data()[2 * i + 1];
-      require(first >= 0 && first < count && size >= 0 && size <= count * kTileRows &&
-                  first + (size + kTileRows - 1) / kTileRows < count,
+      require(first >= 0 && first < tile_count && size >= 0 && size <= tile_count * kTileRows &&
+                  first + (size + kTileRows - 1) / kTileRows < tile_count,
               "a partition must lie within the tiles");
     }
+    uint32_t largest = 0;
+    for (int64_t i = 0; i < count; i++) largest = std::max(largest, rows.data()[i]);
+    require(count == 0 || largest < count, "a row must exist");
     view = Partition{dim,
                      coded,
-                     static_cast<int>(width / 4),
+                     static_cast<int>(eights),
                      static_cast<int>(columns_of(codes)),
-                     rows_of(lists),
                      count,
+                     rows_of(lists),
+                     tile_count,
                      rows_of(means) - 1,
                      lists.data(),
-                     rows.data(),
+                     slots.data(),
                      tiles.data(),
-                     codes.data(),
                      adjust.data(),
-                     errors.data(),
                      means.data(),
                      means_adjust.data(),
+                     rows_of(axes) > 0 ? axes.data() : nullptr,
+                     tile_columns.data(),
+                     tile_columns.data() + dim,
+                     rows.data(),
+                     rows_of(homes) > 0 ? homes.data() : nullptr,
+                     codes.data(),
+                     errors.data(),
                      columns.data(),
                      columns.data() + coded};
   }
 
   Partition view;
   In<int64_t, 2> lists;
-  In<uint32_t, 2> rows;
+  In<uint32_t, 2> slots;
   In<uint8_t, 2> tiles;
-  In<int8_t, 2> codes;
-  In<float, 2> adjust, errors;
+  In<float, 2> adjust;
   In<uint8_t, 2> means;
-  In<float, 2> means_adjust, columns;
+  In<float, 2> means_adjust, axes, tile_columns;
+  In<uint32_t, 1> rows, homes;
+  In<int8_t, 2> codes;
+  In<float, 1> errors;
+  In<float, 2> columns;
 };
 
 // scoring, dim, keep, columns summed before, margin
@@ -402,45 +460,67 @@ using PyStep = std::tuple<int, int, int64_t, int, float>;
 class PyPartitionSearch {
  public:
   PyPartitionSearch(std::shared_ptr<PyVectors> vectors, std::shared_ptr<PyPartition> partition,
-                    const std::vector<PyStep>& steps, int64_t k, float gap, int64_t wanted_rows, int64_t most_lists)
+                    const std::vector<PyStep>& steps, int64_t k, double budget, float scale, int64_t most_lists)
       : vectors_(std::move(vectors)), partition_(std::move(partition)) {
     const Vectors& view = vectors_->view;
     const Partition& part = partition_->view;
+    require(part.count == view.count && (part.axes == nullptr || rows_of(partition_->axes) == vectors_->columns) &&
+                part.dim <= vectors_->columns && part.coded <= vectors_->columns,
+            "partitions must belong to the vectors");
     for (const auto& [scoring, dim, keep, known, margin] : steps) {
       int level = 0;
-      while (level < view.levels && view.dims[level] != dim) level++;
+      bool scans = steps_.empty();   // the tiles, whatever their dim
+      while (!scans && level < view.levels && view.dims[level] != dim) level++;
       require(level < view.levels, "the dim of a step must be one of the dims");
       require(scoring >= 0 && scoring <= 2 && keep > 0 && keep < kNoRow, "a step must keep some rows");
       Scoring how = static_cast<Scoring>(scoring);
-      require(how == Scoring::full || dim <= part.coded, "a step in int8 needs codes");
-      bool coded = how != Scoring::full && !steps_.empty();
-      require(!coded || (known >= part.dim && known <= dim), "known columns must be those of the steps before");
-      require(known >= 0 && known <= dim, "known columns must be those of the steps before");
+      require(scans || how == Scoring::full || dim <= part.coded, "a step in int8 needs codes");
+      require(known >= 0 && (scans || known <= dim), "known columns must be those of the steps before");
       steps_.push_back(Step{how, dim, level, keep, known, margin});
     }
-    require(steps_.size() >= 2 && steps_[0].scoring == Scoring::codes && steps_[0].dim == part.dim &&
-                steps_.back().scoring != Scoring::codes,
+    require(!steps_.empty() && steps_[0].scoring == Scoring::codes &&
+                (steps_.size() == 1 || steps_.back().scoring != Scoring::codes),
             "the first step must scan the tiles, and the last must score in full precision");
-    require(k > 0 && most_lists > 0, "k must be at least 1");
-    route_ = Route{steps_.data(), static_cast<int>(steps_.size()), k, gap, wanted_rows, most_lists};
+    require(k > 0 && most_lists > 0 && scale > 0, "k, most_lists and scale must be positive");
+    route_ = Route{steps_.data(), static_cast<int>(steps_.size()), k, budget, scale, most_lists};
   }
 
-  // Returns −1, or the number of a query that has no score.
-  int64_t search(In<float, 2> queries, OptionalMask mask, Out<int64_t, 2> rows, Out<double, 2> scores, int threads) {
+  // Returns −1, or the number of a query that has no score. The budget of rows is multiplied by `wider`.
+  int64_t search(In<float, 2> queries, OptionalMask mask, Out<int64_t, 2> rows, Out<double, 2> scores, int threads,
+                 double wider) {
     vectors_->check_queries(queries, 0);
     vectors_->check_hits(rows_of(queries), rows, scores);
     int64_t k = route_.k, columns = vectors_->columns;
-    require(columns_of(rows) == k, "rows and scores must have k columns");
+    require(columns_of(rows) == k && wider > 0, "rows and scores must have k columns");
     Mask bytes = vectors_->mask_of(mask);
+    Route route = route_;
+    route.budget *= wider;
+    double lists = static_cast<double>(route.most_lists) * std::max(wider, 1.0);
+    route.most_lists = static_cast<int64_t>(std::min(lists, static_cast<double>(partition_->view.lists) + 1));
     std::atomic<int64_t> bad{-1};
     nb::gil_scoped_release release;
     share_queries(rows_of(queries), threads, 32, [&](int64_t first, int64_t some) {
       work_.lend([&](Work* work) {
-        int64_t found = kernels().search_partition(vectors_->view, partition_->view, route_, bytes, work,
+        int64_t found = kernels().search_partition(vectors_->view, partition_->view, route, bytes, work,
                                                    queries.data() + first * columns, some, rows.data() + first * k,
                                                    scores.data() + first * k);
         if (found >= 0) bad = first + found;
       });
+    });
+    return bad;
+  }
+
+  // The score of every mean in multiples of the scale, [queries, partitions]. Returns −1, or a query without a score.
+  int64_t score_lists(In<float, 2> queries, Out<float, 2> scores) {
+    vectors_->check_queries(queries, 0);
+    int64_t lists = partition_->view.lists;
+    require(rows_of(scores) == rows_of(queries) && columns_of(scores) == lists, "scores must have one column per list");
+    int64_t bad = -1;
+    work_.lend([&](Work* work) {
+      for (int64_t q = 0; q < rows_of(queries) && bad < 0; q++)
+        if (!kernels().score_lists(vectors_->view, partition_->view, route_, work,
+                                   queries.data() + q * vectors_->columns, scores.data() + q * lists))
+          bad = q;
     });
     return bad;
   }
@@ -470,6 +550,8 @@ NB_MODULE(_core, m) {
            "rows"_a.noconvert(), "threads"_a)
       .def("search_exact", &PyVectors::search_exact, "queries"_a.noconvert(), "level"_a, "mask"_a.noconvert().none(),
            "rows"_a.noconvert(), "scores"_a.noconvert(), "threads"_a)
+      .def("search_among", &PyVectors::search_among, "queries"_a.noconvert(), "level"_a, "among"_a.noconvert(),
+           "rows"_a.noconvert(), "scores"_a.noconvert(), "threads"_a)
       .def("exact_scores", &PyVectors::exact_scores, "queries"_a.noconvert(), "level"_a, "rows"_a.noconvert(),
            "scores"_a.noconvert())
       .def("add_products", &PyVectors::add_products, "queries"_a.noconvert(), "block"_a, "coded"_a,
@@ -483,16 +565,19 @@ NB_MODULE(_core, m) {
            "scores"_a.noconvert(), "left"_a.noconvert(), "threads"_a)
       .def("bounds", &PySketch::bounds, "query"_a.noconvert(), "bounds"_a.noconvert());
   nb::class_<PyPartition>(m, "Partition")
-      .def(nb::init<int, int, In<int64_t, 2>, In<uint32_t, 2>, In<uint8_t, 2>, In<int8_t, 2>, In<float, 2>,
-                    In<float, 2>, In<uint8_t, 2>, In<float, 2>, In<float, 2>>(),
-           "dim"_a, "coded"_a, "lists"_a.noconvert(), "rows"_a.noconvert(), "tiles"_a.noconvert(),
-           "codes"_a.noconvert(), "adjust"_a.noconvert(), "errors"_a.noconvert(), "means"_a.noconvert(),
-           "means_adjust"_a.noconvert(), "columns"_a.noconvert());
+      .def(nb::init<int, int, In<int64_t, 2>, In<uint32_t, 2>, In<uint8_t, 2>, In<float, 2>, In<uint8_t, 2>,
+                    In<float, 2>, In<float, 2>, In<float, 2>, In<uint32_t, 1>, In<uint32_t, 1>, In<int8_t, 2>,
+                    In<float, 1>, In<float, 2>>(),
+           "dim"_a, "coded"_a, "lists"_a.noconvert(), "slots"_a.noconvert(), "tiles"_a.noconvert(),
+           "adjust"_a.noconvert(), "means"_a.noconvert(), "means_adjust"_a.noconvert(), "axes"_a.noconvert(),
+           "tile_columns"_a.noconvert(), "rows"_a.noconvert(), "homes"_a.noconvert(), "codes"_a.noconvert(),
+           "errors"_a.noconvert(), "columns"_a.noconvert());
   nb::class_<PyPartitionSearch>(m, "PartitionSearch")
       .def(nb::init<std::shared_ptr<PyVectors>, std::shared_ptr<PyPartition>, const std::vector<PyStep>&, int64_t,
-                    float, int64_t, int64_t>(),
-           "vectors"_a, "partition"_a, "steps"_a, "k"_a, "gap"_a, "wanted_rows"_a, "most_lists"_a)
+                    double, float, int64_t>(),
+           "vectors"_a, "partition"_a, "steps"_a, "k"_a, "budget"_a, "scale"_a, "most_lists"_a)
       .def("search", &PyPartitionSearch::search, "queries"_a.noconvert(), "mask"_a.noconvert().none(),
-           "rows"_a.noconvert(), "scores"_a.noconvert(), "threads"_a);
+           "rows"_a.noconvert(), "scores"_a.noconvert(), "threads"_a, "wider"_a = 1.0)
+      .def("score_lists", &PyPartitionSearch::score_lists, "queries"_a.noconvert(), "scores"_a.noconvert());
   bind_neighbours(m);
 }

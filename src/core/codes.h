@@ -12,6 +12,9 @@
 //
 // With AVX-512 VNNI, one instruction multiplies four bytes: the query's code is split into 128 · high + low. Elsewhere,
 // bytes are widened to 16 bits and multiplied in pairs.
+//
+// A tile of 4-bit codes has two codes per byte: byte 64 · eight + 4 · row + c holds the code of column 8 · eight + c in its
+// lower half, and that of column 8 · eight + 4 + c in its upper half.
 #pragma once
 
 #include "buffer.h"
@@ -21,6 +24,7 @@ namespace matryo::MATRYO_ISA {
 
 constexpr int kFinest = 127 * 128 + 63;   // the largest code of a query
 constexpr int kExactColumns = 512;        // 255 · kFinest · 512 still fits 32 bits
+constexpr int kMostNibbles = 8192;        // 15 · kFinest · 8192 still fits 32 bits
 constexpr int kTileParts = kTileRows / kFloats;
 
 enum class Layout { tile, row };
@@ -135,6 +139,40 @@ MATRYO_INLINE void multiply_tile(const uint8_t* tile, int first, int last, const
         const int16_t* words = query_codes[q] + 4 * four;
         sums[q].part[p] = add_pairs(sums[q].part[p], even, broadcast_four(words));
         sums[q].part[p] = add_pairs(sums[q].part[p], odd, broadcast_four(words + 2));
+      }
+    }
+  }
+#endif
+}
+
+// The products of a tile of 4-bit codes, of at most kMostNibbles columns, with Q queries.
+template <int Q>
+MATRYO_INLINE void multiply_nibbles(const uint8_t* tile, int eights, const QueryCodes* const* queries, TileSums* sums) {
+#if MATRYO_AVX512
+  Ints high[Q] = {}, low[Q] = {};
+  const int8_t *high_codes[Q], *low_codes[Q];
+  for (int q = 0; q < Q; q++) high_codes[q] = queries[q]->high(), low_codes[q] = queries[q]->low();
+  for (int eight = 0; eight < eights; eight++) {
+    Words both = load<Words>(tile + 64 * eight);
+    Ints first = (Ints)(both & 0x0F0F0F0F), second = (Ints)((both >> 4) & 0x0F0F0F0F);
+    for (int q = 0; q < Q; q++) {
+      high[q] = add_fours(high[q], first, broadcast_four(high_codes[q] + 8 * eight));
+      low[q] = add_fours(low[q], first, broadcast_four(low_codes[q] + 8 * eight));
+      high[q] = add_fours(high[q], second, broadcast_four(high_codes[q] + 8 * eight + 4));
+      low[q] = add_fours(low[q], second, broadcast_four(low_codes[q] + 8 * eight + 4));
+    }
+  }
+  for (int q = 0; q < Q; q++) sums[q].part[0] = (high[q] << 7) + low[q];
+#else
+  const int16_t* query_codes[Q];
+  for (int q = 0; q < Q; q++) query_codes[q] = queries[q]->words(), sums[q] = TileSums{};
+  for (int eight = 0; eight < eights; eight++) {
+    for (int p = 0; p < kTileParts; p++) {
+      Words both = load<Words>(tile + 64 * eight + kVectorBytes * p);
+      for (int part = 0; part < 4; part++) {   // even and odd columns of the first four, then of the second four
+        Ints codes = (Ints)((both >> (part < 2 ? 8 * part : 8 * part - 12)) & 0x000F000F);
+        for (int q = 0; q < Q; q++)
+          sums[q].part[p] = add_pairs(sums[q].part[p], codes, broadcast_four(query_codes[q] + 8 * eight + 2 * part));
       }
     }
   }

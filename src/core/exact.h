@@ -71,17 +71,21 @@ struct ExactSums {
   }
 };
 
-// Prefetch the columns of a row from `first` to the end of a level.
-MATRYO_INLINE void prefetch_row(const Vectors& vectors, int64_t row, int first, int level) {
+// Prefetch the columns of a row from `first` to the end of a level, from one of the two mappings of the blocks.
+MATRYO_INLINE void prefetch_row(const Vectors& vectors, const Block* blocks, int64_t row, int first, int level) {
   int64_t size = vectors.number == Number::float32 ? 4 : 2;
   for (int b = 0; b <= level; b++) {
-    const Block& block = vectors.picked[b];
+    const Block& block = blocks[b];
     if (block.low < first) continue;
     int64_t bytes = size * (block.high - block.low);
     const char* start = static_cast<const char*>(block.rows) + row * bytes;
     for (int64_t at = 0; at < bytes; at += 64) prefetch(start + at);
     prefetch(start + bytes - 1);
   }
+}
+
+MATRYO_INLINE void prefetch_row(const Vectors& vectors, int64_t row, int first, int level) {
+  prefetch_row(vectors, vectors.picked, row, first, level);
 }
 
 // Exact scores of one query at a dim.

@@ -13,7 +13,7 @@ namespace {
 #define MATRYO_TEXT(name) MATRYO_TEXT_OF(name)
 
 Scan as_scan(const Vectors& vectors, const ScanArguments& a) {
-  return Scan{vectors, a.level, a.coded, a.queries, a.stride, a.count, a.lengths, a.mask};
+  return Scan{vectors, a.level, a.coded, a.queries, a.stride, a.count, a.lengths, a.mask, a.among, a.among_count};
 }
 
 const Kernels table = {
@@ -51,6 +51,12 @@ const Kernels table = {
            const float* queries, int64_t count, int64_t* rows, double* scores) {
           PartitionSearch search(vectors, partition, route, mask, *reinterpret_cast<PartitionWork*>(work));
           return search.search(queries, count, rows, scores);
+        },
+    .score_lists =
+        [](const Vectors& vectors, const Partition& partition, const Route& route, Work* work, const float* query,
+           float* scores) {
+          PartitionSearch search(vectors, partition, route, nullptr, *reinterpret_cast<PartitionWork*>(work));
+          return search.score_lists(query, scores);
         },
     .panel_rows = kPanelRows,
     .group_queries = kGroupQueries,

@@ -16,6 +16,8 @@ struct ScanArguments {
   int64_t stride, count;
   const float* lengths;
   Mask mask;
+  const int64_t* among = nullptr;   // if not null, only these rows are scanned, in increasing order
+  int64_t among_count = 0;
 };
 
 struct NeighbourShape {
@@ -75,6 +77,7 @@ struct Kernels {
   void (*drop_partition_work)(Work*);
   int64_t (*search_partition)(const Vectors&, const Partition&, const Route&, Mask, Work*, const float* queries,
                               int64_t count, int64_t* rows, double* scores);
+  bool (*score_lists)(const Vectors&, const Partition&, const Route&, Work*, const float* query, float* scores);
 
   // neighbours.h
   int panel_rows, group_queries;   // rows and queries that are summed together

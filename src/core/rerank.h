@@ -10,7 +10,7 @@
 namespace matryo::MATRYO_ISA {
 
 constexpr int kLine = 64;                                                            // bytes per cache line
-constexpr int kTilesAhead = 4, kCodesAhead = 12, kRowsAhead = 16, kNormsAhead = 8;   // what is prefetched
+constexpr int kTilesAhead = 6, kCodesAhead = 12, kRowsAhead = 16, kNormsAhead = 8;   // what is prefetched
 constexpr int64_t kAheadBytes = 128 << 10;   // codes that are prefetched for the next query of a batch
 constexpr int kReadAll = 3;                  // below this many candidates per row kept, bounds cost more than they save
 constexpr int kFewColumns = 256;             // of a query that are encoded at a time
@@ -20,6 +20,7 @@ constexpr double kHalfStep = 0x1p-24;        // half the value of the last bit o
 constexpr double kCodeSums = 64 * kHalfStep;   // relative error of the float32 sums of all int8 steps
 constexpr int kBatch = 256;                    // queries that are scanned together
 constexpr int kSharing = 4;                    // queries that share one read of a tile
+constexpr int kPlacesPerHit = 4;               // places that a query visits at least, per hit
 
 // A query in codes: the product with a row is scale · (product of codes) + shift.
 struct CodedLook {
@@ -30,14 +31,16 @@ struct CodedLook {
 struct PartitionQuery {
   Buffer<float> vector;
   Buffer<double> lengths;   // the norm at each dim, of the vector above
+  Buffer<float> turned;     // in the coordinates of the tiles
   QueryCodes codes;         // of the columns of the tiles
   CodedLook look;
-  float gap;          // in the unit of the scores of means
-  Buffer<Key> keys;   // candidates: place and score
+  float unit;         // turns a difference of scores of means into a multiple of the scale
+  Buffer<Key> keys;   // candidates: slot and score
   int64_t found;
   float bar;
   Buffer<Key> lists;   // visited partitions, the best first
   int64_t visits;
+  Buffer<uint64_t> open;   // one bit per partition: whether it is visited
 
   // Returns false if the query has no score.
   bool prepare(const float* query, const Vectors& vectors) {
@@ -70,7 +73,7 @@ struct PartitionWork {
   QueryCodes more;   // codes of further columns
   Buffer<float> means, sums, reach;
   Buffer<Key> spare;
-  Buffer<int64_t> places, starts, visitors;
+  Buffer<int64_t> slots, starts, visitors;
   Buffer<double> exact;
   Buffer<Ranked> ranked;
 };
@@ -88,11 +91,11 @@ class Reranker {
   // ── a query in codes ──────────────────────────────────────────────────────────────────────────────────────────────
 
   // The largest |query · step| of the columns low … high.
-  float peak(const float* vector, int low, int high) const {
+  static float peak(const float* vector, const float* steps, int low, int high) {
     Floats largest = {};
     for (int j = low; j < high; j += kFloats) {
       int columns = high - j < kFloats ? high - j : kFloats;
-      Floats size = absolute(widen(vector + j, columns) * widen(part_.steps + j, columns));
+      Floats size = absolute(widen(vector + j, columns) * widen(steps + j, columns));
       largest = size > largest ? size : largest;
     }
     float most = 0;
@@ -100,11 +103,12 @@ class Reranker {
     return most;
   }
 
-  // Encode the columns low … high, at `start` of the codes; all is multiplied by the factor.
+  // Encode the columns low … high, at `start` of the codes, for rows whose codes c stand for shift + step · c; all is
+  // multiplied by the factor.
   template <Layout layout>
-  CodedLook encode(const float* vector, int low, int high, int start, QueryCodes& codes, int width,
-                   double factor) const {
-    float scale = peak(vector, low, high) / static_cast<float>(kFinest);
+  static CodedLook encode(const float* vector, const float* steps, const float* shifts, int low, int high, int start,
+                          QueryCodes& codes, int width, double factor) {
+    float scale = peak(vector, steps, low, high) / static_cast<float>(kFinest);
     float inverse = scale >= kTiny ? 1 / scale : 0;
     codes.clear(width);
     Floats limit = broadcast(kFinest + 1.0f);
@@ -115,23 +119,21 @@ class Reranker {
       for (int j = 0; j < columns; j += kFloats) {
         int some = columns - j < kFloats ? columns - j : kFloats;
         Floats value = widen(vector + from + j, some);
-        Floats units = nearest(value * widen(part_.steps + from + j, some) * broadcast(inverse));
+        Floats units = nearest(value * widen(steps + from + j, some) * broadcast(inverse));
         units = absolute(units) < limit ? units : Floats{};   // a code holds it, unless the file is damaged
         store(made + j, __builtin_convertvector(units, Ints));
         float both[2][kFloats];
         store(both[0], value);
-        store(both[1], widen(part_.middles + from + j, some));
+        store(both[1], widen(shifts + from + j, some));
         for (int i = 0; i < kFloats; i += kDoubles)
           middles += __builtin_convertvector(load<HalfFloats>(both[0] + i), Doubles) *
                      __builtin_convertvector(load<HalfFloats>(both[1] + i), Doubles);
       }
       codes.set<layout>(start + from - low, made, columns);
     }
-    double middle = 0;
-    for (int i = 0; i < kDoubles; i++) middle += middles[i];
-    // Codes in tiles are 128 too large.
-    double shift = layout == Layout::tile ? static_cast<double>(scale) * 128 * static_cast<double>(codes.sum()) : 0;
-    return CodedLook{static_cast<float>(factor * scale), static_cast<float>(factor * (middle - shift))};
+    double shift = 0;
+    for (int i = 0; i < kDoubles; i++) shift += middles[i];
+    return CodedLook{static_cast<float>(factor * scale), static_cast<float>(factor * shift)};
   }
 
   // Move the best `keep` keys to the front; returns the lowest that stays. Rows far below the k-th best are dropped.
@@ -156,33 +158,22 @@ class Reranker {
 
   // The candidates of one query at one step.
   struct Candidates {
-    int64_t* places;
+    int64_t* slots;
     float* sums;   // inner products of the columns so far; for L2 in full precision, squared distances
-    Key* keys;     // places by score
+    Key* keys;     // slots by score
     int64_t count;
   };
-
-  // Recover the sums behind the scores of the first step.
-  void recover(Candidates& some, double length) const {
-    for (int64_t i = 0; i < some.count; i++) {
-      int64_t place = some.places[i] = row_of(some.keys[i]);
-      prefetch(part_.rows + place);
-      float score = score_of(some.keys[i]), other = part_.adjust[place];
-      if (vectors_.metric == Metric::l2) score = 0.5f * (score - other);
-      if (vectors_.metric == Metric::cosine) score = other > 0 ? score * static_cast<float>(length) / other : 0;
-      some.sums[i] = score;
-    }
-  }
 
   // Add the codes of the columns done … dim to the sums.
   void add_codes(const PartitionQuery& query, int done, int dim, const Candidates& some) {
     if (dim <= done) return;
-    int first = (done - part_.dim) / kLine * kLine, width = (dim - part_.dim + kLine - 1) / kLine * kLine - first;
-    CodedLook look =
-        encode<Layout::row>(query.vector.data(), done, dim, done - part_.dim - first, work_.more, width, 1);
-    auto row = [&](int64_t i) { return part_.codes + some.places[i] * part_.stride + first; };
+    int first = done / kLine * kLine, width = (dim + kLine - 1) / kLine * kLine - first;
+    CodedLook look = encode<Layout::row>(query.vector.data(), part_.steps, part_.middles, done, dim, done - first,
+                                         work_.more, width, 1);
+    auto row = [&](int64_t i) { return part_.codes + some.slots[i] * part_.stride + first; };
     auto fetch = [&](int64_t i) {
-      prefetch(part_.errors + some.places[i]);
+      prefetch(part_.errors + some.slots[i]);
+      prefetch(part_.rows + some.slots[i]);
       for (int j = 0; j < width; j += kLine) prefetch(row(i) + j);
     };
     for (int64_t i = 0; i < kCodesAhead && i < some.count; i++) fetch(i);
@@ -193,8 +184,8 @@ class Reranker {
     }
   }
 
-  MATRYO_INLINE const float* norms_at(int64_t place) const {
-    return vectors_.norms + static_cast<int64_t>(part_.rows[place]) * vectors_.levels;
+  MATRYO_INLINE const float* norms_at(int64_t slot) const {
+    return vectors_.norms + static_cast<int64_t>(part_.rows[slot]) * vectors_.levels;
   }
 
   MATRYO_INLINE static float at_least_tiny(float norm) { return norm > kTiny ? norm : kTiny; }
@@ -208,23 +199,23 @@ class Reranker {
     for (int64_t i = 0; i < some.count; i++) {
       float score = some.sums[i];
       if (vectors_.metric == Metric::l2) {
-        float norm = norms_at(some.places[i])[step.level];
+        float norm = norms_at(some.slots[i])[step.level];
         score = 2 * score - norm * norm;
       } else if (vectors_.metric == Metric::cosine) {
         score *= inverse;
         if (step.level < last) {
-          const float* norms = norms_at(some.places[i]);
+          const float* norms = norms_at(some.slots[i]);
           score *= norms[last] / at_least_tiny(norms[step.level]);
           score = score < -1 ? -1 : (score > 1 ? 1 : score);
         }
       }
-      some.keys[i] = key_of(score, some.places[i]);
+      some.keys[i] = key_of(score, some.slots[i]);
     }
   }
 
-  MATRYO_INLINE void prefetch_place(int64_t place, int done, int level) const {
-    prefetch(norms_at(place));
-    prefetch_row(vectors_, part_.rows[place], done, level);
+  MATRYO_INLINE void prefetch_slot(int64_t slot, int done, int level) const {
+    prefetch(norms_at(slot));
+    prefetch_row(vectors_, part_.rows[slot], done, level);
   }
 
   // The product of a row's columns from `done` on with those of the query; for L2, their squared distance.
@@ -261,16 +252,16 @@ class Reranker {
   // A step in full precision, from the column `done` on.
   void full_step(const PartitionQuery& query, const Step& step, int done, const Candidates& some) const {
     float length = static_cast<float>(query.lengths.data()[step.level]), unit = 1 / at_least_tiny(length);
-    for (int64_t i = 0; i < kRowsAhead && i < some.count; i++) prefetch_place(some.places[i], done, step.level);
+    for (int64_t i = 0; i < kRowsAhead && i < some.count; i++) prefetch_slot(some.slots[i], done, step.level);
     for (int64_t i = 0; i < some.count; i++) {
-      if (i + kRowsAhead < some.count) prefetch_place(some.places[i + kRowsAhead], done, step.level);
-      int64_t place = some.places[i];
-      float score = multiply_row_of(query.vector.data(), part_.rows[place], done, step.level);
+      if (i + kRowsAhead < some.count) prefetch_slot(some.slots[i + kRowsAhead], done, step.level);
+      int64_t slot = some.slots[i];
+      float score = multiply_row_of(query.vector.data(), part_.rows[slot], done, step.level);
       if (done > 0) score += some.sums[i];
       some.sums[i] = score;
       if (vectors_.metric == Metric::l2) score = -score;
-      if (vectors_.metric == Metric::cosine) score = score * (1 / at_least_tiny(norms_at(place)[step.level])) * unit;
-      some.keys[i] = key_of(score, place);
+      if (vectors_.metric == Metric::cosine) score = score * (1 / at_least_tiny(norms_at(slot)[step.level])) * unit;
+      some.keys[i] = key_of(score, slot);
     }
   }
 
@@ -294,7 +285,7 @@ class Reranker {
   }
 
   MATRYO_INLINE static void move(const Candidates& some, int64_t from, int64_t to) {
-    some.places[to] = some.places[from];
+    some.slots[to] = some.slots[from];
     some.sums[to] = some.sums[from];
     some.keys[to] = some.keys[from];
   }
@@ -314,9 +305,9 @@ class Reranker {
   // half a unit, a row's code is at most 127, and float32 sums are rounded. The columns from `known` on were encoded
   // together, so that the error of each is known.
   double code_slack(const float* vector, int known, int dim) const {
-    float unit = peak(vector, 0, known) / static_cast<float>(kFinest);
+    float unit = peak(vector, part_.steps, 0, known) / static_cast<float>(kFinest);
     double off = known * code_error(unit);
-    unit = peak(vector, known, dim) / static_cast<float>(kFinest);
+    unit = peak(vector, part_.steps, known, dim) / static_cast<float>(kFinest);
     if (unit >= kTiny) {
       Floats inverse = broadcast(1 / unit), sum = {};
       for (int j = known; j < dim; j += kFloats) {
@@ -343,21 +334,21 @@ class Reranker {
     double slack = code_slack(query.vector.data(), step.known, step.dim);
     int last = vectors_.levels - 1;
     for (int64_t i = 0; i < some.count; i++) {
-      int64_t place = some.places[i], ahead = i + kNormsAhead < some.count ? i + kNormsAhead : some.count - 1;
-      double score = some.sums[i], far = length * part_.errors[place] + slack + kCodeSums * __builtin_fabs(score);
+      int64_t slot = some.slots[i], ahead = i + kNormsAhead < some.count ? i + kNormsAhead : some.count - 1;
+      double score = some.sums[i], far = length * part_.errors[slot] + slack + kCodeSums * __builtin_fabs(score);
       if (vectors_.metric == Metric::cosine) {
         double unit = 1 / (length > kTiny ? length : kTiny);
         far += rounding * length;
         if (step.level < last) {
-          prefetch(norms_at(some.places[ahead]));
-          const float* norms = norms_at(place);
+          prefetch(norms_at(some.slots[ahead]));
+          const float* norms = norms_at(slot);
           unit *= static_cast<double>(at_least_tiny(norms[last])) / at_least_tiny(norms[step.level]);
         }
         score *= unit;
         far *= unit;
       } else {
-        prefetch(norms_at(some.places[ahead]));
-        double norm = norms_at(place)[step.level];
+        prefetch(norms_at(some.slots[ahead]));
+        double norm = norms_at(slot)[step.level];
         if (vectors_.metric == Metric::l2) {
           score = 2 * score - norm * norm - length * length;
           far = 2 * far + rounding * (norm + length) * (norm + length);
@@ -368,7 +359,7 @@ class Reranker {
       far = 1.001 * far + 8 * kHalfStep * __builtin_fabs(score);   // float32 rounding of both, and of their sums
       if (!(far + __builtin_fabs(score) < 1e38)) score = 0, far = INFINITY;
       reach[i] = static_cast<float>(far);
-      some.keys[i] = key_of(static_cast<float>(score), place);
+      some.keys[i] = key_of(static_cast<float>(score), slot);
     }
   }
 
@@ -396,13 +387,13 @@ class Reranker {
     }
     if (left <= keep || certain >= keep) return left < keep ? left : keep;
     int64_t open = left - certain;
-    Candidates doubtful{some.places + certain, reach, some.keys, open};
+    Candidates doubtful{some.slots + certain, reach, some.keys, open};
     full_step(query, step, 0, doubtful);
     Key lowest = lowest_of_best(copy(doubtful), open, keep - certain);
     left = certain;
     for (int64_t i = 0; i < open; i++) {
       if (doubtful.keys[i] < lowest) continue;
-      some.places[left] = some.places[certain + i];
+      some.slots[left] = some.slots[certain + i];
       some.sums[left] = some.sums[certain + i];
       left++;
     }
@@ -410,7 +401,7 @@ class Reranker {
   }
 
   MATRYO_INLINE static void swap(const Candidates& some, int64_t a, int64_t b) {
-    exchange(some.places[a], some.places[b]);
+    exchange(some.slots[a], some.slots[b]);
     exchange(some.sums[a], some.sums[b]);
   }
 
@@ -434,19 +425,19 @@ class Reranker {
     float bar = score_of(lowest);
     for (int64_t i = 0; i < some.count; i++) {
       reach[i] += score_of(some.keys[i]);
-      if (reach[i] >= bar) prefetch_place(some.places[i], 0, step.level);   // nearly all that will be read
+      if (reach[i] >= bar) prefetch_slot(some.slots[i], 0, step.level);   // nearly all that will be read
       if (some.keys[i] < lowest) continue;
-      exchange(some.places[left], some.places[i]);
+      exchange(some.slots[left], some.slots[i]);
       exchange(reach[left], reach[i]);
       left++;
     }
-    full_step(query, step, 0, Candidates{some.places, some.sums, some.keys, left});
+    full_step(query, step, 0, Candidates{some.slots, some.sums, some.keys, left});
     bar = INFINITY;
     for (int64_t i = 0; i < left; i++) bar = score_of(some.keys[i]) < bar ? score_of(some.keys[i]) : bar;
     int64_t first = left;
     for (int64_t i = first; i < some.count; i++)
-      if (!(reach[i] < bar)) some.places[left++] = some.places[i];
-    full_step(query, step, 0, Candidates{some.places + first, some.sums + first, some.keys + first, left - first});
+      if (!(reach[i] < bar)) some.slots[left++] = some.slots[i];
+    full_step(query, step, 0, Candidates{some.slots + first, some.sums + first, some.keys + first, left - first});
     return left;
   }
 
@@ -457,23 +448,32 @@ class Reranker {
     for (int64_t i = 0; i < query.found && i < keep_; i++)
       if (query.keys[i] >= lowest) query.keys[left++] = query.keys[i];
     query.found = left;
+    if (route_.step_count == 1) return;
     const Step& next = route_.steps[1];
-    int width = next.scoring == Scoring::full ? 0 : next.dim - part_.dim;
+    int width = next.scoring == Scoring::full ? 0 : next.dim;
     for (int64_t i = 0; i < left && i * width < kAheadBytes; i++) {
-      int64_t place = row_of(query.keys[i]);
-      for (int j = 0; j < width; j += kLine) prefetch(part_.codes + place * part_.stride + j);
-      prefetch(part_.rows + place);
-      prefetch(part_.adjust + place);
-      prefetch(part_.errors + place);
+      int64_t slot = row_of(query.keys[i]);
+      for (int j = 0; j < width; j += kLine) prefetch(part_.codes + slot * part_.stride + j);
+      prefetch(part_.rows + slot);
+      prefetch(part_.errors + slot);
+    }
+  }
+
+  // The candidates of the first step as hits, with its scores.
+  void write_candidates(PartitionQuery& query, const Hits& hits) const {
+    sort_descending(query.keys.data(), query.found);
+    for (int64_t i = 0; i < hits.k; i++) {
+      bool there = i < query.found;
+      hits.rows[i] = there ? part_.rows[row_of(query.keys[i])] : -1;
+      hits.scores[i] = there ? score_of(query.keys[i]) : -INFINITY;
     }
   }
 
   // Every step after the first, then the best k by exact scores.
   void rerank(PartitionQuery& query, const float* given, const Hits& hits) {
-    const Step& first = route_.steps[0];
     work_.spare.reserve(room());
-    Candidates some{work_.places.reserve(keep_), work_.sums.reserve(keep_), query.keys.data(), query.found};
-    recover(some, query.lengths[first.level]);
+    Candidates some{work_.slots.reserve(keep_), work_.sums.reserve(keep_), query.keys.data(), query.found};
+    for (int64_t i = 0; i < some.count; i++) some.slots[i] = row_of(some.keys[i]), some.sums[i] = 0;
     for (int s = 1; s < route_.step_count; s++) {
       const Step& step = route_.steps[s];
       bool last = s == route_.step_count - 1;
@@ -487,8 +487,8 @@ class Reranker {
         code_step(query, step, some);
       if (!last) some.count = sift(some, step.keep, step.margin);
     }
-    // Of equal float32 scores the smaller row stays, as in a scan: keys of rows, not of places.
-    for (int64_t i = 0; i < some.count; i++) some.keys[i] = key_of(score_of(some.keys[i]), part_.rows[some.places[i]]);
+    // Of equal float32 scores the smaller row stays, as in a scan: keys of rows, not of slots.
+    for (int64_t i = 0; i < some.count; i++) some.keys[i] = key_of(score_of(some.keys[i]), part_.rows[some.slots[i]]);
     if (some.count > route_.k) {
       select_largest(some.keys, some.count, route_.k);
       some.count = route_.k;

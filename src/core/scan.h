@@ -74,6 +74,8 @@ struct Scan {
   int64_t stride, count;
   const float* lengths;   // [count]: norms of the queries at the dim
   Mask mask;
+  const int64_t* among;   // if not null, only these rows are scanned, in increasing order
+  int64_t among_count;
 
   MATRYO_INLINE int dim() const { return static_cast<int>(vectors.dims[level]); }
   // L2 in full precision is summed as squared differences, which lose less.
@@ -124,10 +126,18 @@ inline void scan_chunks(const Scan& scan, int64_t first, int64_t some, Take take
   int64_t most = kChunkBytes / bytes < 64 ? 64 : (kChunkBytes / bytes > 2048 ? 2048 : kChunkBytes / bytes / 8 * 8);
   Buffer<int64_t> rows(most);
   Buffer<float> norms(most), sums(most * some);
-  for (int64_t next = 0; next < vectors.count;) {
+  int64_t end = scan.among == nullptr ? vectors.count : scan.among_count;
+  for (int64_t next = 0; next < end;) {
     int64_t n = 0;
-    for (; n < most && next < vectors.count; next++)
-      if (scan.mask == nullptr || scan.mask[next]) rows[n++] = next;
+    if (scan.among == nullptr) {
+      for (; n < most && next < end; next++)
+        if (scan.mask == nullptr || scan.mask[next]) rows[n++] = next;
+    } else {   // far apart in memory: the reads of a chunk overlap
+      for (; n < most && next < end; next++) {
+        rows[n++] = scan.among[next];
+        prefetch_row(vectors, vectors.blocks, scan.among[next], 0, scan.level);
+      }
+    }
     if (n == 0) break;
     for (int64_t i = 0; i < n; i++) norms[i] = vectors.norms[rows[i] * vectors.levels + scan.level];
     scan.sums(rows.data(), n, first, some, sums.data(), most);

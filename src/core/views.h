@@ -62,23 +62,29 @@ struct Sketch {
   int64_t tiles;
 };
 
-// Rows in partitions; see partition.h.
+// Rows in partitions; see partition.h. The slot of a row is its position in the order of the partitions; a place is
+// 16 · tile + lane. A row may be in two partitions: then two places have its slot.
 struct Partition {
   int dim;      // columns of the tiles and of the means
-  int coded;    // columns in int8, including those of the tiles
-  int fours;    // groups of four columns of a tile
+  int coded;    // columns in int8
+  int eights;   // groups of eight columns of a tile
   int stride;   // bytes per row of `codes`
-  int64_t lists, tiles, mean_tiles;
-  const int64_t* bounds;   // [lists, 2]: the first tile of a partition and the number of its rows
-  const uint32_t* rows;    // [tiles · 16]: the row at each place
-  const uint8_t* codes_of_tiles;
-  const int8_t* codes;    // [tiles · 16, stride]: codes of the columns dim … coded
-  const float* adjust;    // [tiles · 16]: 1 / ‖x‖ for cosine, −‖x‖² for L2; NaN at empty places
-  const float* errors;    // [tiles · 16]: the largest distance of a row from its codes
-  const uint8_t* means;   // in tiles
+  int64_t count, lists, tiles, mean_tiles;
+  const int64_t* bounds;           // [lists, 2]: the first tile of a partition and the number of its places
+  const uint32_t* slots;           // [tiles · 16]: the slot at each place
+  const uint8_t* codes_of_tiles;   // 4 bits per column
+  const float* adjust;             // [tiles · 16]: 1 / ‖x‖ for cosine, −‖x‖² for L2, of the codes; NaN at empty places
+  const uint8_t* means;            // in tiles
   const float* means_adjust;
-  const float* steps;     // [coded]: the value of one unit of a column's codes
-  const float* middles;   // [coded]: the middle of a column's range
+  const float* axes;         // [columns of a vector, dim]: the rotation; null if tiles hold the first columns
+  const float* tile_steps;   // [dim]: the value of one unit of a column's 4-bit codes
+  const float* tile_lows;    // [dim]: the value of code 0
+  const uint32_t* rows;      // [count]: the row of each slot
+  const uint32_t* homes;     // [count]: the partition of each slot; null if no row has a copy
+  const int8_t* codes;       // [count, stride]: codes of all columns up to coded
+  const float* errors;       // [count]: the largest distance of a row from its int8 codes
+  const float* steps;        // [coded]: the value of one unit of a column's int8 codes
+  const float* middles;      // [coded]: the middle of a column's range
 };
 
 enum class Scoring : int {
@@ -96,12 +102,12 @@ struct Step {
 };
 
 struct Route {
-  const Step* steps;
+  const Step* steps;   // the first scans the tiles; without others, its candidates are the hits
   int step_count;
   int64_t k;
-  float gap;             // a partition is visited if its mean scores at most this below the best
-  int64_t wanted_rows;   // a query visits about this many rows at most; −1 scans all tiles
-  int64_t most_lists;    // and at most this many partitions
+  double budget;        // a partition is visited while the places visited are fewer than budget · exp(−gap / scale),
+  float scale;          // where gap is how far its mean scores below the best; a negative budget visits all
+  int64_t most_lists;   // a query visits at most this many partitions
 };
 
 }   // namespace matryo

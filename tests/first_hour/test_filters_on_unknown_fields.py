@@ -65,17 +65,29 @@ def test_fields_of_another_process_are_known_at_once(index: Index) -> None:
         assert reader.search([1, 0], k=1, where={"size": 3}).ids.tolist() == [[1]]
 
 
-def test_a_field_is_looked_up_once_per_commit(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_payloads_are_read_once(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     from matryo.retrieve.store.sql import records
 
-    looks: list[str] = []
-    monkeypatch.setattr(records, "has_field", lambda _, path: looks.append(path) is None)
-    for _ in range(3):
-        index.search([1, 0], where={"year": 2020})
-    assert looks == ['$."year"']
+    reads: list[tuple[int, int]] = []
+    read = records.row_payloads
+    monkeypatch.setattr(records, "row_payloads", lambda *args: reads.append(args[1:]) or read(*args))
+    for year in range(2018, 2022):
+        index.search([1, 0], where={"year": year})
+    assert reads == [(0, 1)]
     index.delete([1])
-    index.search([1, 0], where={"year": 2020})
-    assert len(looks) == 2
+    assert index.search([1, 0], k=1, where={"year": 2020}).ids.tolist() == [[0]]
+    assert reads == [(0, 1)]
+    index.add([[1, 1]], payload=[{"year": 2020}])
+    assert index.search([1, 0], k=2, where={"year": 2020}).ids.tolist() == [[0, 2]]
+    assert reads == [(0, 1), (0, 2)]
+
+
+def test_a_field_whose_last_row_is_deleted_is_unknown(index: Index) -> None:
+    index.add([[1, 1]], payload=[{"size": 1}])
+    assert index.search([1, 1], k=1, where={"size": 1}).ids.tolist() == [[2]]
+    index.delete([2])
+    with pytest.raises(InputError, match="no payload has"):
+        index.search([1, 1], where={"size": 1})
 
 
 def test_the_command_line_names_it_too(index: Index, capsys: pytest.CaptureFixture[str]) -> None:

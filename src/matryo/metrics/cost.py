@@ -22,7 +22,9 @@ def mflops(count: int, dim: int) -> float:
 
 @checked
 def vector_bytes(dim: int, dtype: str = "float32") -> int:
-    """Return the bytes per stored vector."""
+    """Return the bytes per stored vector; ``dtype`` is the name of a dtype, or int4."""
+    if dtype == "int4":
+        return -(-dim // 2)
     try:
         return dim * np.dtype(dtype).itemsize
     except (TypeError, ValueError, SyntaxError):   # numpy parses the name

@@ -29,9 +29,10 @@ from matryo.files import storage
 from matryo.retrieve.description import Description, describe, outline_guides
 from matryo.retrieve.engines.compiled import best_engine
 from matryo.retrieve.engines.execute import Engine, execute
+from matryo.retrieve.engines.few_rows import are_few, search_among
 from matryo.retrieve.engines.request import Request
 from matryo.retrieve.guides import GUIDES
-from matryo.retrieve.guides.guide import Search, shared, unguided
+from matryo.retrieve.guides.guide import Guide, Search, shared, unguided
 from matryo.retrieve.hits import Hits
 from matryo.retrieve.plan.choice import Choice, Cost, as_plan
 from matryo.retrieve.plan.plan import Plan, check_count
@@ -124,9 +125,10 @@ class Index(Store):
 
         Without a ``plan``, or with ``exact``, the search is exact at full dim: the hits are those of a scan in float64.
         With a sketch (see :meth:`build`) it reads few of the vectors. ``plan`` is a plan, a choice of :meth:`plan`, or
-        the path of a saved plan. ``where`` restricts the search to matching payloads (``{"year": {"$gte": 2020}}``). If
-        fewer than ``k`` match, the remaining scores are −∞ and the ids −1 or "". A single query may be one-dimensional.
-        ``threads`` share the queries. With ``payload`` the hits carry the payloads of their rows.
+        the path of a saved plan. ``where`` restricts the search to matching payloads (``{"year": {"$gte": 2020}}``);
+        if few match, they are all scored, and the hits are exact whatever the plan. If fewer than ``k`` match, the
+        remaining scores are −∞ and the ids −1 or "". A single query may be one-dimensional. ``threads`` share the
+        queries. With ``payload`` the hits carry the payloads of their rows.
         """
         if threads < 1:
             raise InputError("threads must be at least 1", got=threads, cure="pass threads=1 or more")
@@ -141,17 +143,18 @@ class Index(Store):
                 got=f"{len(vectors):,} queries × k={k}",
                 cure="search fewer queries at a time, or lower k",
             )
-        if where is not None:
-            self.check_fields(where)
+
+        def current() -> Snapshot:
+            return self.snapshot() if where is None else self.where(where, check=True)
+
         while True:
-            now = self.snapshot()
-            snapshot = now if where is None else self.where(where)
+            snapshot = current()
             try:
                 return self._search(snapshot, vectors, k, stages, threads, payload)
             except (EmbeddingsError, IndexFolderError, OSError):
                 # Another process may have replaced a guide, or deleted a hit before its payload was read. If the index
                 # is unchanged, the error is real.
-                if self.snapshot() is now:
+                if current() is snapshot:
                     with storage(self.path, "read"):
                         raise
 
@@ -193,38 +196,45 @@ class Index(Store):
     @checked
     def plan(
         self,
-        recall: float = 0.99,
+        recall: float | Sequence[float] = 0.99,
         k: int = 10,
         queries: Any = None,
         *,
         cost: Cost = "latency",
         budget: float | None = None,
         labels: tuple[Any, Any] | None = None,
+        robust: Any = False,
         confidence: float = 0.95,
         seed: int = 0,
         progress: bool = True,
-    ) -> Choice:
+    ) -> Any:
         """Choose the cheapest plan that finds ``recall`` of the ``k`` nearest, for queries like these.
 
-        See :func:`matryo.retrieve.plan.planner.choose`.
+        Returns a :class:`Choice`, or for a list of recalls a list of choices, which share most of the work. See
+        :func:`matryo.retrieve.plan.planner.choose_each`.
         """
-        from matryo.retrieve.plan.planner import choose
+        from matryo.retrieve.plan.planner import choose_each
 
-        return choose(
-            self, queries, recall=recall, k=k, cost=cost, budget=budget, labels=labels, confidence=confidence,
-            seed=seed, progress=progress,
+        recalls = [recall] if isinstance(recall, float | int) else list(recall)
+        choices = choose_each(
+            self, queries, recalls=recalls, k=k, cost=cost, budget=budget, labels=labels,
+            robust=robust, confidence=confidence, seed=seed, progress=progress,
         )  # fmt: skip
+        return choices[0] if isinstance(recall, float | int) else choices
 
     @property
     def openings(self) -> Sequence[Plan]:
-        """The first stages that this index supports, for the planner."""
+        """The first stages that this index supports, for the planner: those of the largest segment's guides, too."""
         from matryo.retrieve.plan.planner import openings
 
-        wanted, nesting = self.wanted(), self.nesting
+        nesting, segments = self.nesting, self.snapshot().segments
         stages = [*openings(nesting, int8=[dim for dim in nesting.dims if dim <= self.about.int8_up_to])]
-        for kind, guide in GUIDES.items():
-            if kind in wanted:
-                stages += guide.openings(wanted[kind])
+        largest = max(segments, key=len, default=None)
+        for kind in largest.guides if largest is not None else ():
+            assert largest is not None
+            opening = self._guide(largest, kind).opening()
+            if opening is not None and GUIDES[kind].serves(opening, self._engine):
+                stages.append(opening)
         return tuple(dict.fromkeys(stages))
 
     @checked
@@ -293,7 +303,10 @@ class Index(Store):
         """The search of the best live rows of a segment, with the first guide that serves the plan.
 
         A new or small segment may have no guide yet. It is scanned instead: nothing is missed, it only takes longer.
+        If a filter leaves few rows, these are scored one by one, whatever the plan.
         """
+        if self._engine is None and segment.alive is not None and are_few(segment.live, segment.blocks, plan):
+            return search_among(segment.positions, self.nesting.dim if plan is None else plan.dim)
         for kind, guide in GUIDES.items():
             if kind in segment.guides and guide.serves(plan, self._engine):
                 search = self._prepared(segment, kind, plan)
@@ -310,16 +323,23 @@ class Index(Store):
 
     def _prepared(self, segment: Segment, kind: str, plan: Plan | None) -> Search | None:
         """The search of a segment along a plan with its guide of this ``kind``, prepared once."""
-        folder, ready = segment.guides[kind], self._ready.setdefault(segment.blocks, {})
-        with damaged_guide(folder):
-            if folder not in ready:
-                ready[folder] = GUIDES[kind].open(folder)
-            if (folder, plan) not in ready:
+        guide, folder, ready = self._guide(segment, kind), segment.guides[kind], self._ready[segment.blocks]
+        if (folder, plan) not in ready:
+            with damaged_guide(folder):
                 # The copy shares its arrays. A reference to the blocks themselves would keep their entry alive forever.
                 blocks = ready.setdefault("blocks", replace(segment.blocks))
-                ready[folder, plan] = ready[folder].searcher(blocks, plan, self._engine)
+                ready[folder, plan] = guide.searcher(blocks, plan, self._engine)
         search: Search | None = ready[folder, plan]
         return search
+
+    def _guide(self, segment: Segment, kind: str) -> Guide:
+        """The guide of this ``kind`` of a segment, opened once."""
+        folder, ready = segment.guides[kind], self._ready.setdefault(segment.blocks, {})
+        if folder not in ready:
+            with damaged_guide(folder):
+                ready[folder] = GUIDES[kind].open(folder)
+        guide: Guide = ready[folder]
+        return guide
 
     def _check_guide(self, snapshot: Snapshot, plan: Plan | None) -> None:
         for kind, guide in GUIDES.items():
@@ -329,7 +349,7 @@ class Index(Store):
                 raise InputError(
                     f"a plan with {guide.plan_field} needs an index with a {kind}",
                     got=f"{guide.plan_field}={value}",
-                    cure=f"index.build({kind}={plan.stages[0].dim})",
+                    cure=f"index.build({kind}={'True' if kind == 'partition' else plan.stages[0].dim})",
                 )
 
 

@@ -401,7 +401,7 @@ def table(given: Context) -> dict[str, Callable[[], Entry]]:
     add("retrieve.Index.where", index.where, where={"year": {"$gte": 2020}, "name": {"$in": ["a"]}})
     add("retrieve.Index.where(inside)", lambda of: index.where({"year": of}), of={"$gte": 2020})
     add("retrieve.Index.add(payload)", lambda of: index.add(rows[:1], payload=[{"a": of}]), of=3)
-    add("retrieve.Index.check_fields", index.check_fields, where={"year": 3})
+    add("retrieve.Index.where(check)", lambda where: index.where(where, check=True), where={"year": 3})
     add("retrieve.Index.build", index.build, sketch=True, partition=2)
     add("retrieve.Index.to", index.to, device=None)
     add("retrieve.Index.sample", index.sample, count=3, seed=0)

@@ -43,6 +43,9 @@ def holds(found: Any, name: str, wanted: Any) -> bool:
         return found is not MISSING and kind(found) == kind(wanted) and bool(COMPARE[name](found, wanted))
     if name == "$exists":
         return (found is not MISSING) == wanted
+    if name == "$contains":
+        inside = isinstance(found, str) and isinstance(wanted, str) and wanted in found
+        return inside or (isinstance(found, list) and any(equal(value, wanted) for value in found))
     among = any(equal(found, value) for value in (wanted if name in ("$in", "$nin") else [wanted]))
     return among if name in ("$eq", "$in") else not among
 
@@ -75,7 +78,7 @@ WORDS = st.one_of(
     st.text(),
 )
 SCALARS = st.one_of(NUMBERS, WORDS, st.booleans(), st.none())
-NAMES = st.sampled_from(["a", "b", "é", "x y", "'", "1", "a[0]", "#", "*"])
+NAMES = st.sampled_from(["a", "b", "é", "x y", "'", '"', "\\", "\0", "1", "a[0]", "#", "*"])
 PAYLOADS = st.dictionaries(
     NAMES,
     st.one_of(SCALARS, st.lists(SCALARS, max_size=2), st.dictionaries(NAMES, SCALARS, max_size=3)),
@@ -89,6 +92,7 @@ TESTS = st.dictionaries(
         st.just(some),
         st.dictionaries(st.sampled_from(["$in", "$nin"]), st.lists(SCALARS, max_size=4), min_size=1).map(some.__or__),
         st.dictionaries(st.sampled_from(list(COMPARE)), st.one_of(NUMBERS, WORDS), min_size=1).map(some.__or__),
+        SCALARS.map(lambda part: {**some, "$contains": part}),
         st.booleans().map(lambda there: {**some, "$exists": there}),
     )
 ).filter(bool)  # fmt: skip

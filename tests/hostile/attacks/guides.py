@@ -77,7 +77,8 @@ def plans() -> list[Plan | None]:
     """Searches that follow every guide."""
     stages = Plan.of([(8, 1000, "int8"), (16, 1000)])
     some: list[Plan | None] = [
-        None, stages, Plan(stages.stages, probe=0.5), Plan.of([(8, 50, "int8"), (16, 5, "int8"), (16, 5)]),
+        None, Plan(stages.stages, probe=1.0), Plan(stages.stages, probe=0.5),
+        Plan(Plan.of([(8, 50, "int8"), (16, 5, "int8"), (16, 5)]).stages, probe=0.9),
         Plan(Plan.of([(8, 60, "int8"), (16, 5)]).stages, probe=0.05),
     ]  # fmt: skip
     return [*some, Plan.adaptive(8, 16, keep=50, ef=60)] if importlib.util.find_spec("faiss") else some

@@ -129,13 +129,13 @@ def test_bad_shapes_are_refused_before_anything_is_read() -> None:
 
 PROGRAM = """
 import hashlib, sys
+from dataclasses import replace
 import numpy as np
 from matryo import Nesting
 from matryo.compiled import isa
 from matryo.retrieve import Plan
 from matryo.retrieve.engines.compiled import best_engine
 from matryo.retrieve.engines.execute import execute
-from matryo.retrieve.guides.partition import Partition, PartitionSearch
 from matryo.retrieve.guides.partition import Partition, PartitionSearch
 from matryo.retrieve.guides.sketch.certified import Certified
 from matryo.retrieve.guides.sketch.sketch import Sketch
@@ -152,7 +152,10 @@ for metric in ("cosine", "ip", "l2"):
             execute(blocks, queries, Plan.single(200), 10, metric, engine=best_engine()),
             execute(blocks, queries[:1], Plan.single(200), 10, metric, engine=best_engine()),
             Certified(blocks, Sketch.of(blocks, metric, dims=(32, 96, 224))).search(queries, 10),
-            PartitionSearch(blocks, Partition.of(blocks, metric, dim=36), plan, 10)(queries),
+            *(PartitionSearch(blocks, partition, replace(plan, probe=probe), 10)(some)
+              for partition in (Partition.of(blocks, metric, dim=36, rotated=False, copies=1),
+                                Partition.of(blocks, metric, dim=45, rotated=True, copies=2))
+              for probe in (None, 0.1) for some in (queries, queries[:1])),
         )
         for rows, scores in found:
             made.update(rows.tobytes() + scores.tobytes())

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from needs_core import needs_core
 
-from matryo.errors import IndexFolderError, InputError, NestingError
+from matryo.errors import IndexFolderError, InputError
 from matryo.nesting import Nesting
-from matryo.retrieve import Index, Plan
+from matryo.retrieve import Index, Plan, Stage
+from matryo.retrieve.guides.partition import Partition
 from matryo.retrieve.store import Store
 from matryo.retrieve.vectors.metric import METRICS
 
@@ -130,16 +131,47 @@ def test_a_flipped_byte_of_a_guide_is_named(guided) -> None:
     index.verify()
 
 
-def test_a_probe_needs_a_first_stage_that_partitions_have(guided) -> None:
+def test_any_first_stage_with_a_probe_reads_the_tiles(guided) -> None:
     index, _, queries = guided
-    with pytest.raises(InputError, match=r"the first stage must be in int8 at the dim of the partitions' tiles, 64"):
-        index.search(queries, plan=Plan.adaptive(16, 64, keep=50, probe=0.1))
+    plans = [Plan((first, Stage(64, 10)), probe=0.3) for first in (Stage(8, 300), Stage(24, 300, "int4"),
+                                                                   Stage(64, 300, "int8"))]   # fmt: skip
+    first, *others = (index.search(queries, k=7, plan=plan) for plan in plans)
+    for other in others:
+        np.testing.assert_array_equal(first.ids, other.ids)
+        np.testing.assert_array_equal(first.scores, other.scores)
+
+
+def test_a_narrow_filter_leaves_no_place_empty(tmp_path: Path) -> None:
+    vectors = some(2000)
+    with Index.create(tmp_path / "index", NESTING) as index:
+        index.add(vectors, payload=[{"number": i} for i in range(2000)])
+        Store.compact(index)
+        index.build()
+        plan = Plan(PROBED.stages, probe=0.001)
+        hits = index.search(vectors[:30], k=5, plan=plan, where={"number": {"$gte": 1996}})
+        assert [sorted(ids) for ids in hits.ids.tolist()] == [[-1, 1996, 1997, 1998, 1999]] * 30
+        index.delete(list(range(3, 2000)))
+        assert (np.sort(index.search(vectors[:30], k=3, plan=plan).ids, axis=1) == [0, 1, 2]).all()
+
+
+def test_the_layout_is_that_of_each_segment_or_the_dim_that_is_given(tmp_path: Path) -> None:
+    with Index.create(tmp_path / "index", NESTING) as index:
+        index.add(some(300))
+        Store.compact(index)
+        index.build(partition=True)
+        assert index.wanted() == {"partition": {}}
+        index.build(partition=33)   # not a dim of the nesting
+        assert index.wanted() == {"partition": {"dim": 33}}
+        (segment,) = index.snapshot().segments
+        assert Partition.open(segment.guides["partition"]).dim == 33
+        plan = Plan((Stage(33, 300, "int4"), Stage(64, 5)), probe=1.0)
+        assert index.search(some(300)[:9], k=1, plan=plan).ids[:, 0].tolist() == [*range(9)]
 
 
 def test_what_cannot_be_built_is_refused(tmp_path: Path) -> None:
     with Index.create(tmp_path / "index", NESTING) as index:
-        with pytest.raises(NestingError, match="33"):
-            index.build(partition=33)
+        with pytest.raises(InputError, match=r"partition must be at most 64.*\(got 65\)"):
+            index.build(partition=65)
         assert index.wanted() == {}
         index.build()   # of nothing
         assert sorted(index.wanted()) == ["partition", "sketch"]

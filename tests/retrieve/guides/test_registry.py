@@ -25,6 +25,10 @@ class Halves(Guide):
 
     kind = "halves"
 
+    @classmethod
+    def serves(cls, plan, engine):
+        return plan is None or plan.probe is not None
+
     def __init__(self, positive: np.ndarray) -> None:
         self.positive = positive
 
@@ -43,9 +47,8 @@ class Halves(Guide):
     def open(cls, folder):
         return cls(open_arrays(folder, "halves.json", 1)[1]["positive"])
 
-    @classmethod
-    def openings(cls, options):
-        return [Plan((Stage(4, 1),), probe=0.5)]
+    def opening(self):
+        return Plan((Stage(4, 1),), probe=0.5)
 
     def searcher(self, blocks, plan, engine):
         exact = Plan.single(16)

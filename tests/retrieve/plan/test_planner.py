@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -13,10 +14,12 @@ from tqdm import tqdm
 from matryo.errors import EmbeddingsError, InputError
 from matryo.nesting import Nesting
 from matryo.retrieve.engines.execute import Hits, execute
-from matryo.retrieve.plan.candidates import Candidates, widened
+from matryo.retrieve.plan.candidates import Candidates
 from matryo.retrieve.plan.choice import Choice
+from matryo.retrieve.plan.guided import GuidedPlans
 from matryo.retrieve.plan.plan import Plan, Stage
-from matryo.retrieve.plan.planner import Workload, choose, fewest_queries, openings
+from matryo.retrieve.plan.planner import Workload, choose, choose_each, fewest_queries, openings
+from matryo.retrieve.plan.trials import Goal, Trials, widened
 from matryo.retrieve.vectors.blocks import Blocks
 from matryo.retrieve.vectors.metric import METRICS, Metric
 
@@ -173,11 +176,14 @@ def test_a_budget_is_a_ceiling() -> None:
 # ── which plans are tried ─────────────────────────────────────────────────────────────────────────────────────────
 
 
+def candidates(tuning: int) -> Candidates:
+    with tqdm(total=0, disable=True) as bar:
+        return Candidates(Trials(Workload(SEARCHER, QUERIES[:100], None, K, None), tuning, "bytes", bar))
+
+
 def test_a_guess_is_at_most_what_the_plan_finds_and_exact_for_two_stages() -> None:
     tuning = 60
-    workload = Workload(SEARCHER, QUERIES[:100], None, K, None)
-    with tqdm(disable=True) as bar:
-        guesses = list(Candidates(workload, tuning, "bytes", bar).guesses())
+    guesses = list(candidates(tuning).guesses())
     assert len(guesses) > 500
     kinds = {(len(plan.stages), plan.stages[0].precision, plan.stages[0].margin is None) for plan, _ in guesses}
     assert len(kinds) == 12   # one, two, three and four stages, in both precisions, with and without a margin
@@ -192,9 +198,7 @@ def test_a_guess_is_at_most_what_the_plan_finds_and_exact_for_two_stages() -> No
 
 def test_a_margin_costs_what_it_keeps_in_the_mean() -> None:
     tuning = 40
-    with tqdm(disable=True) as bar:
-        looks = Candidates(Workload(SEARCHER, QUERIES[:100], None, K, None), tuning, "bytes", bar).looks
-    look = looks[Plan((Stage(8, 1),))]
+    look = candidates(tuning).looks[Plan((Stage(8, 1),))]
     _, scores = execute(BLOCKS, QUERIES[:tuning], Plan.single(8), COUNT)
     for stage in (stage for stage, _ in look.cuts() if stage.margin is not None):
         near = [sum(score >= row[K - 1] - stage.margin for score in row) for row in scores.astype(float)]
@@ -205,56 +209,120 @@ def test_a_margin_costs_what_it_keeps_in_the_mean() -> None:
 
 
 def test_widening_keeps_the_rules_of_plans() -> None:
-    wide = widened(Plan((Stage(4, 100, "int8", 0.5), Stage(8, 7), Stage(32, 5)), ef=120), 1.4)
+    wide = widened(Plan((Stage(4, 100, "int8", 0.5), Stage(8, 7), Stage(32, 5)), ef=120), 1.4, 1.4)
     assert wide == Plan((Stage(4, 140, "int8", 0.7), Stage(8, 10), Stage(32, 5)), ef=168)
-    assert widened(Plan.single(8, probe=0.4), 4).probe == 1
+    assert widened(Plan.single(8, probe=0.4), 4, 1).probe == 1
+    narrow = widened(Plan((Stage(4, 12), Stage(32, 5)), ef=14), 0.1, 0.1)
+    assert narrow == Plan((Stage(4, 5), Stage(32, 5)), ef=5)
+
+
+SEEDS = VECTORS[::25]   # the means of 32 cells
+CELLS = (VECTORS @ SEEDS.T - np.square(SEEDS).sum(1) / 2).argmax(1)
 
 
 @dataclass(frozen=True, eq=False)
 class Guided(BlocksSearcher):
-    """Rows in two halves by the sign of their first column: a small probe looks at the half of the query alone."""
+    """Rows in cells; a query visits the nearest cells, which hold about the share ``probe`` of the rows."""
+
+    guides: tuple[Plan, ...] = (Plan((Stage(8, 1),), probe=1.0),)
 
     @property
     def openings(self) -> Sequence[Plan]:
-        stages = [stage for plan in openings(self.nesting) for stage in plan.stages]
-        guides: list[dict[str, Any]] = [{}, {"probe": 0.5}, {"probe": 1.0}, {"ef": 3}, {"ef": 200}]
-        return [Plan((stage,), **guide) for guide in guides for stage in stages]
+        return (*openings(self.nesting), *self.guides)
 
     def search(self, queries: Any, k: int, plan: Plan | None = None) -> Hits:
-        if plan is None or plan.probe == 1 or plan.probe is plan.ef is None:
-            return super().search(queries, k, None if plan is None else replace(plan, probe=None))
-        plain, side = replace(plan, probe=None, ef=None), VECTORS[:, 0] > 0
-        found = [execute(self.blocks, query[None], plain, k, allowed=side == (query[0] > 0)) for query in queries]
+        share = None if plan is None else plan.probe if plan.ef is None else plan.ef / COUNT
+        if share is None:
+            time.sleep(0.005)   # as in a large database
+            return super().search(queries, k, plan)
+        plain, found = replace(plan, probe=None, ef=None), []
+        for query in queries:
+            order = np.argsort(-(SEEDS @ query - np.square(SEEDS).sum(1) / 2))
+            cells = order[: max(1, round(share * len(SEEDS)))]
+            found.append(execute(self.blocks, query[None], plain, k, self.metric, allowed=np.isin(CELLS, cells)))
         return Hits(*map(np.concatenate, zip(*found, strict=True)))
 
 
-def test_guides_are_tried_and_held_to_the_promise() -> None:
-    choice = plan(Guided(BLOCKS), QUERIES[:100])
-    guided = [point for point in choice.frontier if point.plan.probe or point.plan.ef]
-    assert guided
+@pytest.mark.parametrize("guide", [Plan((Stage(8, 1),), probe=1.0), Plan((Stage(8, 1),), ef=1)], ids=["probe", "ef"])
+def test_guides_are_tried_and_held_to_the_promise(guide: Plan) -> None:
+    searcher = Guided(BLOCKS, guides=(guide,))
+    choice = plan(searcher, QUERIES[:400], cost="latency")
+    assert all(point.plan.probe or point.plan.ef for point in choice.frontier[1:])
+    assert len(choice.frontier) > 3
     true = SEARCHER.search(QUERIES[1000:], K).ids
-    assert np.mean(recalls(Guided(BLOCKS).search(QUERIES[1000:], K, choice.plan).ids, true)) >= 0.9
+    assert np.mean(recalls(searcher.search(QUERIES[1000:], K, choice.plan).ids, true)) >= 0.9
 
 
-@dataclass(frozen=True, eq=False)
-class Tiled(Guided):
-    """Columns in 8 bits too, as partitions hold them."""
-
-    @property
-    def openings(self) -> Sequence[Plan]:
-        return (*openings(self.nesting), Plan((Stage(8, 1, "int8"),), probe=1.0))
-
-
-def test_with_partitions_few_rows_are_left_to_be_read_in_full() -> None:
-    tuning, searcher = 60, Tiled(Blocks.of(VECTORS, NESTING, int8_up_to=32))
-    with tqdm(disable=True) as bar:
-        guesses = list(Candidates(Workload(searcher, QUERIES[:100], None, K, None), tuning, "bytes", bar).guesses())
-    rungs = [(plan, guess) for plan, guess in guesses if Stage(32, 7, "int8") in plan.stages]
-    assert {tuple(stage.dim for stage in plan.stages) for plan, _ in rungs} == {(8, 32, 32), (8, 16, 32, 32)}
+def test_the_effort_is_the_least_that_is_expected_to_pass() -> None:
+    searcher, tuning = Guided(BLOCKS), 100
+    workload = Workload(searcher, QUERIES[:400], None, K, None)
+    goal = Goal(0.9, 0.95, workload.base, np.zeros(400, int), tuning)
+    with tqdm(total=0, disable=True) as bar:
+        trials = Trials(workload, tuning, "bytes", bar)
+        (guided,) = (GuidedPlans(opening, trials) for opening in searcher.guides)
+        best, chain = guided.chain(goal)
+    assert goal.expected(best.worth) >= 0.9
     true = SEARCHER.search(QUERIES[:tuning], K).ids
-    for plan, guess in rungs[::7]:
-        found = np.mean(recalls(searcher.search(QUERIES[:tuning], K, plan).ids, true))
-        assert found >= guess - 0.02   # what 8 bits change
+    assert best.worth == pytest.approx(np.array(recalls(searcher.search(QUERIES[:tuning], K, best.plan).ids, true)))
+    less = replace(best.plan, probe=best.plan.probe / 1.1)   # a cell is 3 % of the rows
+    assert goal.expected(trials.worth(less)) < 0.9
+    efforts = [plan.probe for plan in chain]
+    assert efforts == sorted(efforts, reverse=True)
+    assert best.plan.probe in efforts and efforts[0] > 1.5 * best.plan.probe > efforts[-1]
+
+
+def test_a_plan_is_never_dearer_than_exact_search() -> None:
+    choice = plan(Guided(BLOCKS), cost="latency", recall=0.99, queries=QUERIES[:900])
+    exact, *others = choice.frontier
+    assert exact.plan == Plan.single(32, k=K)
+    assert all(point.latency < exact.latency for point in others if point.held)
+    assert choice.point.latency <= exact.latency
+
+
+def test_several_recalls_are_planned_at_once() -> None:
+    searcher = Guided(BLOCKS)
+    low, high = choose_each(searcher, QUERIES[:900], recalls=[0.8, 0.98], k=K, cost="bytes", progress=False)
+    assert (low.target, high.target) == (0.8, 0.98)
+    assert low.point.bytes < high.point.bytes
+    alone = choose(searcher, QUERIES[:900], recall=0.98, k=K, cost="bytes", progress=False)
+    assert (alone.tuned_on, alone.tested_on) == (high.tuned_on, high.tested_on)
+
+
+# ── groups of queries ─────────────────────────────────────────────────────────────────────────────────────────────
+
+HARD = np.random.default_rng(5).normal(size=(400, 32)).astype(np.float32)   # no short prefix tells their neighbours
+
+
+def test_a_robust_plan_holds_for_each_group() -> None:
+    queries, names = np.concatenate([QUERIES[:400], HARD[:100]]), ["near"] * 400 + ["far"] * 100
+    usual, robust = plan(queries=queries), plan(queries=queries, robust=names)
+    assert robust.point.bytes > usual.point.bytes
+    true = SEARCHER.search(HARD[100:], K).ids
+    found = [np.mean(recalls(SEARCHER.search(HARD[100:], K, choice.plan).ids, true)) for choice in (usual, robust)]
+    assert found[0] < 0.9 <= found[1]
+
+
+def test_groups_of_similar_queries_are_found() -> None:
+    shift = np.eye(32, dtype=np.float32)[20] * 9
+    queries = np.concatenate([QUERIES[:400], HARD[:100] + shift])
+    robust = plan(queries=queries, robust=True)
+    true = SEARCHER.search(HARD[100:] + shift, K).ids
+    assert np.mean(recalls(SEARCHER.search(HARD[100:] + shift, K, robust.plan).ids, true)) >= 0.88
+    assert robust.point.bytes >= plan(queries=queries).point.bytes
+
+
+@pytest.mark.parametrize(
+    ("robust", "told"),
+    [
+        (["a"] * 3, "robust must be True, or name the group of each query"),
+        (["a"] * 195 + ["b"] * 5, "each group must have at least 40 queries for recall=0.9"),
+    ],
+)
+def test_groups_that_cannot_be_tested_are_refused(robust: Any, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        plan(robust=robust)
+    with pytest.raises(InputError, match="robust=True needs at least two groups of 40 similar queries"):
+        plan(queries=QUERIES[:60], robust=True)
 
 
 # ── rows as queries ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -129,6 +129,15 @@ class Model(RuleBasedStateMachine):
         wrong = [one for one in self.model if one not in right]
         assert self.store.where({"$not": {"n": wanted}}).ids().tolist() == wrong
 
+    @rule(bound=st.sampled_from([1, 1.5, 3]))
+    def where_ordered(self, bound: float) -> None:
+        right = [one for one, (_, about) in self.model.items() if isinstance(about.get("n"), (int, float))
+                 and about["n"] <= bound]   # fmt: skip
+        for store in (self.store, self.reader):
+            assert store.where({"n": {"$lte": bound}}).ids().tolist() == right
+        deep = [one for one, (_, about) in self.model.items() if "deep" in about]
+        assert self.reader.where({"deep.word": {"$contains": "ä"}}).ids().tolist() == deep
+
     @invariant()
     def same(self) -> None:
         for store in (self.store, self.reader):

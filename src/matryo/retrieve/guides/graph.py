@@ -24,7 +24,6 @@ from matryo.retrieve.vectors.blocks import Blocks, tiles
 from matryo.retrieve.vectors.metric import Metric, check_metric
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from matryo.retrieve.engines.numpy.shortlist import Shortlist
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 """The version of the folder layout. It grows when an older matryo can no longer read the layout."""
-
-_EFS = (16, 32, 64, 128, 256, 512)   # candidate counts that the planner tries
-
 
 @dataclass(frozen=True, eq=False)
 class Graph(Guide):
@@ -73,10 +69,9 @@ class Graph(Guide):
         about, arrays = open_arrays(folder, f"{cls.kind}.json", FORMAT, verify_bytes=math.inf)
         return cls(about["metric"], about["dim"], arrays["graph"])
 
-    @classmethod
-    def openings(cls, options: Mapping[str, Any]) -> Sequence[Plan]:
-        """Return walks at the dim of the graph with several numbers of candidates."""
-        return [Plan((Stage(options["dim"], 1),), ef=ef) for ef in _EFS]
+    def opening(self) -> Plan:
+        """Return a walk at the dim of the graph."""
+        return Plan((Stage(self.dim, 1),), ef=1)
 
     def searcher(self, blocks: Blocks, plan: Plan | None, engine: Engine | None) -> Search:
         """Return a search whose first stage walks through the graph; the engine runs the other stages."""

@@ -19,7 +19,6 @@ from matryo.retrieve.plan.plan import Plan
 from matryo.retrieve.vectors.types import Doubles, Indices
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from matryo.nesting import Nesting
@@ -71,10 +70,9 @@ class Guide(ABC):
         remain unnoticed until ``index.verify()``, but must not crash a search.
         """
 
-    @classmethod
-    def openings(cls, options: Mapping[str, Any]) -> Sequence[Plan]:  # noqa: ARG003
-        """Return the first stages that the guide offers the planner, given its ``options``."""
-        return ()
+    def opening(self) -> Plan | None:
+        """Return the first stage that the guide offers the planner, with any ``probe`` or ``ef``."""
+        return None
 
     @classmethod
     def serves(cls, plan: Plan | None, engine: Engine | None) -> bool:  # noqa: ARG003
@@ -107,11 +105,15 @@ def shared(search: Search) -> Search:
 def unguided(plan: Plan, blocks: Blocks) -> Plan:
     """Return ``plan`` without a guide, and in full precision where the blocks have no copies in int8.
 
-    Partitions have int8 codes of their own, so a plan for them may ask for int8 at any dim.
+    Partitions have codes of their own, so a plan for them may ask for int8 at any dim, and begin at a dim that the
+    blocks do not have. Without partitions, such a plan begins at its next stage, and misses nothing by that.
     """
-    stages = (
-        stage if stage.precision == "full" or blocks.level(stage.dim) in blocks.int8
+    stages = plan.stages
+    if len(stages) > 1 and stages[0].dim not in blocks.nesting.dims:
+        stages = stages[1:]
+    kept = (
+        stage if stage.precision == "full" or (stage.precision == "int8" and blocks.level(stage.dim) in blocks.int8)
         else replace(stage, precision="full")
-        for stage in plan.stages
+        for stage in stages
     )  # fmt: skip
-    return replace(plan, stages=tuple(stages), probe=None, ef=None)
+    return replace(plan, stages=tuple(kept), probe=None, ef=None)

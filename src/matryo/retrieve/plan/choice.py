@@ -88,7 +88,7 @@ class Choice(Result):
     @property
     def cheapest(self) -> Point:
         """The cheapest plan that passed, ignoring the budget; exact search always passes."""
-        return min((point for point in self.frontier if point.held), key=lambda point: point.cost(self.unit))
+        return min((point for point in reversed(self.frontier) if point.held), key=lambda point: point.cost(self.unit))
 
     @property
     def message(self) -> str:
@@ -189,7 +189,7 @@ def outline(plan: Plan, k: int) -> str:
     for stage in plan.stages:
         keep = f":{'' if stage.margin is None else '≤'}{stage.keep}" if stage.keep != k else ""
         near = "" if stage.margin is None else f" within {stage.margin:.3g}"
-        parts.append(f"{stage.dim}{' int8' if stage.precision == 'int8' else ''}{keep}{near}")
+        parts.append(f"{stage.dim}{'' if stage.precision == 'full' else ' ' + stage.precision}{keep}{near}")
     guide = f"probe {100 * plan.probe:.3g}%: " if plan.probe is not None else ""
     return (f"ef {plan.ef}: " if plan.ef is not None else guide) + " → ".join(parts)
 

@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 
     from matryo.nesting import Nesting
 
-Precision = Literal["full", "int8"]
-"""The data that a stage reads: the stored vectors, or their 8-bit copies."""
+Precision = Literal["full", "int8", "int4"]
+"""The data that a stage reads: the stored vectors, their 8-bit codes, or the 4-bit codes of partitions."""
+
+_FINER = ("int4", "int8", "full")   # in the order of stages
 
 _DEGREE = 16   # rows scored per step through an HNSW graph, approximately
 _SHOWN = 1_000_000   # `print(plan)` shows the cost for this many vectors
@@ -54,7 +56,8 @@ class Stage:
             check_count(name, getattr(self, name), example=64)
             object.__setattr__(self, name, int(getattr(self, name)))
         if not isinstance(self.precision, str) or self.precision not in get_args(Precision):
-            raise InputError("precision must be full or int8", got=shown(self.precision), cure="full is the default")
+            rule = "precision must be full, int8 or int4"
+            raise InputError(rule, got=shown(self.precision), cure="full is the default")
         margin: Any = self.margin
         if margin is not None and not (isinstance(margin, Real) and 0 <= float(margin) < float("inf")):
             cure = "None sets no margin"
@@ -64,13 +67,14 @@ class Stage:
 @checked
 @dataclass(frozen=True)
 class Plan:
-    """Stages in order: dims never decrease, keeps never increase, and int8 stages come first."""
+    """Stages in order: dims never decrease, keeps never increase, and coarse precisions come first."""
 
     stages: tuple[Stage, ...]
     probe: float | None = None
     """IVF: the first stage reads only the nearest partitions, which hold about this share of the rows.
 
-    The share is an average. A query that is about equally near to many partitions reads up to three times as much.
+    The share is an average: a query that is about equally near to many partitions reads more. The first stage reads the
+    4-bit codes of the partitions, whose dim each segment chooses; its own dim and precision describe its cost only.
     """
     ef: int | None = None
     """HNSW: the first stage walks the graph with this many candidates (``efSearch``)."""
@@ -87,10 +91,12 @@ class Plan:
             raise InputError(
                 "keeps must not increase from stage to stage", got=[s.keep for s in stages], cure="keep more before"
             )
-        if any(before.precision == "full" and after.precision == "int8" for before, after in pairwise(stages)):
-            raise InputError(
-                "int8 must not follow full precision", got=[s.precision for s in stages], cure="put int8 stages first"
-            )
+        if any(_FINER.index(after.precision) < _FINER.index(before.precision) for before, after in pairwise(stages)):
+            got = [stage.precision for stage in stages]
+            raise InputError("precision must not decrease from stage to stage", got=got, cure="put int8 stages first")
+        if any(stage.precision == "int4" for stage in (stages if self.probe is None else stages[1:])):
+            cure = "pass probe=0.05, or use int8"
+            raise InputError("int4 is for the first stage of a plan with probe", got="int4 elsewhere", cure=cure)
         self._check_guide()
 
     def _check_guide(self) -> None:
@@ -209,9 +215,10 @@ class Plan:
 
     @checked
     def check_fits(self, nesting: Nesting | Iterable[int]) -> None:
-        """Raise unless the dim of every stage is one of ``nesting``."""
+        """Raise unless the dim of every stage that reads the vectors is one of ``nesting``."""
         nesting = as_nesting(nesting)
-        missing = [stage.dim for stage in self.stages if stage.dim not in nesting.dims]
+        read = self.stages[1:] if self.probe is not None and len(self.stages) > 1 else self.stages
+        missing = [stage.dim for stage in read if stage.dim not in nesting.dims]
         if missing:
             raise NestingError(
                 f"the dims of a plan must be dims of the index: {', '.join(map(str, nesting.dims))}",
@@ -283,7 +290,7 @@ def _check_k(k: Any, keep: int | None = None) -> None:
 
 
 def _dtype(stage: Stage, dtype: str) -> str:
-    return "int8" if stage.precision == "int8" else dtype
+    return dtype if stage.precision == "full" else stage.precision
 
 
 def size_text(size: float) -> str:

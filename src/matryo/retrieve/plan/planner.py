@@ -1,10 +1,11 @@
 """The planner: the cheapest plan whose recall reaches a target, with confidence, on queries it has not seen.
 
-The queries are split in two. On the tuning queries, the planner ranks the true neighbours at each first stage. The
-ranks give the recall of every keep and margin at once, so thousands of plans are compared and some dozens are run. The
-Pareto-optimal ones are ordered from the safest to the cheapest. The test queries, which had no influence on that order,
-test the plans in turn until one fails (fixed-sequence testing). The probability of a wrong guarantee is that of one
-failed test, however many plans were compared.
+The queries are split in two. On the tuning queries, the planner looks for plans that are expected to reach the target:
+plans that follow a guide by running them (:mod:`matryo.retrieve.plan.guided`), others by the ranks of the true
+neighbours at each first stage (:mod:`matryo.retrieve.plan.candidates`). Plans around the cheapest one are ordered from
+the safest to the cheapest. The test queries, which had no influence on that order, test the plans in turn until one
+fails (fixed-sequence testing). The probability of a wrong guarantee is that of one failed test, however many plans were
+compared.
 
 >>> import tempfile
 >>> from matryo.retrieve.index import Index
@@ -29,18 +30,23 @@ from matryo.errors import InputError
 from matryo.metrics import average_precision
 from matryo.nesting import Nesting
 from matryo.retrieve.engines.execute import Hits
-from matryo.retrieve.plan.bounds import best_stake, fewest_tests, lower_bound
-from matryo.retrieve.plan.candidates import FAR, Candidates, Trial
+from matryo.retrieve.guides.partition.means import find_means, nearest_mean
+from matryo.retrieve.plan.bounds import fewest_tests
+from matryo.retrieve.plan.candidates import FAR, Candidates
 from matryo.retrieve.plan.choice import Choice, Cost, Point
+from matryo.retrieve.plan.guided import GuidedPlans
 from matryo.retrieve.plan.plan import Plan, Stage, check_count
+from matryo.retrieve.plan.trials import Goal, Trial, Trials
 from matryo.retrieve.vectors.queries import as_queries
 
 if TYPE_CHECKING:
     from matryo.retrieve.vectors.types import Array, Doubles, Indices
 
 _TUNING, _MOST = 0.25, 500   # the share of tuning queries, and the most of them
-_STANDINS = 1000   # rows used as queries if there are none; more if the target needs more
+_STANDINS = 2000   # rows used as queries if there are none; more if the target needs more
 _MOST_HITS = 1000   # the largest k: the planner compares each true neighbour with shortlists of 16 k rows
+_MOST_GROUPS = 8   # of similar queries
+_SHOWN_FAILURES = 2   # plans that are tested beyond the first failure, to be shown
 _ALL = slice(None)
 
 
@@ -60,7 +66,10 @@ class Searcher(Protocol):
 
     @property
     def openings(self) -> Sequence[Plan]:
-        """The available first stages, each as a plan of one stage; see :func:`openings`."""
+        """The available first stages, each as a plan of one stage; see :func:`openings`.
+
+        A guide has one opening, with any ``probe`` or ``ef``.
+        """
 
     def search(self, queries: Array, k: int, plan: Plan | None = None) -> Hits:
         """The best ``k`` rows per query; without a plan, by exact search at full dim."""
@@ -79,75 +88,128 @@ def openings(nesting: Nesting, int8: Sequence[int] = ()) -> tuple[Plan, ...]:
     return tuple(Plan((stage,)) for stage in stages)
 
 
-def choose(
+def choose(searcher: Searcher, queries: Any = None, *, recall: float = 0.99, **settings: Any) -> Choice:
+    """Choose the cheapest plan that finds at least ``recall`` of the hits of exact search at full dim.
+
+    See :func:`choose_each`, whose other arguments this takes.
+    """
+    return choose_each(searcher, queries, recalls=[recall], **settings)[0]
+
+
+def choose_each(
     searcher: Searcher,
     queries: Any = None,
     *,
-    recall: float = 0.99,
+    recalls: Sequence[float],
     k: int = 10,
     confidence: float = 0.95,
     cost: Cost = "latency",
     budget: float | None = None,
     labels: tuple[Any, Any] | None = None,
+    robust: Any = False,
     seed: int = 0,
     progress: bool = True,
-) -> Choice:
-    """Choose the cheapest plan that finds at least ``recall`` of the hits of exact search at full dim.
+) -> list[Choice]:
+    """Choose a plan for each of ``recalls``: the cheapest that finds this share of the hits of exact search.
 
     The guarantee is on the mean recall over queries like ``queries`` [n, d], with ``confidence``. Without queries,
     random rows are used instead, and a row is not counted as its own neighbour. ``cost`` is the quantity to minimise,
     and ``budget`` its limit per query: milliseconds on one thread, bytes read, or MFLOPs.
 
     ``labels`` is a pair: the labels of the queries (None without queries) and those of the rows (an array by row
-    number, or a mapping by id). With it, the mAP@k of the plan must be at least ``recall`` times that of exact search.
+    number, or a mapping by id). With it, the mAP@k of the plan must be at least the recall times that of exact search.
     Queries whose label no row has are excluded.
+
+    With ``robust``, the guarantee is on the mean over each group of queries: of groups of similar queries (True), or of
+    the groups that an array names, one entry per query.
     """
-    _check(recall, confidence, cost, budget)
-    fewest = fewest_queries(recall, confidence)
-    workload = _workload(searcher, queries, k, labels, max(_STANDINS, 2 * fewest), seed)
-    if workload.count < fewest:
-        raise InputError(
-            f"recall={recall:g} with {confidence:.0%} confidence needs at least {fewest:,} queries",
-            got=workload.count,
-            cure="pass more queries, lower recall or confidence, or use exact=True, which needs no plan",
-        )
-    tuning = _tuning(workload.count)
-    if not (workload.base[:tuning].any() and workload.base[tuning:].any()):
-        raise InputError("exact search must find rows with the labels of the queries", got="mAP 0", cure="check labels")
-    with tqdm(desc="plan", unit="run", delay=2, disable=not progress) as bar:
-        sequence = Candidates(workload, tuning, cost, bar).sequence(recall, workload.count - tuning, confidence)
-        bar.total += len(sequence) - 1
-        points = _tested(workload, tuning, sequence, recall, confidence, bar)
-    cheapest = min((point for point in points if point.held), key=lambda point: point.cost(cost))
-    return Choice(
-        plan=cheapest.plan if budget is None or cheapest.cost(cost) <= budget else None,
-        frontier=tuple(points),
-        target=recall,
-        k=workload.k,
-        tuned_on=tuning,
-        tested_on=workload.count - tuning,
-        confidence=confidence,
-        unit=cost,
-        budget=budget,
-        metric="recall" if labels is None else "mAP",
-    )
+    for recall in recalls:
+        _check(recall, confidence, cost, budget)
+    fewest = fewest_queries(max(recalls), confidence)
+    with tqdm(desc="plan: exact hits", unit="run", total=0, delay=2, disable=not progress) as bar:
+        workload = _workload(searcher, queries, k, labels, max(_STANDINS, 5 * fewest), seed, robust)
+        if workload.count < fewest:
+            raise InputError(
+                f"recall={max(recalls):g} with {confidence:.0%} confidence needs at least {fewest:,} queries",
+                got=workload.count,
+                cure="pass more queries, lower recall or confidence, or use exact=True, which needs no plan",
+            )
+        tuning = _tuning(workload.count)
+        groups = _groups(workload, tuning, robust, max(recalls), confidence)
+        if not (workload.base[:tuning].any() and workload.base[tuning:].any()):
+            rule = "exact search must find rows with the labels of the queries"
+            raise InputError(rule, got="mAP 0", cure="check labels")
+        search = _Search(Trials(workload, tuning, cost, bar))
+        choices = []
+        for recall in recalls:
+            points = search.tested(Goal(recall, confidence, workload.base, groups, tuning))
+            cheapest = min((point for point in reversed(points) if point.held), key=lambda point: point.cost(cost))
+            choices.append(Choice(
+                plan=cheapest.plan if budget is None or cheapest.cost(cost) <= budget else None,
+                frontier=tuple(points),
+                target=recall,
+                k=workload.k,
+                tuned_on=tuning,
+                tested_on=workload.count - tuning,
+                confidence=confidence,
+                unit=cost,
+                budget=budget,
+                metric="recall" if labels is None else "mAP",
+            ))  # fmt: skip
+    return choices
 
 
-def _tested(
-    workload: Workload, tuning: int, sequence: Sequence[Trial], recall: float, confidence: float, bar: Any
-) -> list[Point]:
-    """Test the plans in order on the test queries; ``held`` is true up to the first failure."""
+class _Search:
+    """The search for plans: those that follow a guide, and the others where no guide can be faster."""
+
+    def __init__(self, trials: Trials) -> None:
+        self.trials, self.workload = trials, trials.workload
+        openings = self.workload.searcher.openings
+        self.guided = [GuidedPlans(opening, trials) for opening in openings if not opening.probe is opening.ef is None]
+        # Scans of short dims read fewer bytes than some guides, but take longer.
+        self.unguided = None if self.guided and trials.cost == "latency" else Candidates(trials)
+
+    def tested(self, goal: Goal) -> list[Point]:
+        """Exact search and a chain of plans, tested in order; ``held`` is true up to the first failure."""
+        bar, trials = self.trials.bar, self.trials
+        bar.set_description(f"plan {goal.target:g}: tuning")
+        (exact,) = trials.run([Plan.single(self.workload.searcher.nesting.dim, k=self.workload.k)])
+        chains = [guided.chain(goal) for guided in self.guided]
+        if self.unguided is not None:
+            chains.append(self.unguided.chain(goal, exact))
+        found = [chain for chain in chains if chain is not None]
+        plans = min(found, key=lambda chain: trials.price(chain[0]))[1] if found else []
+        read = trials.read if self.unguided is None else self.unguided.read
+        chosen = trials.run([exact.plan, *(plan for plan in plans if plan != exact.plan)], read)
+        if trials.cost == "latency":
+            chosen = _steady(chosen)
+        bar.set_description(f"plan {goal.target:g}: testing")
+        return _tested(self.workload, goal, chosen, trials.price, bar)
+
+
+def _steady(chosen: list[Trial]) -> list[Trial]:
+    """The trials with latencies that do not rise along the chain: each plan does less work than the one before."""
+    exact, *chain = chosen
+    latencies = np.minimum.accumulate([trial.latency for trial in chain])
+    return [exact, *(trial._replace(latency=float(value)) for trial, value in zip(chain, latencies, strict=True))]
+
+
+def _tested(workload: Workload, goal: Goal, sequence: list[Trial], price: Any, bar: Any) -> list[Point]:
     exact, *others = sequence
     points = [Point(exact.plan, 1.0, 1.0, True, exact.latency, exact.bytes, exact.mflops)]
-    tests = slice(tuning, workload.count)
-    before, base = workload.base[:tuning], workload.base[tests]
+    tests = slice(goal.tuning, workload.count)
+    base, failures = workload.base[tests], 0
     for trial in others:
+        if price(trial) >= price(exact) and points[-1].held:
+            continue   # exact search is better; known before the test, so the guarantee does not depend on it
         worth = workload.run(trial.plan, tests)
-        stake = best_stake(trial.worth, before, len(base), confidence)   # from the tuning queries only
-        lower = lower_bound(worth, base, stake, confidence)
-        share, held = float(worth.sum() / base.sum()), points[-1].held and lower >= recall
+        lower = goal.lower(trial.worth, worth)
+        share, held = float(worth.sum() / base.sum()), points[-1].held and lower >= goal.target
         points.append(Point(trial.plan, share, lower, held, trial.latency, trial.bytes, trial.mflops))
         bar.update()
+        failures += not held
+        if failures > _SHOWN_FAILURES:
+            break
     return points
 
 
@@ -236,6 +298,8 @@ class Workload:
     """The id of each query if rows are used as queries: a row must not find itself."""
     k: int
     labels: _Labels | None
+    groups: Indices | None = None
+    """The group of each query, if they were given."""
 
     @property
     def count(self) -> int:
@@ -280,7 +344,7 @@ class Workload:
 
 
 def _workload(
-    searcher: Searcher, queries: Any, k: int, labels: tuple[Any, Any] | None, standins: int, seed: int
+    searcher: Searcher, queries: Any, k: int, labels: tuple[Any, Any] | None, standins: int, seed: int, groups: Any
 ) -> Workload:
     check_count("k", k, example=10)
     if k > _MOST_HITS:
@@ -300,4 +364,38 @@ def _workload(
     if checked is not None:
         order = order[checked.totals[order] > 0]
         checked = checked.select(order)
-    return Workload(searcher, vectors[order], None if own is None else own[order], int(k), checked)
+    names = None
+    if not isinstance(groups, bool):
+        names = np.asarray(groups)
+        if queries is None or names.shape != (len(vectors),):
+            rule = "robust must be True, or name the group of each query"
+            cure = f"pass queries and an array of {len(vectors)} names"
+            raise InputError(rule, got=f"shape {names.shape}", cure=cure)
+        names = np.unique(names[order], return_inverse=True)[1]
+    return Workload(searcher, vectors[order], None if own is None else own[order], int(k), checked, names)
+
+
+def _groups(workload: Workload, tuning: int, robust: Any, recall: float, confidence: float) -> Indices:
+    """The group of each query, each large enough for the test."""
+    least = fewest_tests(recall, confidence)
+
+    def smallest(groups: Indices) -> int:
+        parts = groups[:tuning], groups[tuning:]
+        sizes = [np.bincount(part, minlength=int(groups.max(initial=0)) + 1).min() for part in parts]
+        return int(min(sizes[1], least if sizes[0] else 0))
+
+    if workload.groups is not None:
+        if smallest(workload.groups) < least:
+            rule = f"each group must have at least {fewest_queries(recall, confidence):,} queries for recall={recall:g}"
+            raise InputError(rule, cure="pass more queries, merge groups, or lower recall")
+        return workload.groups
+    if robust is True:
+        queries = workload.queries / np.maximum(np.linalg.norm(workload.queries, axis=1, keepdims=True), 1e-30)
+        for count in range(_MOST_GROUPS, 1, -1):
+            means = find_means(queries.astype(np.float32), count, round_=True, rng=np.random.default_rng(0))
+            groups = nearest_mean(queries.astype(np.float32), means, round_=True)
+            if smallest(groups) >= least:
+                return groups
+        rule = f"robust=True needs at least two groups of {fewest_queries(recall, confidence):,} similar queries"
+        raise InputError(rule, got=f"{workload.count:,} queries", cure="pass more queries, or lower recall")
+    return np.zeros(workload.count, np.int64)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from matryo.retrieve.store.filters.masks import extended
 from matryo.retrieve.store.segments.segment import Ids, Segment
 from matryo.retrieve.store.sql import records
 from matryo.retrieve.vectors.blocks import Blocks
@@ -39,24 +40,26 @@ def read_recent(database: Database, about: About, before: Segment | None) -> Seg
         before = replace(before, alive=alive)
     if not len(new.rows):
         return before
-    added = Segment(Blocks.of(new.vectors, about.nesting, dtype=about.dtype), new.rows, Ids.of(new.ids))
+    blocks = Blocks.of(new.vectors, about.nesting, dtype=about.dtype)
+    added = Segment(blocks, new.rows, Ids.of(new.ids), parts=extended((), len(new.rows)))
     return added if before is None else _joined(before, added)
 
 
 def _joined(before: Segment, new: Segment) -> Segment:
     """The rows of both segments."""
     start = 0 if new.ids.text is None else before.ids.numbers[-1]
-    text = None if before.ids.text is None or new.ids.text is None else _extended(before.ids.text, new.ids.text)
-    full = tuple(map(_extended, before.blocks.full, new.blocks.full))
+    text = None if before.ids.text is None or new.ids.text is None else _appended(before.ids.text, new.ids.text)
+    full = tuple(map(_appended, before.blocks.full, new.blocks.full))
     return Segment(
-        replace(before.blocks, full=full, norms=_extended(before.blocks.norms, new.blocks.norms)),
-        _extended(before.rows, new.rows),
-        Ids(_extended(before.ids.numbers, new.ids.numbers + start), text),
+        replace(before.blocks, full=full, norms=_appended(before.blocks.norms, new.blocks.norms)),
+        _appended(before.rows, new.rows),
+        Ids(_appended(before.ids.numbers, new.ids.numbers + start), text),
         None if before.alive is None else np.append(before.alive, np.ones(len(new), np.bool_)),
+        parts=extended(before.parts, len(new)),
     )
 
 
-def _extended(array: Kind, new: Kind) -> Kind:
+def _appended(array: Kind, new: Kind) -> Kind:
     """``array`` followed by ``new``, in the buffer of ``array`` if that has room; amortised O(new)."""
     count, buffer = len(array) + len(new), array.base
     if not isinstance(buffer, np.ndarray) or len(buffer) < count or buffer.shape[1:] != array.shape[1:]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from matryo.errors import IndexFolderError
+from matryo.retrieve.store.filters.masks import Cache
 from matryo.retrieve.store.guides import guide_folder
 from matryo.retrieve.store.recent import read_recent
 from matryo.retrieve.store.segments.pieces import Piece
@@ -16,10 +17,11 @@ from matryo.retrieve.store.segments.segment import Segment, open_segment
 from matryo.retrieve.store.sql import records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from matryo.retrieve.store.about import About
+    from matryo.retrieve.store.filters.language import Condition
     from matryo.retrieve.store.sql.database import Database
     from matryo.retrieve.vectors.types import Array, Bools, Floats, Indices
 
@@ -77,11 +79,25 @@ class Snapshot:
             vectors.append(segment.blocks.rows(at, self.about.nesting.dim))
         return np.concatenate(ids), np.concatenate(vectors)
 
-    def among(self, rows: Indices) -> Snapshot:
-        """This snapshot restricted to ``rows``."""
+    def lacks(self, fields: Sequence[str]) -> bool:
+        """Whether the column of one of ``fields`` has not been read yet."""
+        parts = [part for segment in self.segments for part in segment.parts]
+        return any(field not in part.columns for part in parts for field in fields)
+
+    @cached_property
+    def filtered(self) -> Cache[Snapshot]:
+        """Restrictions of this snapshot by filters, so that later searches with the same filter use the same one."""
+        return Cache(sum(map(len, self.segments)))
+
+    def matching(self, condition: Condition) -> Snapshot:
+        """This snapshot restricted to the rows that match; the columns must be there, see :meth:`lacks`."""
+        return self.filtered.get(condition, lambda: self._restricted(condition))
+
+    def _restricted(self, condition: Condition) -> Snapshot:
         kept = []
         for segment in self.segments:
-            mask = _lies_in(segment.rows, rows)
+            masks = [part.mask(condition) for part in segment.parts]
+            mask = masks[0] if len(masks) == 1 else np.concatenate(masks)
             kept.append(replace(segment, alive=mask if segment.alive is None else mask & segment.alive))
         return replace(self, segments=tuple(kept))
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 import difflib
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,8 @@ from matryo.retrieve.store import forks
 from matryo.retrieve.store.about import About
 from matryo.retrieve.store.backup import copy_index, new_backup
 from matryo.retrieve.store.batch import Batch, as_existing_ids, as_new_ids
+from matryo.retrieve.store.filters.language import Exists, Filter, key_of
+from matryo.retrieve.store.filters.reading import names_at, read_columns
 from matryo.retrieve.store.guides import is_intact, sweep_guides, write_guide
 from matryo.retrieve.store.opening import Opened, create, open_reader, open_writer
 from matryo.retrieve.store.origin import Origin
@@ -53,7 +56,6 @@ from matryo.retrieve.store.segments.segment import (
 from matryo.retrieve.store.snapshot import Snapshot
 from matryo.retrieve.store.sql import records
 from matryo.retrieve.store.sql.records import Item, State
-from matryo.retrieve.store.sql.where import Filter, as_path
 from matryo.retrieve.store.verify import verify, verify_copied
 from matryo.retrieve.vectors.blocks import Blocks, checked_norms
 
@@ -62,7 +64,6 @@ if TYPE_CHECKING:
     from typing import Self, TypeVar
 
     from matryo.retrieve.guides.guide import Guide
-    from matryo.retrieve.store.sql.database import Version
     from matryo.retrieve.vectors.metric import Metric
     from matryo.retrieve.vectors.types import Floats, Indices
 
@@ -81,7 +82,6 @@ class Store(Origin):
     def __init__(self, opened: Opened, limits: Limits) -> None:
         super().__init__(opened)
         self._limits = limits
-        self._fields: tuple[Version | None, set[str]] = (None, set())
 
     @classmethod
     @checked
@@ -192,47 +192,46 @@ class Store(Origin):
         wanted = as_existing_ids([id])
         return bool(self._read(lambda _: records.find(self._database, wanted)))
 
-    def where(self, where: Mapping[str, Any]) -> Snapshot:
-        """The current rows whose payload matches ``where``, a dict as in :class:`Filter`."""
-        filter = Filter(where)
-        sql = f"SELECT row FROM items WHERE {filter.condition} ORDER BY row"
+    def where(self, where: Mapping[str, Any], *, check: bool = False) -> Snapshot:
+        """The current rows whose payload matches ``where``, a dict as in :mod:`matryo.retrieve.store.filters.language`.
 
-        def match(snapshot: Snapshot) -> Snapshot:
-            return snapshot.among(np.array([row for (row,) in self._database.execute(sql, filter.bound)], np.int64))
+        The first filter on a field reads the column of its values, which takes about a second per million rows. With
+        ``check``, comparing a field that no payload has is an error that suggests a similar one.
+        """
+        key = key_of(where)
+        with self._guard:
+            snapshot = self.snapshot()
+            if key is None:
+                return self._matching(snapshot, where, check)
+            return snapshot.filtered.get((key, check), lambda: self._matching(snapshot, where, check))
 
-        return self._read(match)
+    def _matching(self, snapshot: Snapshot, where: Mapping[str, Any], check: bool) -> Snapshot:
+        filter = Filter.of(where)
+        if snapshot.lacks(filter.fields):
+            snapshot = self._read(partial(self._with_columns, filter.fields))
+        for field in filter.compared if check and snapshot.segments else ():
+            if not snapshot.matching(Exists(field)).count:
+                raise self._read(partial(self._unknown_field, field))
+        return snapshot.matching(filter.condition)
+
+    def _with_columns(self, fields: Sequence[str], snapshot: Snapshot) -> Snapshot:
+        for segment in snapshot.segments:
+            read_columns(self._database, segment.parts, segment.rows, fields)
+        return snapshot
 
     def fields(self) -> list[str]:
         """The names of all payload fields, in order of appearance."""
         return self._read(lambda _: records.field_names(self._database))
 
-    def check_fields(self, where: Mapping[str, Any]) -> None:
-        """Raise if ``where`` compares a field that no payload has, and suggest a similar one.
-
-        The cost is small: a field that exists is found in the first rows, and remembered until the next commit.
-        """
-        fields = Filter(where).fields
-
-        def check(snapshot: Snapshot) -> None:
-            version = self._database.version
-            if self._fields[0] != version:
-                self._fields = version, set()
-            for field in fields:
-                if field not in self._fields[1] and snapshot.segments:
-                    if not records.has_field(self._database, as_path(field)):
-                        raise self._unknown_field(field)
-                    self._fields[1].add(field)
-
-        self._read(check)
-
-    def _unknown_field(self, field: str) -> InputError:
+    def _unknown_field(self, field: str, _: Snapshot) -> InputError:
         """The error for a field that no payload has, with the most similar existing field."""
-        names, before = field.split("."), ""
-        while len(names) > 1 and records.has_field(self._database, as_path(before + names[0])):
-            before += names.pop(0) + "."
-        existing = records.field_names(self._database, as_path(before[:-1]) if before else "$")
+        names, before = field.split("."), list[str]()
+        existing = names_at(self._database, before)
+        while len(names) > 1 and names[0] in existing:
+            before.append(names.pop(0))
+            existing = names_at(self._database, before)
         near = difflib.get_close_matches(names[0], existing, 1)
-        cure = f"did you mean {before}{near[0]}" if near else f"the fields are {', '.join(existing)}"
+        cure = f"did you mean {'.'.join([*before, *near])}" if near else f"the fields are {', '.join(existing)}"
         if not existing:
             cure = "its vectors have no such payload: pass payload=… to add or upsert"
         return InputError("where compares a field that no payload has", got=repr(field), cure=cure)

@@ -64,7 +64,7 @@ def write_arrays(
 
 
 def open_arrays(
-    folder: str | Path, header: str, format: int, *, verify_bytes: float = 0
+    folder: str | Path, header: str, format: int, *, oldest: int = 1, verify_bytes: float = 0
 ) -> tuple[dict[str, Any], dict[str, Array]]:
     """Return the ``about`` that was written, and the arrays by name, mapped.
 
@@ -79,6 +79,9 @@ def open_arrays(
             got=f"format {layout}, supported up to {format}",
             cure="pip install --upgrade matryo",
         )
+    if layout < oldest:
+        got = f"format {layout}, supported from {oldest}"
+        raise EmbeddingsError(f"{root} has the layout of an older matryo", got=got, cure="build it again")
     files = _take_files(about, root / header)
     arrays = {name.removesuffix(".npy"): _map(root / name, **record) for name, record in files.items()}
     smallest = sorted(files, key=lambda name: files[name]["size"])

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from needs_core import needs_core
+from partition_oracle import decoded_bytes
 
 from matryo.nesting import Nesting
 from matryo.retrieve.guides.partition import Partition, PartitionSearch
-from matryo.retrieve.guides.partition.build import NOBODY
 from matryo.retrieve.plan.plan import Plan, Stage
 from matryo.retrieve.vectors.blocks import Blocks
 from matryo.retrieve.vectors.metric import METRICS, Metric
@@ -51,16 +51,17 @@ def unbound(partition: Partition) -> Partition:
 @pytest.mark.parametrize("metric", METRICS)
 @settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), power=st.sampled_from([-120, -70, -20, 0, 0, 0, 20, 50]), half=st.booleans(),
-       k=st.sampled_from([1, 5, 40, 300]), masked=st.booleans())  # fmt: skip
+       k=st.sampled_from([1, 5, 40, 300]), masked=st.booleans(),
+       layout=st.sampled_from([{}, {"rotated": True, "copies": 2}, {"rotated": False, "copies": 1}]))  # fmt: skip
 def test_few_rows_read_are_as_good_as_all(
-    plan: Plan, metric: Metric, seed: int, power: int, half: bool, k: int, masked: bool
+    plan: Plan, metric: Metric, seed: int, power: int, half: bool, k: int, masked: bool, layout: dict
 ) -> None:
     rng = np.random.default_rng(seed)
     rows = drawn(rng, 400)
     if not half:   # float16 has no such numbers
         rows = np.ldexp(rows, power)
     blocks = Blocks.of(rows, NESTING, dtype="float16" if half else "float32")
-    partition = Partition.of(blocks, metric, dim=8, lists=12)
+    partition = Partition.of(blocks, metric, dim=8, lists=12, **layout)
     queries = np.concatenate([rows[rng.permutation(400)[:6]], drawn(rng, 16)[:6]])
     queries = queries[np.square(queries, dtype=np.float64).sum(1) > 0]
     queries[0, :20] = 0   # nothing is known of it before later stages
@@ -78,19 +79,15 @@ def test_no_row_is_further_from_its_codes_than_is_stored(metric: Metric, power: 
     rows = np.ldexp(drawn(np.random.default_rng(3), 300), power)
     blocks = Blocks.of(rows, NESTING)
     partition = Partition.of(blocks, metric, dim=8, long=90, lists=7)
-    tiles = partition.tiles.reshape(-1, 2, 16, 4).transpose(0, 2, 1, 3).reshape(-1, 8).astype(int) - 128
-    codes = np.concatenate([tiles, partition.codes[:, :82]], axis=1)
-    held = codes * partition.columns[0].astype(np.float64) + partition.columns[1]
-    places = np.flatnonzero(partition.rows.ravel() != NOBODY)
-    of = partition.rows.ravel()[places]
+    held = decoded_bytes(partition)
+    of = partition.rows
     true = rows[of, :90].astype(np.float64)
     if metric == "cosine":
         norms = np.sqrt(np.square(rows[of].astype(np.float64)).sum(1, keepdims=True))
         true = np.divide(true, norms, out=np.zeros_like(true), where=norms > 0)
-    apart = np.sqrt(np.square(true - held[places]).sum(1))
-    errors = partition.errors.ravel()[places]
-    assert (errors >= apart).all()
-    assert (errors <= apart * 1.001 + 1e-5 * np.sqrt(np.square(held[places]).sum(1))).all()
+    apart = np.sqrt(np.square(true - held).sum(1))
+    assert (partition.errors >= apart).all()
+    assert (partition.errors <= apart * 1.001 + 1e-5 * np.sqrt(np.square(held).sum(1))).all()
 
 
 @pytest.mark.parametrize("metric", METRICS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from matryo.retrieve.guides.partition.means import find_means, nearest_mean
+from matryo.retrieve.guides.partition.means import find_means, nearest_mean, two_means
 from matryo.retrieve.vectors.blocks import tiles
 
 
@@ -26,6 +26,39 @@ def test_the_nearest_mean_is_the_nearest(round_: bool) -> None:
     for vector, found in zip(vectors, nearest_mean(vectors, means, round_=round_), strict=True):
         distances = [float(np.sum((vector.astype(float) - mean) ** 2)) for mean in means]
         assert distances[found] <= min(distances) + 1e-5
+
+
+@pytest.mark.parametrize("round_", [False, True])
+def test_the_second_mean_has_the_smallest_loss_of_soar(round_: bool) -> None:
+    rng = np.random.default_rng(0)
+    vectors, means = rng.standard_normal((200, 6)).astype("f4"), rng.standard_normal((9, 6)).astype("f4")
+    vectors[3] = means[4]   # no residual
+    if round_:
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        means /= np.linalg.norm(means, axis=1, keepdims=True)
+    chosen = two_means(vectors, means, round_=round_)
+    np.testing.assert_array_equal(chosen[:, 0], nearest_mean(vectors, means, round_=round_))
+    others = 0
+    for vector, (first, second) in zip(vectors.astype(float), chosen.tolist(), strict=True):
+        residual, losses = vector - means[first], {}
+        length = float(np.linalg.norm(residual))
+        for number, mean in enumerate(means.astype(float)):
+            if number != first:   # ‖r₂‖² + (r₂ · r₁ / ‖r₁‖)²
+                own = vector - mean
+                parallel = float(own @ residual) / length if length else 0.0
+                losses[number] = float(own @ own) + parallel**2
+        assert second != first and losses[second] <= min(losses.values()) + 1e-4
+        others += second != min(losses, key=lambda number: float(np.sum((vector - means[number]) ** 2)))
+    assert others > 20   # the second is not always the second nearest
+
+
+def test_a_single_mean_is_both() -> None:
+    assert two_means(np.ones((3, 2), np.float32), np.ones((1, 2), np.float32), round_=False).tolist() == [[0, 0]] * 3
+
+
+def test_two_means_of_equal_means_are_two() -> None:
+    chosen = two_means(np.ones((5, 3), np.float32), np.ones((4, 3), np.float32), round_=False)
+    assert (chosen[:, 0] != chosen[:, 1]).all()
 
 
 def test_means_of_known_clusters_are_found() -> None:

@@ -1,7 +1,6 @@
-"""Build partitions: compute the means, assign each row to a partition, and encode its columns.
+"""Build partitions: compute the means, assign each row to its partitions, and encode its columns.
 
-The codes −127 … 127 of a column span its range, so columns of small and of large numbers are equally precise. Rows are
-read in order and their codes are written to their places, so the vectors may be a mapped file of any size.
+Rows are read in order and their codes are written to their places, so the vectors may be a mapped file of any size.
 """
 
 from __future__ import annotations
@@ -11,172 +10,183 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
-from matryo.retrieve.guides.partition.means import SAMPLE, find_means, nearest_mean
-from matryo.retrieve.vectors.blocks import Blocks, tiles
+from matryo.retrieve.guides.partition.codes import (
+    LANES,
+    LINE,
+    aligned,
+    byte_columns,
+    byte_errors,
+    decode_nibbles,
+    encode_bytes,
+    encode_nibbles,
+    nibble_columns,
+    tiled,
+)
+from matryo.retrieve.guides.partition.means import SAMPLE, find_means, nearest_mean, two_means
+from matryo.retrieve.guides.partition.visits import budgets_by_share, needed_budgets, scale_of, widening
+from matryo.retrieve.vectors.blocks import tiles
 
 if TYPE_CHECKING:
-    from matryo.retrieve.vectors.metric import Metric
-    from matryo.retrieve.vectors.types import Array, Codes, Floats, Indices
+    from matryo.retrieve.guides.partition.codes import Bytes
+    from matryo.retrieve.guides.partition.space import Space
+    from matryo.retrieve.vectors.types import Array, Doubles, Floats, Indices
 
-LANES = 16   # rows per tile
-NOBODY = 0xFFFFFFFF   # the row number of an empty place
-_LINE = 64   # bytes per cache line
-_SAMPLE = 65_536   # the means and the ranges of columns are computed from at least this many rows
-_SHARES, _QUERIES = 64, 256   # the gap is measured for this many shares, with this many rows as queries
+NOBODY = 0xFFFFFFFF   # the slot of an empty place
+_SAMPLE = 65_536   # the means and the codes of columns are computed from at least this many rows
+_SAMPLE_NUMBERS = 1 << 27   # …unless they have more columns than this allows
+_QUERIES = 256   # rows that serve as queries when budgets are learned
+_NEIGHBOURS, _NEAR = 1000, 10   # of them, when the effect of filters is learned; and the k for which it is
 _TINY = np.finfo(np.float32).tiny
 
 
 class Build:
-    """The construction of the partitions of some blocks."""
+    """The construction of the partitions of the rows of a space."""
 
-    def __init__(
-        self, blocks: Blocks, metric: Metric, dim: int, long: int, lists: int, rng: np.random.Generator
-    ) -> None:
-        self.blocks, self.metric, self.dim, self.long, self.lists, self.rng = blocks, metric, dim, long, lists, rng
-        self.level = blocks.level(dim)
-        self.sample = np.sort(rng.permutation(blocks.count)[: max(_SAMPLE, SAMPLE * lists)])
+    def __init__(self, space: Space, long: int, lists: int, copies: int, rng: np.random.Generator) -> None:
+        self.space, self.long, self.lists, self.copies, self.rng = space, long, lists, copies, rng
+        self.blocks, self.round_ = space.blocks, space.metric == "cosine"
+        most = max(SAMPLE * lists, min(_SAMPLE, _SAMPLE_NUMBERS // self.blocks.nesting.dim))
+        self.sample = np.sort(rng.permutation(self.blocks.count)[:most])
 
-    def arrays(self, progress: bool) -> dict[str, Array]:
-        """Return the arrays of a partition by name."""
-        blocks, dim, long = self.blocks, self.dim, self.long
-        with tqdm(desc="partition", total=2 * blocks.count, unit="row", unit_scale=True, delay=2,
-                  disable=not progress) as bar:   # fmt: skip
-            means = find_means(self._prefixes(self.sample), self.lists, round_=self.metric == "cosine", rng=self.rng)
-            lists, places = self._places(means, bar)
-            tile_count = int((-(-lists[:, 1] // LANES)).sum()) + 1
-            rows = _aligned((tile_count * LANES, 1), np.uint32, NOBODY)
-            rows[places, 0] = np.arange(blocks.count)
-            columns = self._columns()
-            flat = _aligned((tile_count * LANES, -(-dim // 4) * 4), np.uint8, 0)
-            stride = -(-(long - dim) // _LINE) * _LINE
-            codes = _aligned((tile_count * LANES if stride else 0, stride or _LINE), np.int8, 0)
-            adjust = _aligned((tile_count * LANES, 1), np.float32, np.nan)
-            errors = _aligned((tile_count * LANES, 1), np.float32, 0)
-            for part in tiles(blocks.count, long):
-                scaled, at = self._scaled(part, long), places[part]
-                coded = _encoded(scaled, columns)
-                errors[at, 0] = _errors(scaled, coded, columns)
-                flat[at, :dim] = coded[:, :dim].view(np.uint8) ^ 128
-                if stride:
-                    codes[at, : long - dim] = coded[:, dim:]
-                adjust[at, 0] = self._adjust(coded[:, :dim], columns, blocks.norms[part, self.level])
+    def arrays(self, progress: bool) -> tuple[dict[str, Array], float]:
+        """Return the arrays of a partition by name, and its scale."""
+        count, long = self.blocks.count, self.long
+        with tqdm(desc="partition", total=2 * count, unit="row", unit_scale=True, delay=2, disable=not progress) as bar:
+            self._learn()
+            chosen = self._assigned(bar)
+            bounds, slots, places, rows = _laid_out(chosen, self.lists)
+            flat = np.zeros((len(slots), self.space.dim), np.uint8)
+            adjust = aligned((len(slots), 1), np.float32, np.nan)
+            codes = aligned((count, -(-long // LINE) * LINE), np.int8, 0)
+            errors = np.zeros(count, np.float32)
+            slot_of = np.empty(count, np.int64)
+            slot_of[rows] = np.arange(count)
+            for part in tiles(count, self.blocks.nesting.dim):
+                whole, at = self.space.whole(part), slot_of[part]
+                nibbles = encode_nibbles(self.space.tile(whole), self.tile_columns)
+                for copy in places:   # the place of each row, for its home and for its copy
+                    flat[copy[part]] = nibbles
+                    adjust[copy[part], 0] = self._adjust(nibbles)
+                coded = encode_bytes(whole[:, :long], self.columns)
+                codes[at, :long] = coded
+                errors[at] = byte_errors(whole[:, :long], coded, self.columns)
                 bar.update(part.stop - part.start)
-        means_tiles, means_adjust = self._coded_means(means, columns)
+        means, means_adjust = self._coded_means()
+        sizes = bounds[:, 1]
+        scale, budgets, wider = self._visits(sizes, chosen)
         arrays = {
-            "lists": lists, "rows": rows.reshape(-1, LANES), "tiles": _tiled(flat), "codes": codes,
-            "adjust": adjust.reshape(-1, LANES), "errors": errors.reshape(-1, LANES),
-            "means": means_tiles, "means_adjust": means_adjust, "columns": columns,
-            "gaps": self._gaps(means, lists[:, 1]),
-        }
+            "lists": bounds, "slots": slots.reshape(-1, LANES), "tiles": _aligned_copy(tiled(flat)),
+            "adjust": adjust.reshape(-1, LANES), "means": means, "means_adjust": means_adjust,
+            "axes": self.space.axes, "tile_columns": self.tile_columns, "rows": rows.astype(np.uint32),
+            "homes": (chosen[rows, 0] if self.copies > 1 else np.empty(0)).astype(np.uint32), "codes": codes,
+            "errors": errors, "columns": self.columns, "budgets": budgets, "wider": wider,
+        }  # fmt: skip
         for array in arrays.values():
             array.flags.writeable = False
-        return arrays
+        return arrays, scale
 
-    def _places(self, means: Floats, bar: Any) -> tuple[Indices, Indices]:
-        # Returns the first tile and the size of each partition, and the place of each row; the order of rows is kept.
-        count = self.blocks.count
-        near = np.empty(count, np.int64)
-        for part in tiles(count, max(self.lists, self.dim)):
-            near[part] = nearest_mean(self._prefixes(part), means, round_=self.metric == "cosine")
-            bar.update(part.stop - part.start)
-        sizes = np.bincount(near, minlength=self.lists)
-        filled = -(-sizes // LANES)
-        firsts = np.cumsum(filled) - filled
-        places = np.empty(count, np.int64)
-        before = np.cumsum(sizes) - sizes
-        places[np.argsort(near, kind="stable")] = np.repeat(firsts * LANES - before, sizes) + np.arange(count)
-        return np.stack([firsts, sizes], axis=1).astype(np.int64), places
-
-    def _columns(self) -> Floats:
-        # Maps the range of each column to the codes −127 … 127. Values outside the range of the sample are clipped.
+    def _learn(self) -> None:
+        """Compute the codes of the columns and the means from the sample."""
+        coordinates = np.empty((len(self.sample), self.space.dim), np.float32)
         low, high = np.full(self.long, np.inf, np.float32), np.full(self.long, -np.inf, np.float32)
-        rows_used = self.sample[:: -(-len(self.sample) // _SAMPLE) or 1]
-        for part in tiles(len(rows_used), self.long):
-            rows = self._scaled(rows_used[part], self.long)
-            low, high = np.minimum(low, rows.min(0)), np.maximum(high, rows.max(0))
-        if not len(rows_used):
-            return np.ones((2, self.long), np.float32)
-        steps = high / 254 - low / 254
-        return np.stack([np.where(steps > 0, steps, 1), low / 2 + high / 2]).astype(np.float32)
+        for part in tiles(len(self.sample), self.blocks.nesting.dim):
+            whole = self.space.whole(self.sample[part])
+            coordinates[part] = self.space.tile(whole)
+            low, high = np.minimum(low, whole[:, : self.long].min(0)), np.maximum(high, whole[:, : self.long].max(0))
+        if not len(self.sample):
+            low = high = np.zeros(self.long, np.float32)
+        self.columns, self.tile_columns = byte_columns(low, high), nibble_columns(coordinates)
+        self.length = float(np.linalg.norm(coordinates, axis=1).mean()) if len(coordinates) else 1.0
+        self.means = find_means(self.space.divided(coordinates), self.lists, round_=self.round_, rng=self.rng)
 
-    def _coded_means(self, means: Floats, columns: Floats) -> tuple[Array, Floats]:
-        # Encodes the means like rows.
-        if self.metric == "cosine":   # as long as the rows on average, so that they use the range of the codes
-            norms = self.blocks.norms[self.sample]
-            means = means * (norms[:, self.level] / np.maximum(norms[:, -1], _TINY)).mean(dtype=np.float32)
-        codes = _encoded(means, columns[:, : self.dim])
+    def _assigned(self, bar: Any) -> Indices:
+        """The partitions of each row, [rows, copies]."""
+        chosen = np.empty((self.blocks.count, self.copies), np.int64)
+        for part in tiles(self.blocks.count, max(self.lists, self.blocks.nesting.dim)):
+            coordinates = self.space.divided(self.space.tile(self.space.whole(part)))
+            if self.copies > 1:
+                chosen[part] = two_means(coordinates, self.means, round_=self.round_)
+            else:
+                chosen[part, 0] = nearest_mean(coordinates, self.means, round_=self.round_)
+            bar.update(part.stop - part.start)
+        return chosen
+
+    def _adjust(self, nibbles: Bytes) -> Floats:
+        if self.space.metric == "ip":
+            return np.zeros(len(nibbles), np.float32)
+        # Of the codes, not of the row: so no cosine exceeds 1, however short the row is.
+        squares = np.square(decode_nibbles(nibbles, self.tile_columns)).sum(1)
+        if self.space.metric == "l2":
+            return np.asarray(-squares)
+        return np.where(squares > 0, 1 / np.sqrt(np.maximum(squares, _TINY)), 0).astype(np.float32)
+
+    def _coded_means(self) -> tuple[Array, Floats]:
+        """Encode the means like rows."""
+        # For cosine as long as the rows, so that they use the range of the codes.
+        codes = encode_nibbles(self.means * (self.length if self.round_ else 1), self.tile_columns)
         height = (-(-self.lists // LANES) + 1) * LANES
-        flat = _aligned((height, -(-self.dim // 4) * 4), np.uint8, 0)
-        flat[: self.lists, : self.dim] = codes.view(np.uint8) ^ 128
-        adjust = _aligned((height, 1), np.float32, np.nan)
-        adjust[: self.lists, 0] = self._adjust(codes, columns, np.sqrt(np.square(means).sum(1)))
-        return _tiled(flat), adjust.reshape(-1, LANES)
+        flat = np.zeros((height, self.space.dim), np.uint8)
+        flat[: self.lists] = codes
+        adjust = aligned((height, 1), np.float32, np.nan)
+        adjust[: self.lists, 0] = self._adjust(codes)
+        return _aligned_copy(tiled(flat)), adjust.reshape(-1, LANES)
 
-    def _gaps(self, means: Floats, sizes: Indices) -> Floats:
-        # For each share: how far below the best mean others may score, such that the partitions visited hold that share
-        # of the rows on average over queries. Queries are assumed to be distributed like rows.
-        shares = np.geomspace(1e-5, 1, _SHARES)
-        if not self.blocks.count:
-            return np.stack([shares, np.zeros(_SHARES)]).astype(np.float32)
-        queries = self._prefixes(self.rng.permutation(self.blocks.count)[:_QUERIES])
-        if self.metric == "ip":   # for queries of norm 1
+    def _visits(self, sizes: Indices, chosen: Indices) -> tuple[float, Floats, Floats]:
+        """Learn the scale, the budgets and the effect of filters, with rows as queries."""
+        picked = np.sort(self.rng.permutation(self.blocks.count)[:_QUERIES])
+        queries = self.space.whole(picked)
+        if self.space.metric == "ip":   # of norm 1
             queries /= np.maximum(np.linalg.norm(queries, axis=1, keepdims=True), _TINY)
-        scores = queries @ means.T
-        if self.metric == "l2":
-            scores = 2 * scores - np.square(means).sum(1)
-        gaps = (scores.max(1, keepdims=True) - scores).ravel()
-        order = np.argsort(gaps, kind="stable")
-        share = np.cumsum(np.tile(sizes, len(queries))[order]) / (len(queries) * self.blocks.count)
-        gap = gaps[order][np.minimum(np.searchsorted(share, shares), len(order) - 1)]
-        return np.stack([shares, gap]).astype(np.float32)
+        turned = self.space.tile(queries)
+        if self.space.metric == "ip":
+            turned /= np.maximum(np.linalg.norm(turned, axis=1, keepdims=True), _TINY)
+        scores = self.space.divided(turned) @ self.means.T
+        if self.space.metric == "l2":
+            scores = 2 * scores - np.square(self.means).sum(1)
+        scale = scale_of(scores)
+        budgets, _ = needed_budgets(scores, sizes, scale)
+        return scale, budgets_by_share(budgets, sizes), widening(self._ranked(queries, budgets, chosen), _NEAR)
 
-    def _adjust(self, codes: Codes, columns: Floats, norms: Floats) -> Floats:
-        if self.metric == "ip":
-            return np.zeros(len(codes), np.float32)
-        if self.metric == "l2":
-            return -np.square(norms)
-        # The norm of the codes, not of the row: so no score exceeds 1, however short the row is.
-        lengths = np.sqrt(np.square(codes * columns[0, : self.dim] + columns[1, : self.dim]).sum(1))
-        return np.where((norms > 0) & (lengths > 0), 1 / np.maximum(lengths, _TINY), 0).astype(np.float32)
-
-    def _scaled(self, rows: Any, dim: int, level: int = -1) -> Floats:
-        # Returns the first columns of some rows; for cosine, divided by the norms at a level, by default the last.
-        vectors = self.blocks.rows(rows, dim)
-        if self.metric == "cosine":
-            vectors /= np.maximum(self.blocks.norms[rows, level, None], _TINY)
-        return vectors
-
-    def _prefixes(self, rows: Any) -> Floats:
-        return self._scaled(rows, self.dim, self.level)   # what k-means divides
+    def _ranked(self, queries: Floats, budgets: Doubles, chosen: Indices) -> Doubles:
+        """The budget that finds each of the nearest rows of the sample, nearest first."""
+        few = self.sample[:: -(-len(self.sample) // (_SAMPLE // 4)) or 1]
+        near = np.empty((len(queries), min(_NEIGHBOURS, max(0, len(few) - 1))), np.int64)
+        if not near.size:
+            return np.empty((0, 0))
+        whole = self.space.whole(few)
+        scores = queries @ whole.T
+        if self.space.metric == "l2":
+            scores = 2 * scores - np.square(whole).sum(1)
+        best = np.argpartition(-scores, near.shape[1], axis=1)[:, : near.shape[1]]
+        near = few[np.take_along_axis(best, np.argsort(-np.take_along_axis(scores, best, 1), axis=1), 1)]
+        each = np.take_along_axis(budgets[:, None], chosen[near].reshape(len(near), 1, -1), 2)
+        return np.asarray(each.reshape(*near.shape, -1).min(-1))
 
 
-def _encoded(rows: Floats, columns: Floats) -> Codes:
-    made: Floats = rows - columns[1]
-    made /= columns[0]
-    np.clip(np.rint(made, out=made), -127, 127, out=made)
-    return made.astype(np.int8)
+def _laid_out(chosen: Indices, lists: int) -> tuple[Indices, Array, list[Indices], Indices]:
+    """The first tile and the places of each partition, the slot at each place, the places of each row, and the row of
+    each slot."""
+    count, copies = chosen.shape
+    rows = np.argsort(chosen[:, 0], kind="stable")   # slot → row
+    entries = chosen[rows].T.ravel()                 # homes by slot, then copies by slot
+    order = np.argsort(entries, kind="stable")
+    sizes = np.bincount(entries, minlength=lists)
+    filled = -(-sizes // LANES)
+    firsts = np.cumsum(filled) - filled
+    where = np.empty(len(entries), np.int64)
+    where[order] = np.repeat(firsts * LANES - (np.cumsum(sizes) - sizes), sizes) + np.arange(len(entries))
+    slots = aligned(((int(filled.sum()) + 1) * LANES,), np.uint32, NOBODY)
+    slots[where] = np.tile(np.arange(count), copies)
+    places = []
+    for copy in where.reshape(copies, count):
+        place = np.empty(count, np.int64)
+        place[rows] = copy
+        places.append(place)
+    return np.stack([firsts, sizes], axis=1).astype(np.int64), slots, places, rows
 
 
-def _errors(rows: Floats, codes: Codes, columns: Floats) -> Floats:
-    # Distances of the rows from their codes, rounded up by more than the float32 errors of the sums below.
-    decoded = codes * columns[0] + columns[1]
-    arrays = rows - decoded, rows, decoded, columns[1]
-    apart, *added = (np.sqrt(np.square(array, dtype=np.float64).sum(-1)) for array in arrays)
-    return np.asarray((apart + 2.0**-21 * sum(added)) * (1 + 1e-6), np.float32)
-
-
-def _tiled(flat: Array) -> Array:
-    rows = flat.reshape(-1, LANES, flat.shape[1] // 4, 4)
-    laid = _aligned((len(rows), LANES * flat.shape[1]), np.uint8, 0)
-    laid.reshape(len(rows), -1, LANES, 4)[:] = rows.transpose(0, 2, 1, 3)
-    return laid
-
-
-def _aligned(shape: tuple[int, int], dtype: Any, value: Any) -> Array:
-    # Aligned to a cache line, so that a tile spans as few lines as possible.
-    size = shape[0] * shape[1] * np.dtype(dtype).itemsize
-    raw = np.empty(size + _LINE, np.uint8)
-    start = -raw.ctypes.data % _LINE
-    made: Array = raw[start : start + size].view(dtype).reshape(shape)
-    made[:] = value
+def _aligned_copy(array: Array) -> Array:
+    # A tile then spans as few cache lines as possible.
+    made = aligned(array.shape, array.dtype, 0)
+    made[:] = array
     return made

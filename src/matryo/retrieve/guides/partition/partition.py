@@ -1,18 +1,18 @@
 """Partition guide (IVF): the rows in partitions of near ones, of which a query visits only the nearest.
 
-k-means on the first ``dim`` columns divides the rows. Inside a partition these columns are stored in int8, in tiles of
-16 rows, the layout in which processors multiply bytes. Further columns, up to ``long``, are stored in int8 row by row.
-A query scans the tiles of the nearest partitions. The later stages of a plan re-rank the best rows, in int8 and in the
-end with the stored vectors.
+k-means divides the rows. Inside a partition, 4-bit codes of the rows are stored in tiles of 16 rows, the layout in
+which processors multiply them. They are codes of the first columns, or of the first principal coordinates: what suits
+the rows is chosen on a sample (:mod:`matryo.retrieve.guides.partition.layout`). All columns are also stored in 8 bits,
+row by row. A query scans the tiles of the nearest partitions. The later stages of a plan re-rank the best rows, by the
+8-bit codes and in the end by the stored vectors.
 
-The number of partitions visited (nprobe) depends on the query: those whose means score within a gap of the best. The
-gap is learned from the rows, such that queries like them visit the share ``probe`` of all rows on average, and none
-visits more than three times that share.
+A row may be in two partitions, so that a query finds it in either. The number of partitions visited (nprobe) depends on
+the query, see :mod:`matryo.retrieve.guides.partition.visits`; the share ``probe`` of a plan is an average.
 
 >>> from matryo.nesting import Nesting
 >>> from matryo.retrieve.vectors.blocks import Blocks
 >>> vectors = np.random.default_rng(0).standard_normal((300, 8)).astype("f4")
->>> partition = Partition.of(Blocks.of(vectors, Nesting([4, 8])), dim=4, lists=10)
+>>> partition = Partition.of(Blocks.of(vectors, Nesting([4, 8])), dim=4, lists=10, copies=1)
 >>> partition.dim, partition.long, len(partition.lists), int(partition.lists[:, 1].sum())
 (4, 8, 10, 300)
 """
@@ -29,49 +29,41 @@ from matryo.compiled import core, require_core
 from matryo.errors import EmbeddingsError, InputError
 from matryo.mapped import map_again
 from matryo.retrieve.guides.guide import VERIFIED_BYTES, Guide, Search
-from matryo.retrieve.guides.partition.build import LANES, NOBODY, Build
+from matryo.retrieve.guides.partition.build import NOBODY, Build
+from matryo.retrieve.guides.partition.codes import LANES
+from matryo.retrieve.guides.partition.layout import LISTS, choose_layout
 from matryo.retrieve.guides.partition.search import PartitionSearch
-from matryo.retrieve.plan.plan import Plan, Stage
+from matryo.retrieve.guides.partition.space import Space
+from matryo.retrieve.plan.plan import Plan, Stage, check_count
 from matryo.retrieve.vectors.array_folder import open_arrays, write_arrays
 from matryo.retrieve.vectors.metric import Metric, check_metric
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from matryo.nesting import Nesting
     from matryo.retrieve.engines.execute import Engine
+    from matryo.retrieve.engines.request import Request
     from matryo.retrieve.vectors.blocks import Blocks
-    from matryo.retrieve.vectors.types import Array, Codes, Floats, Indices
+    from matryo.retrieve.vectors.types import Array, Codes, Doubles, Floats, Indices
 
 HEADER = "partition.json"
-FORMAT = 1
-"""The version of the folder layout. It grows when an older matryo can no longer read the layout."""
+FORMAT = 2
+"""The version of the folder layout. It grows when the layout changes; guides of another version are built again."""
 
-_TILES = 64, 128   # the fewest and the most columns of a tile by default: one or two cache lines per row
-_SHARE = 16   # between these limits, a tile has this fraction of all columns: long rows gain most from a good shortlist
-_LISTS = 4   # partitions by default: this times the square root of the number of rows
-_PROBES = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15)   # shares of the rows that the planner tries
-_NUMBERS = ("metric", "dim", "long", "count")   # the fields that are not arrays
+MOST_COLUMNS = 8192
+"""The most columns of a tile (``kMostNibbles`` in ``src/core/codes.h``)."""
 
-
-def tile_dim(nesting: Nesting) -> int:
-    """Return the dim of the nesting whose columns are stored in tiles by default.
-
-    >>> from matryo.nesting import Nesting
-    >>> [tile_dim(Nesting.halving(dim)) for dim in (32, 512, 2048)]
-    [32, 64, 128]
-    """
-    most = min(max(nesting.dim // _SHARE, _TILES[0]), _TILES[1])
-    return max((dim for dim in nesting.dims if dim <= most), default=nesting.dims[0])
+_NUMBERS = ("metric", "dim", "long", "count", "scale")   # the fields that are not arrays
 
 
 @dataclass(frozen=True, eq=False)
 class Partition(Guide):
     """The rows of some blocks in partitions, for one metric.
 
-    The place of a row is ``16 · tile + lane``. The last tile of a partition may have empty places, and one empty tile
-    follows the last partition.
+    The slot of a row is its position in the order of the partitions. A place is ``16 · tile + lane``; the places of a
+    partition hold the slots of its own rows and of the copies of others. The last tile of a partition may have empty
+    places, and one empty tile follows the last partition.
     """
 
     kind = "partition"
@@ -83,58 +75,78 @@ class Partition(Guide):
     dim: int
     """The number of columns of the tiles, and of the means."""
     long: int
-    """The number of columns in int8, including those of the tiles."""
+    """The number of columns in 8 bits."""
     count: int
     """The number of rows."""
+    scale: float
+    """The unit of the differences between scores of means."""
     lists: Indices
-    """The first tile of each partition and the number of its rows, [partitions, 2]."""
-    rows: Array
-    """The row at each place, uint32 [tiles, 16]."""
+    """The first tile of each partition and the number of its places, [partitions, 2]."""
+    slots: Array
+    """The slot at each place, uint32 [tiles, 16]."""
     tiles: Array
-    """Codes of the first columns plus 128, uint8 [tiles, four columns · row · column]."""
-    codes: Codes
-    """Codes of further columns, [places, columns], padded with 0 to whole cache lines; empty if there are none."""
+    """4-bit codes, uint8 [tiles, eight columns · row · column]."""
     adjust: Floats
-    """Turns a product into a score, [tiles, 16]: 1 / ‖x‖ of the codes for cosine, −‖x‖² for L2; NaN at empty places."""
-    errors: Floats
-    """The largest distance of a row from its codes, [tiles, 16]; both are divided by the row's norm for cosine."""
+    """Turns a product into a score, [tiles, 16]: 1 / ‖codes‖ for cosine, −‖codes‖² for L2; NaN at empty places."""
     means: Array
     """The means of the partitions, in the layout of the tiles."""
     means_adjust: Floats
+    axes: Floats
+    """The rotation to the coordinates of the tiles, [columns, dim]; empty if these are the first columns."""
+    tile_columns: Floats
+    """The step of each column's 4-bit codes and the lowest value, [2, dim]."""
+    rows: Array
+    """The row of each slot, uint32 [count]."""
+    homes: Array
+    """The partition of each slot, uint32 [count]; empty if no row has a copy."""
+    codes: Codes
+    """8-bit codes, [count, columns], padded with 0 to whole cache lines."""
+    errors: Floats
+    """The largest distance of a row from its 8-bit codes, [count]; both are divided by the row's norm for cosine."""
     columns: Floats
-    """The step of each column's codes and the middle of its range, [2, long]."""
-    gaps: Floats
-    """Shares of the rows, and how far the mean of a visited partition may score below the best, [2, shares]."""
+    """The step of each column's 8-bit codes and the middle of its range, [2, long]."""
+    budgets: Floats
+    """Shares of the places, and the budget with which a query visits each on average, [2, shares]."""
+    wider: Floats
+    """Shares of the rows that a filter may leave, in decreasing order, and factors on the budget, [2, shares]."""
 
     @classmethod
     def options(cls, nesting: Nesting, value: Any) -> dict[str, Any]:
-        """Return the dim of the tiles; True selects :func:`tile_dim`."""
-        return super().options(nesting, tile_dim(nesting) if value is True else value)
+        """Return the dim of the tiles; True chooses one for each segment."""
+        if value is True:
+            return {}
+        check_count("partition", value, example=64)
+        most = min(nesting.dim, MOST_COLUMNS)
+        if value > most:
+            rule = f"partition must be at most {most}, the columns of a row or of a tile"
+            raise InputError(rule, got=value, cure="partition=True chooses a dim")
+        return {"dim": int(value)}
 
     @classmethod
     def of(
-        cls, blocks: Blocks, metric: Metric = "cosine", *, dim: int | None = None, long: int | None = None,
-        lists: int | None = None, seed: int = 0, progress: bool = False,
-    ) -> Partition:
-        """Divide the rows. ``dim`` and ``long`` are dims of the nesting; ``lists`` is the number of partitions.
+        cls, blocks: Blocks, metric: Metric = "cosine", *, dim: int | None = None, rotated: bool | None = None,
+        copies: int | None = None, long: int | None = None, lists: int | None = None, seed: int = 0,
+        progress: bool = False,
+    ) -> Partition:  # fmt: skip
+        """Divide the rows. By default, the layout is chosen on a sample of them, and there are 8 · √count partitions.
 
-        By default, up to 64 columns are in tiles (one cache line per row), or up to 128 of 2048 and more. All columns
-        are also stored in int8, a quarter of the bytes of float32, so that few rows are read in full. There are
-        4 · √count partitions.
+        ``dim`` columns are in tiles, ``rotated`` to principal axes or not, in ``copies`` partitions per row (1 or 2).
+        The columns up to ``long``, a dim of the nesting, are also stored in 8 bits, by default all.
         """
         check_metric(metric)
-        dim = tile_dim(blocks.nesting) if dim is None else dim
+        rng = np.random.default_rng(seed)
         long = blocks.nesting.dim if long is None else long
-        if blocks.level(long) < blocks.level(dim):
-            raise InputError("long must be at least dim", got=f"long={long}, dim={dim}", cure=f"pass long={dim}")
-        lists = max(1, min(round(_LISTS * blocks.count**0.5), blocks.count)) if lists is None else lists
+        blocks.level(long)
+        lists = max(1, min(round(LISTS * blocks.count**0.5), blocks.count)) if lists is None else lists
         most = max(blocks.count, 1)
         if not isinstance(lists, int | np.integer) or isinstance(lists, bool) or not 1 <= lists <= most:
             rule = f"lists must be an integer in 1 … {most}, the number of rows"
             raise InputError(rule, got=repr(lists), cure="omit it")
-        build = Build(blocks, metric, dim, long, int(lists), np.random.default_rng(seed))
-        arrays: dict[str, Any] = build.arrays(progress)
-        return cls(metric, dim, long, blocks.count, **arrays)
+        _check_layout(dim, copies, min(blocks.nesting.dim, MOST_COLUMNS))
+        layout, axes = choose_layout(blocks, metric, rng, dim=dim, rotated=rotated, copies=copies)
+        space = Space(blocks, metric, axes, layout.dim)
+        arrays, scale = Build(space, long, int(lists), layout.copies if lists > 1 else 1, rng).arrays(progress)
+        return cls(metric, layout.dim, long, blocks.count, scale, **arrays)
 
     @property
     def nbytes(self) -> int:
@@ -149,64 +161,72 @@ class Partition(Guide):
     @classmethod
     def open(cls, folder: str | Path) -> Partition:
         """Map the files of a folder without reading most of them."""
-        about, arrays = open_arrays(folder, HEADER, FORMAT, verify_bytes=VERIFIED_BYTES)
+        about, arrays = open_arrays(folder, HEADER, FORMAT, oldest=FORMAT, verify_bytes=VERIFIED_BYTES)
         parts: dict[str, Any] = {**about, **arrays, "codes": map_again(arrays["codes"])}
         opened = cls(**parts)
         ends = opened.lists[:, 0] + -(-opened.lists[:, 1] // LANES)
-        empty = opened.rows == NOBODY
+        empty = opened.slots == NOBODY
         inside = (opened.lists >= 0).all() and (ends < len(opened.tiles)).all()
-        if not inside or not (empty | (opened.rows < opened.count)).all():
+        exist = (empty | (opened.slots < opened.count)).all() and (opened.rows < opened.count).all()
+        if not inside or not exist:
             raise EmbeddingsError(f"{folder} is damaged", got="rows or tiles out of range", cure="build it again")
         if not np.isnan(opened.adjust[empty]).all():
             raise EmbeddingsError(f"{folder} is damaged", got="rows in empty places", cure="build it again")
         return opened
 
-    @classmethod
-    def openings(cls, options: Mapping[str, Any]) -> Sequence[Plan]:
-        """Return scans of the tiles: of all partitions, and of several shares."""
-        return [Plan((Stage(options["dim"], 1, "int8"),), probe=probe) for probe in (None, *_PROBES)]
+    def opening(self) -> Plan:
+        """Return a scan of the tiles."""
+        return Plan((Stage(self.dim, 1, "int4"),), probe=1.0)
 
     @classmethod
     def serves(cls, plan: Plan | None, engine: Engine | None) -> bool:
-        """Whether ``plan`` may scan tiles: those of the nearest partitions (``probe``), or all, as an int8 scan.
+        """Whether ``plan`` visits partitions. Without the compiled core, it scans the vectors instead."""
+        return engine is None and plan is not None and plan.probe is not None and core() is not None
 
-        Without the compiled core, plans scan the vectors instead.
-        """
-        if engine is not None or plan is None or plan.ef is not None or core() is None:
-            return False
-        return plan.probe is not None or plan.stages[0].precision == "int8"
-
-    def searcher(self, blocks: Blocks, plan: Plan | None, engine: Engine | None) -> Search | None:  # noqa: ARG002
-        """Return a search of the tiles, unless the plan has no ``probe`` and does not start with an int8 scan of them.
-
-        A plan with ``probe`` that the partitions cannot follow raises.
-        """
+    def searcher(self, blocks: Blocks, plan: Plan | None, engine: Engine | None) -> Search:  # noqa: ARG002
+        """Return a search of the partitions."""
         assert plan is not None   # see serves
-        first = plan.stages[0]
-        if plan.probe is None and (first.precision != "int8" or first.dim != self.dim):
-            return None
         prepared = cache(partial(PartitionSearch, blocks, self, plan))
-        return lambda request, k: prepared(k)(request.queries, request.allowed, request.threads)
+
+        def search(request: Request, k: int) -> tuple[Indices, Doubles]:
+            share = 1.0 if request.allowed is None else request.count / max(1, self.count)
+            return prepared(k)(request.queries, request.allowed, request.threads, share)
+
+        return search
 
     @cached_property
     def compiled(self) -> Any:
         """The arrays as the core sees them: a ``matryo._core.Partition``."""
-        arrays = {name: array for name, array in self.arrays().items() if name != "gaps"}
+        arrays = {name: array for name, array in self.arrays().items() if name not in ("budgets", "wider")}
         return require_core().Partition(dim=self.dim, coded=self.long, **arrays)
 
     def check_fits(self, blocks: Blocks) -> None:
         """Raise unless these can be the partitions of ``blocks``."""
-        if blocks.count != self.count or not {self.dim, self.long} <= set(blocks.nesting.dims):
+        width = blocks.nesting.dim
+        if blocks.count != self.count or self.long not in blocks.nesting.dims or len(self.axes) not in (0, width):
             raise EmbeddingsError(
                 "partitions must belong to the blocks that are searched",
-                got=f"partitions of {self.count} rows at {self.dim} and {self.long} dims, {blocks!r}",
+                got=f"partitions of {self.count} rows with {self.long} columns, {blocks!r}",
                 cure="build them again with Partition.of(blocks)",
             )
 
-    def gap(self, probe: float | None) -> float:
-        """How far a partition's mean may score below the best, to visit the share ``probe`` of the rows on average."""
-        return float("inf") if probe is None else float(np.interp(probe, *self.gaps))
+    def budget(self, probe: float | None) -> float:
+        """The budget with which a query visits the share ``probe`` of the places on average; −1 for all."""
+        return -1.0 if probe is None or probe >= 1 else float(np.interp(probe, *self.budgets))
+
+    def wider_for(self, share: float) -> float:
+        """The factor on the budget under a filter that leaves a ``share`` of the rows."""
+        return float(np.interp(share, *self.wider[:, ::-1]))
 
     def arrays(self) -> dict[str, Array]:
         """Return the arrays by name."""
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _NUMBERS}
+
+
+def _check_layout(dim: int | None, copies: int | None, most: int) -> None:
+    if dim is not None:
+        check_count("dim", dim, example=64)
+        if dim > most:
+            raise InputError(f"dim must be at most {most}, the columns of a row or of a tile", got=dim, cure="omit it")
+    if copies not in (None, 1, 2):
+        raise InputError("copies must be 1 or 2", got=repr(copies), cure="omit it")

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from matryo.compiled import require_core
+from matryo.errors import InputError
 from matryo.retrieve.engines.compiled import as_bytes, view_of
-from matryo.retrieve.guides.partition.steps import check_plan, steps_of
+from matryo.retrieve.guides.partition.steps import steps_of
 from matryo.retrieve.vectors.queries import as_floats, as_mask, check_scores
 
 if TYPE_CHECKING:
     from matryo.retrieve.guides.partition.partition import Partition
     from matryo.retrieve.plan.plan import Plan
     from matryo.retrieve.vectors.blocks import Blocks
-    from matryo.retrieve.vectors.types import Doubles, Indices
+    from matryo.retrieve.vectors.types import Doubles, Floats, Indices
 
-_MOST = 3   # a query may visit this many times the share that is visited on average
+_SPARE = 16   # partitions beyond those that the budget needs if all have the same size
+_PLACES_PER_HIT = 4   # places that a query visits at least, per hit; kPlacesPerHit in src/core/rerank.h
 
 
 class PartitionSearch:
@@ -26,36 +29,52 @@ class PartitionSearch:
     Any number of threads may search at a time.
     """
 
-    def __init__(self, blocks: Blocks, partition: Partition, plan: Plan, k: int) -> None:
+    def __init__(self, blocks: Blocks, partition: Partition, plan: Plan, k: int, *, scan_only: bool = False) -> None:
         partition.check_fits(blocks)
+        if plan.ef is not None:
+            got, cure = f"ef={plan.ef}", "pass probe=0.05 instead"
+            raise InputError("a plan for partitions must not have ef", got=got, cure=cure)
         plan = plan.for_k(k)
         plan.check_fits(blocks.nesting)
-        check_plan(plan, partition)
-        self._k, self._metric, self._nesting, self._count = k, partition.metric, blocks.nesting, blocks.count
-        everywhere = plan.probe in (None, 1) or not blocks.count
-        share, lists = min(1.0, _MOST * (plan.probe or 1.0)), len(partition.lists)
-        self._search = require_core().PartitionSearch(
+        self._k, self._metric, self._nesting, self._partition = k, partition.metric, blocks.nesting, partition
+        budget = partition.budget(plan.probe)
+        lists, places = len(partition.lists), max(1, int(partition.lists[:, 1].sum()))
+        steps = steps_of(plan, blocks, partition)
+        self.compiled = require_core().PartitionSearch(
             view_of(blocks, partition.metric),
             partition.compiled,
-            steps_of(plan, blocks, partition),
+            steps[:1] if scan_only else steps,
             k,
-            partition.gap(plan.probe),
-            -1 if everywhere else max(1, round(share * blocks.count)),
-            # About twice as many partitions as hold that share on average, because sizes differ.
-            min(lists, int(2 * share * lists) + 16),
-        ).search
+            budget,
+            partition.scale,
+            min(lists, math.ceil(1.5 * max(budget, _PLACES_PER_HIT * k) / places * lists) + _SPARE),
+        )
+        self._search = self.compiled.search
 
-    def __call__(self, queries: Any, allowed: Any = None, threads: int = 1) -> tuple[Indices, Doubles]:
+    def __call__(
+        self, queries: Any, allowed: Any = None, threads: int = 1, share: float = 1.0
+    ) -> tuple[Indices, Doubles]:
         """Return the best k rows of each of the ``queries`` [n, d], or of one [d], and their scores; both [n, k].
 
         Hits are sorted nearest first; of equal scores the smaller row comes first. Scores are computed from the stored
-        vectors at the plan's last dim, in float64. ``allowed`` is a mask of the rows that may be found in the visited
-        partitions. If there are fewer than k, the remaining places have row −1 and score −∞.
+        vectors at the plan's last dim, in float64. ``allowed`` is a mask of the rows that may be found, which are a
+        ``share`` of all: the fewer, the more partitions are visited. If there are fewer than k, the remaining places
+        have row −1 and score −∞.
         """
         vectors = as_floats(queries[None] if getattr(queries, "ndim", 2) == 1 else queries, self._nesting.dim)
         rows = np.empty((len(vectors), self._k), np.int64)
         scores = np.empty(rows.shape)
-        mask = None if allowed is None or not self._count else as_bytes(as_mask(allowed, self._count))
-        if self._search(vectors, mask, rows, scores, threads) >= 0:
+        count = self._partition.count
+        mask = None if allowed is None or not count else as_bytes(as_mask(allowed, count))
+        wider = 1.0 if mask is None else self._partition.wider_for(share)
+        if self._search(vectors, mask, rows, scores, threads, wider) >= 0:
             check_scores(vectors, self._nesting, self._metric)
         return rows, scores
+
+    def score_lists(self, queries: Any) -> Floats:
+        """Return the score of each query with the mean of each partition, in multiples of the scale."""
+        vectors = as_floats(queries, self._nesting.dim)
+        scores = np.empty((len(vectors), len(self._partition.lists)), np.float32)
+        if self.compiled.score_lists(vectors, scores) >= 0:
+            check_scores(vectors, self._nesting, self._metric)
+        return scores

@@ -144,11 +144,14 @@ class Sketch(Guide):
 
     @classmethod
     def serves(cls, plan: Plan | None, engine: Engine | None) -> bool:
-        """Whether the search is exact, without a plan and on the default engine, and the core is installed."""
-        return plan is None and engine is None and core() is not None
+        """Whether the search may be exact, on the default engine, and the core is installed."""
+        exact = plan is None or (len(plan.stages) == 1 and plan.stages[0].precision == "full" and plan.probe is plan.ef)
+        return exact and engine is None and core() is not None
 
-    def searcher(self, blocks: Blocks, plan: Plan | None, engine: Engine | None) -> Search:  # noqa: ARG002
-        """Return the certified exact search of ``blocks``."""
+    def searcher(self, blocks: Blocks, plan: Plan | None, engine: Engine | None) -> Search | None:  # noqa: ARG002
+        """Return the certified exact search of ``blocks``; None for a plan at a shorter dim."""
+        if plan is not None and plan.dim != blocks.nesting.dim:
+            return None
         from matryo.retrieve.guides.sketch.certified import Certified
 
         if (self.count, len(self.axes)) != (blocks.count, blocks.nesting.dim):

@@ -10,6 +10,7 @@ import re
 import secrets
 import shutil
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from matryo.embeddings.manifest import FileRecord
 from matryo.errors import EmbeddingsError, IndexFolderError
 from matryo.files import new_file, sha256, storage, sync_folder
 from matryo.mapped import map_bytes, map_npy
+from matryo.retrieve.store.filters.masks import Part
 from matryo.retrieve.store.sql.records import Record
 from matryo.retrieve.vectors.array_folder import write_array
 from matryo.retrieve.vectors.blocks import HEADER, Blocks
@@ -98,8 +100,10 @@ class Segment:
     """Which rows are alive; None if all are."""
     guides: Mapping[str, Path] = field(default_factory=dict)
     """The folder of each guide, by kind."""
+    parts: tuple[Part, ...] = ()
+    """The columns of payload fields, which snapshots share."""
 
-    @property
+    @cached_property
     def live(self) -> int:
         """The number of live rows."""
         return len(self) if self.alive is None else int(np.count_nonzero(self.alive))
@@ -161,7 +165,7 @@ def open_segment(root: Path, record: Record) -> Segment:
         blocks = Blocks.open(folder / _BLOCKS)
     except EmbeddingsError as error:
         raise IndexFolderError(str(error)) from error
-    segment = Segment(blocks, _mapped(folder / _ROWS, record.rows), ids)
+    segment = Segment(blocks, _mapped(folder / _ROWS, record.rows), ids, parts=(Part(0, record.rows),))
     if segment.blocks.count != record.rows:
         raise IndexFolderError.damaged(folder / _BLOCKS, f"{segment.blocks.count} rows instead of {record.rows}")
     if segment.rows[0] != record.first or segment.rows[-1] - segment.rows[0] < record.rows - 1:

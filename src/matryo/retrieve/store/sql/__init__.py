@@ -1,1 +1,1 @@
-"""The SQLite file of a store: every statement, and filters on payloads."""
+"""The SQLite file of a store: transactions, and every statement."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from matryo.errors import IndexFolderError, MatryoError, StorageError
 from matryo.files import storage
-from matryo.retrieve.store.sql.where import compare_exactly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,7 +69,6 @@ class Database:
             uri=True, timeout=_PATIENCE, isolation_level=None, check_same_thread=False,
         )  # fmt: skip
         try:
-            connection.create_function("compare_exactly", 4, compare_exactly, deterministic=True)
             prepare(connection)
         except BaseException:
             connection.close()

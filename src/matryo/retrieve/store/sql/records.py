@@ -1,4 +1,4 @@
-"""All SQL statements of a store except filters: ids, payloads, recent vectors, tombstones, and the list of segments.
+"""All SQL statements of a store: ids, payloads, recent vectors, tombstones, and the list of segments.
 
 Row numbers are assigned in the order of insertion and never reused. ``items`` holds the live rows. The vector of a row
 is in ``pending`` while it is recent, and later in a segment. ``dead`` lists the deleted rows of segments (tombstones).
@@ -22,6 +22,7 @@ from matryo.retrieve.store.about import FORMAT, About
 from matryo.retrieve.store.segments.pieces import Piece
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from matryo.retrieve.store.sql.database import Database
@@ -173,16 +174,16 @@ def payloads(database: Database, rows: Sequence[int]) -> dict[int, str | None]:
     return found
 
 
-def has_field(database: Database, path: str) -> bool:
-    """Whether any payload has the field at a JSON ``path``; stops at the first."""
-    sql = "SELECT 1 FROM items WHERE json_type(payload, ?) IS NOT NULL LIMIT 1"
-    return database.execute(sql, (path,)).fetchone() is not None
+def field_names(database: Database) -> list[str]:
+    """The names of all fields of the payloads, in order of appearance."""
+    sql = "SELECT DISTINCT key FROM items, json_each(payload) WHERE typeof(key) = 'text'"
+    return [name for (name,) in database.execute(sql)]
 
 
-def field_names(database: Database, path: str = "$") -> list[str]:
-    """The names of all fields of the payloads, or of the objects at ``path``, in order of appearance."""
-    sql = "SELECT DISTINCT key FROM items, json_each(payload, ?) WHERE typeof(key) = 'text'"
-    return [name for (name,) in database.execute(sql, (path,))]
+def row_payloads(database: Database, first: int, last: int) -> sqlite3.Cursor:
+    """Row number and payload of the live rows from ``first`` to ``last`` with a payload; no checksum is verified."""
+    sql = "SELECT row, payload FROM items WHERE row BETWEEN ? AND ? AND payload IS NOT NULL ORDER BY row"
+    return database.execute(sql, (first, last))
 
 
 def row_ids(database: Database, first: int = 0, last: int = 2**63 - 1) -> Iterator[tuple[int, Id]]:
