@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "scripts" / "make_docs.py"
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(ROOT.glob("docs/**/*.md"))
 NEEDS = {"torch", "PIL", "tomli_w", "matplotlib", "scipy", "faiss", "pyarrow", "tokenizers", "transformers",
-         "sentence_transformers", "onnxruntime", "onnxscript", "timm", "open_clip"}  # fmt: skip
+         "sentence_transformers", "onnxruntime", "onnxscript", "timm", "open_clip", "pandas"}  # fmt: skip
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

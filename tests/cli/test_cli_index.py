@@ -74,12 +74,13 @@ def test_an_array_makes_an_index(capsys: Capture) -> None:
     told = json.loads(run(capsys, "idx", "--json"))
     assert told == {
         "folder": "idx", "count": COUNT, "dims": [8, 16, 20], "metric": "cosine", "dtype": "float32", "int8_up_to": 0,
-        "ids": "integers", "segments": 1, "guides": {}, "unguided": 0, "bytes": size, "fields": [], "added": 0,
+        "ids": "integers", "segments": 1, "guides": {}, "unguided": 0, "bytes": size, "fields": [], "model": None,
+        "run": None, "added": 0,
     }  # fmt: skip
 
 
 def test_more_is_added_and_numbered_on(capsys: Capture) -> None:
-    run(capsys, "idx", "a.npy", "a.npy", "--batch", 128)
+    run(capsys, "idx", "a.npy", "a.npy", "--again", "--batch", 128)
     assert "901 vectors" in run(capsys, "idx", "a.npy", "a.npy", "--skip", 299)
     rows = held()
     assert list(rows) == list(range(901))
@@ -90,7 +91,7 @@ def test_more_is_added_and_numbered_on(capsys: Capture) -> None:
 def test_how_an_index_is_made(capsys: Capture) -> None:
     words = ["--dims", "4,20", "--metric", "l2", "--dtype", "float16", "--int8-up-to", 4]
     assert "  dims 4, 20; l2; float16, int8 up to 4; ids are" in run(capsys, "idx", "a.npy", *words)
-    run(capsys, "idx", "a.npy", *words)   # saying it again is no mistake
+    run(capsys, "idx", "a.npy", "--again", *words)   # the same settings are accepted
     for option, asked, there in [
         ("--dims", "8,20", "4,20"), ("--metric", "ip", "l2"), ("--dtype", "float32", "float16"),
         ("--int8-up-to", "0", "4"),
@@ -168,7 +169,7 @@ def test_rows_are_replaced_and_deleted_and_their_space_given_back(capsys: Captur
     write_lines("b.jsonl", 290, 10, new=True)
     message = refused(capsys, "idx", "b.jsonl")
     assert message == (
-        "b.jsonl, rows 0 to 9: ids must be new (got 'd290', which exists): use upsert to replace rows; "
+        "b.jsonl, rows 0 to 9: ids must be new (got 'd290', which exists): use upsert (--upsert) to replace rows; "
         "300 vectors in idx"
     )
     assert "300 vectors" in run(capsys, "idx", "b.jsonl", "--upsert")
@@ -193,7 +194,7 @@ def test_guides_are_built_and_told(capsys: Capture) -> None:
     run(capsys, "idx", "a.npy")
     assert "; sketch, partition (IVF) at 16" in run(capsys, "idx", "--sketch", "--partition", "16")
     assert json.loads(run(capsys, "idx", "--build", "--json"))["guides"] == {"sketch": None, "partition": 16}
-    told = run(capsys, "idx", "a.npy").splitlines()
+    told = run(capsys, "idx", "a.npy", "--again").splitlines()
     assert told[-1] == "  300 vectors without these guides: matryo index idx --compact"
     assert json.loads(run(capsys, "idx", "--compact", "--json"))["unguided"] == 0
     assert run(capsys, "at-once", "a.npy", "--sketch").splitlines()[1].endswith("ids are integers; sketch")
@@ -297,7 +298,8 @@ def test_a_flipped_byte_is_named(capsys: Capture) -> None:
 
 def test_options_that_would_be_idle(capsys: Capture) -> None:
     run(capsys, "idx", "a.npy")
-    for words in (["--upsert"], ["--skip", 3], ["--dims", "8,20"], ["--payload", "n"], ["--format", "npy"]):
+    pairs = (["--skip", 3], ["--dims", "8,20"], ["--payload", "n"], ["--format", "npy"])
+    for words in (["--upsert"], ["--again"], *pairs):
         assert f"{words[0]} applies to a SOURCE (got no SOURCE)" in refused(capsys, "idx", *words)
     with pytest.raises(SystemExit) as stop:
         main(["index", "idx", "--upsert", "a.npy"])

@@ -82,6 +82,47 @@ def test_a_budget_that_buys_nothing(capsys: Capture) -> None:
     assert not Path("plan.json").exists()
 
 
+def test_planning_again_prints_the_stored_result(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    words: list[Any] = ["--queries", "q.npy", "--recall", 0.9, "-k", 5]
+    calls: list[str] = []
+    plan = Index.plan
+
+    def counted(self: Index, **options: Any) -> Choice:
+        calls.append("plan")
+        return plan(self, **options)
+
+    monkeypatch.setattr(Index, "plan", counted)
+    note = "this is the stored result of an earlier run (--again plans anew)"
+    first = run(capsys, *words)
+    assert note not in first
+    again = run(capsys, *words, "--out", "plan.json").splitlines()
+    table = first.splitlines()[:-1]   # without the note on guides
+    assert again[: len(table)] == table
+    assert again[len(table)] == note
+    assert len(calls) == 1
+    with Index.open("idx") as index:
+        figures = json.loads(run(capsys, *words, "--json"))
+        assert Choice.from_figures(figures).plan == Plan.from_dict(json.loads(Path("plan.json").read_text()))
+        assert index.verify() is None   # type: ignore[func-returns-value]
+    assert len(calls) == 1
+    np.save("copy.npy", QUERIES)
+    run(capsys, "--queries", "copy.npy", *words[2:])   # the content counts, not the name
+    assert len(calls) == 1
+    assert note not in run(capsys, *words, "--again")
+    np.save("q.npy", QUERIES + 1)
+    for changed in ([], ["--confidence", 0.9], ["--budget", 1e9], ["-k", 4], ["--recall", 0.8], ["--cost", "mflops"]):
+        before = len(calls)
+        assert note not in run(capsys, *words, *changed)
+        assert note in run(capsys, *words, *changed)
+        assert len(calls) == before + 1
+    with Index.open("idx", writable=True) as index:
+        index.delete([0])
+    assert note not in run(capsys, *words)
+    assert note in run(capsys, *words)
+    assert main(["index", "idx", "--backup", "copy"]) == 0
+    assert not Path("copy/plans").exists()
+
+
 def test_what_cannot_be_planned(capsys: Capture) -> None:
     assert "recall must be between 0 and 1 (got 1.5): write 1.5 % as 0.015" in refused(capsys, "idx", "--recall", 1.5)
     assert "k must be an integer" in refused(capsys, "idx", "-k", 0)

@@ -84,9 +84,31 @@ def test_a_table_without_payloads_has_no_such_column(capsys: Capture) -> None:
     lines = run(capsys, "bare", "q.npy", "-k", 9).splitlines()
     assert lines[1].split() == ["id", "l2"]
     assert len(lines) == 3 * (2 + 5) + 2   # five rows each, and nothing for what is not there
+    assert "nothing found" not in "".join(lines)
+
+
+def test_an_empty_index_has_nothing_to_search(capsys: Capture) -> None:
     with Index.create("none", nesting=Nesting([DIM])):
         pass
-    assert run(capsys, "none", "q.npy").splitlines()[:2] == ["query 0", "  nothing found"]
+    for words in (["q.npy"], ["--like", "1"], ["q.npy", "--out", "hits.npz"]):
+        told = refused(capsys, "none", *words)
+        assert told == "none holds no vectors: add some first: matryo index none SOURCE"
+    assert not Path("hits.npz").exists()
+
+
+@pytest.mark.parametrize("metric", ["cosine", "ip", "l2"])
+def test_unused_places_are_never_shown(capsys: Capture, metric: Any) -> None:
+    with Index.create("few", nesting=Nesting([DIM]), metric=metric) as few:
+        few.add(VECTORS[:4], payload=[{"n": row} for row in range(4)])
+    for words, count in [(["q.npy"], 4), (["--like", "1"], 3), (["q.npy", "--where", '{"n": {"$lt": 2}}'], 2)]:
+        lines = [json.loads(line) for line in run(capsys, "few", *words, "-k", 100, "--json").splitlines()]
+        assert {len(line["hits"]) for line in lines} == {count}
+        assert all(hit["id"] >= 0 and np.isfinite(hit["score"]) for line in lines for hit in line["hits"])
+        tables = run(capsys, "few", *words, "-k", 100).split("\n\n")
+        assert {len(table.splitlines()) for table in tables} == {count + 2}
+        assert "-inf" not in "".join(tables)
+        run(capsys, "few", *words, "-k", 100, "--out", "hits.jsonl", "--force")
+        assert [json.loads(line) for line in Path("hits.jsonl").read_text().splitlines()] == lines
 
 
 @pytest.mark.parametrize(
@@ -112,6 +134,8 @@ def test_a_plan_in_a_file(capsys: Capture, index: Index) -> None:
     plan = Plan.of([(8, 12, "int8"), (16, 8), (32, 5)])
     Path("plan.json").write_text(json.dumps(plan.to_dict()))
     assert found(capsys, "q.npy", "--plan", "plan.json", "-k", 5) == index.search(QUERIES, 5, plan).ids.tolist()
+    words = ["q.npy", "--plan", json.dumps(plan.to_dict()), "-k", 5]   # its text
+    assert found(capsys, *words) == index.search(QUERIES, 5, plan).ids.tolist()
     for text, told in [
         ("{", "plan.json must be a plan in JSON (got Expecting property name"),
         ("[]", "a plan must have stages with dim and keep"),
@@ -179,6 +203,10 @@ def test_what_cannot_be_asked(capsys: Capture) -> None:
     assert "there is no index in this folder" in refused(capsys, "none", "q.npy")
     np.save("wide.npy", np.ones((2, 40)))
     assert "queries must have the 32 dims of idx (got 40 in wide.npy)" in refused(capsys, "idx", "wide.npy")
+    np.save("nan.npy", np.where(np.arange(DIM) == 3, np.nan, QUERIES))
+    assert refused(capsys, "idx", "nan.npy") == (
+        "nan.npy, row 0: a vector must have finite numbers (got nan at 3): drop that row, or encode it again"
+    )
     np.save("zero.npy", np.zeros((2, DIM)))
     assert "a query must not be all zeros" in refused(capsys, "idx", "zero.npy")
     assert "must be a readable npy file" in refused(capsys, "idx", "none.npy")

@@ -5,7 +5,9 @@ standard input (JSON lines or .npy bytes). A JSON line is {"id": …, "vector": 
 too. Other keys, and other columns of tables, are payload. Without SOURCE, the index in FOLDER is described.
 
 Each batch is durable before the next one is read. If interrupted, the index keeps all added vectors, and the message
-shows the command that resumes. Actions run in this order: --delete, SOURCE …, --compact, --build (or --sketch,
+shows the command that resumes. A file whose rows have no ids is not added twice, unless --again is given. The index
+records the model that encoded an embeddings folder, or that --model names, and `matryo search` encodes texts and images
+with it. Actions run in this order: --delete, SOURCE …, --compact, --build (or --sketch,
 --partition, --graph), --verify, --backup.
 """
 
@@ -15,10 +17,12 @@ import argparse
 import json
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from tqdm import tqdm
 
+from matryo.cli.parts.added import Numbered, check_not_added, numbered_sources, record_added
+from matryo.cli.parts.model import common_model, record_model
 from matryo.cli.parts.reading import add_source_arguments, open_sources, parse_ids
 from matryo.cli.parts.subjects import parse_dims
 from matryo.errors import InputError, MatryoError, NestingError
@@ -47,11 +51,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     new.add_argument("--metric", choices=["cosine", "ip", "l2"], help="how vectors are compared [cosine]")
     new.add_argument("--dtype", choices=["float32", "float16"], help="precision on disk [float32]")
     new.add_argument("--int8-up-to", type=int, metavar="M", help="also store 8-bit copies of the dims up to M [0]")
+    parser.add_argument("--model", type=Path, metavar="RUN", help="the run folder of the model that made the vectors, "
+                        "for queries that are texts or images [the run around an embeddings folder]")  # fmt: skip
     add_source_arguments(parser)
     adding = parser.add_argument_group("adding")
     adding.add_argument("--ids", type=Path, metavar="FILE", help="ids of the rows: text with one id per line, or .npy")
     adding.add_argument("--payload", metavar="NAME,…", help="columns or keys to store as payload, or none [all others]")
     adding.add_argument("--upsert", action="store_true", help="replace rows with existing ids")
+    adding.add_argument("--again", action="store_true", help="add a SOURCE without ids although its rows are there")
     adding.add_argument("--skip", type=int, default=0, metavar="N", help="skip the first N rows [0]")
     adding.add_argument("--batch", type=int, metavar="N", help="rows per commit [64 MB]")
     care = parser.add_argument_group("an existing index")
@@ -80,19 +87,22 @@ def run(args: argparse.Namespace) -> None:
     if new and (not sources or args.delete):
         cure = f"check the path, or create an index: matryo index {args.folder} SOURCE"
         raise InputError("there is no index to describe or change", got=args.folder, cure=cure)
+    model, numbered = common_model(args, sources), numbered_sources(args, sources)
     parts = _parts(args, sources)
     if new:
-        first = next(parts, None)   # read before the folder is created: a bad source leaves no empty index
-        if first is None:
-            raise InputError("there must be a row to add", got=f"none after --skip {args.skip}", cure="skip fewer rows")
-        parts = chain([first], parts)
-    changing = bool(sources or args.delete or args.compact or _guides(args) is not None)
+        head: list[_Part | _End] = []   # read before the folder is created: a bad source leaves no empty index
+        while not head or isinstance(head[-1], _End):
+            head += [next(parts, None) or _nothing_to_add(args)]
+        parts = chain(head, parts)
+    changing = bool(sources or args.delete or args.compact or args.model or _guides(args) is not None)
     with _create(args, sources) if new else Index.open(args.folder, writable=changing) as index:
         if not new:
             _check_settings(args, index, sources)
+            check_not_added(args, index, numbered)
+        record_model(args, index, model)
         if args.delete:
             index.delete(parse_ids(index, args.delete))
-        added = _add(args, index, sources, parts) if sources else 0
+        added = _add(args, index, sources, parts, numbered) if sources else 0
         _compact_and_build(args, index, new)
         if args.verify:
             index.verify()
@@ -133,7 +143,7 @@ def _check_options(args: argparse.Namespace) -> None:
     """Refuse options that would have no effect, or would be refused after the work."""
     from matryo.retrieve.store.backup import check_new
 
-    names = (*_SETTINGS, "ids", "upsert", "skip", "batch", "format", "id_column", "vector_column", "payload")
+    names = (*_SETTINGS, "ids", "upsert", "again", "skip", "batch", "format", "id_column", "vector_column", "payload")
     given = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name) not in (None, False, 0)]
     if given and not args.sources:
         raise InputError(f"{given[0]} applies to a SOURCE", got="no SOURCE", cure="add the path of the vectors")
@@ -205,8 +215,19 @@ class _Part(NamedTuple):
     batch: Batch
 
 
-def _parts(args: argparse.Namespace, sources: Sequence[Source]) -> Iterator[_Part]:
-    """The batches of all sources after the skipped rows, with the ids of --ids."""
+class _End(NamedTuple):
+    """The end of a source, of which all rows are durable, with its number of rows."""
+
+    source: Source
+    rows: int
+
+
+def _nothing_to_add(args: argparse.Namespace) -> NoReturn:
+    raise InputError("there must be a row to add", got=f"none after --skip {args.skip}", cure="skip fewer rows")
+
+
+def _parts(args: argparse.Namespace, sources: Sequence[Source]) -> Iterator[_Part | _End]:
+    """The batches of all sources after the skipped rows, with the ids of --ids, and the end of each source."""
     from matryo.retrieve.sources import read_ids
 
     ids = None if args.ids is None else read_ids(args.ids)
@@ -226,6 +247,7 @@ def _parts(args: argparse.Namespace, sources: Sequence[Source]) -> Iterator[_Par
             first = after
         if ids is not None and first < len(ids):
             raise _wrong_count(args.ids, len(ids), source, f"{first:,}")
+        yield _End(source, first)
 
 
 def _wrong_count(path: Path, count: int, source: Source, rows: str) -> InputError:
@@ -233,7 +255,10 @@ def _wrong_count(path: Path, count: int, source: Source, rows: str) -> InputErro
     return InputError(rule, got=f"{count:,} ids for {rows} rows", cure="check both files")
 
 
-def _add(args: argparse.Namespace, index: Index, sources: Sequence[Source], parts: Iterator[_Part]) -> int:
+def _add(
+    args: argparse.Namespace, index: Index, sources: Sequence[Source], parts: Iterator[_Part | _End],
+    numbered: Sequence[Numbered],
+) -> int:  # fmt: skip
     """Add all rows and return their number; after an error or an interrupt, show how to resume."""
     counts = [source.count for source in sources]
     total = None if None in counts else sum(count or 0 for count in counts) - args.skip
@@ -241,6 +266,9 @@ def _add(args: argparse.Namespace, index: Index, sources: Sequence[Source], part
     with tqdm(desc="index", total=total, unit="row", unit_scale=True, delay=2, disable=args.quiet) as bar:
         try:
             for part in parts:
+                if isinstance(part, _End):
+                    record_added(index, part.source, part.rows, numbered)
+                    continue
                 source, row, count = part.source, part.first, len(part.batch.vectors)
                 _store(args, index, part)
                 done, row = done + count, row + count

@@ -2,7 +2,9 @@
 
 The planner tries plans with many dims, shortlist lengths and first stages, and tests them on held-out queries. The
 chosen plan reaches --recall on new queries with --confidence. Without --queries, rows of the index are used as queries;
-real queries are better. `matryo search FOLDER QUERIES --plan FILE` uses the plan that --out writes.
+real queries are better. `matryo search FOLDER QUERIES --plan FILE` uses the plan that --out writes. While the index and
+the queries are unchanged, the result of an earlier run with the same options is printed at once, unless --again is
+given.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from matryo.files import check_may_write, write_json
 if TYPE_CHECKING:
     from matryo.arrays import Array
     from matryo.retrieve import Index
+    from matryo.retrieve.plan.choice import Choice
 
 __all__ = ["add_arguments", "run"]
 
@@ -39,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the plan as JSON, for matryo search --plan")
     parser.add_argument("--figure", type=Path, metavar="FILE", help="draw recall against cost: FILE.svg or FILE.png")
     parser.add_argument("--confidence", type=float, default=0.95, metavar="X", help="confidence of the recall [0.95]")
+    parser.add_argument("--again", action="store_true", help="plan anew, even if an earlier result is stored")
     add_source_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the frontier as a JSON object instead of a table")
     parser.add_argument("--force", action="store_true", help="overwrite --out and --figure, whatever they hold")
@@ -56,12 +60,10 @@ def run(args: argparse.Namespace) -> None:
         if path is not None:
             check_may_write(path, force=args.force, is_ours=is_ours)
     with Index.open(args.folder) as index:
-        choice = index.plan(
-            recall=args.recall, k=args.k, queries=_queries(args, index), cost=args.cost,
-            budget=args.budget, confidence=args.confidence, progress=not args.quiet,
-        )  # fmt: skip
+        choice, is_stored = _choice(args, index)
         has_guides = bool(index.wanted())
-    notes = [] if has_guides or args.json else [f"guides allow faster plans: matryo index {args.folder} --build"]
+    notes = ["this is the stored result of an earlier run (--again plans anew)"] if is_stored else []
+    notes += [] if has_guides or args.json else [f"guides allow faster plans: matryo index {args.folder} --build"]
     if args.figure is not None:
         save(choice, args.figure)
         notes += [f"wrote the figure to {args.figure}"]
@@ -76,9 +78,25 @@ def run(args: argparse.Namespace) -> None:
         raise InputError("no plan within the budget reaches the recall", got=args.budget, cure=cure)
 
 
+def _choice(args: argparse.Namespace, index: Index) -> tuple[Choice, bool]:
+    """The choice of the planner, and whether it is that of an earlier run."""
+    from matryo.retrieve.plan.cache import load_choice, plan_key, store_choice
+
+    queries, state = _queries(args, index), index.state
+    options = {name: getattr(args, name) for name in ("recall", "k", "cost", "budget", "confidence")}
+    key = plan_key(state, queries, **options)
+    stored = None if args.again else load_choice(index.path, key)
+    if stored is not None:
+        return stored, True
+    choice = index.plan(queries=queries, progress=not args.quiet, **options)
+    if index.state == state:   # no other process has changed the index meanwhile
+        store_choice(index.path, key, choice)
+    return choice, False
+
+
 def _queries(args: argparse.Namespace, index: Index) -> Array | None:
     if args.queries is not None:
-        return np.concatenate([batch.vectors for batch in open_queries(args, index).batches()])
+        return np.concatenate([batch.vectors for batch in open_queries(args, args.queries, index).batches()])
     for name in ("format", "id_column", "vector_column"):
         if getattr(args, name) is not None:
             rule = f"--{name.replace('_', '-')} applies to --queries"

@@ -1,9 +1,10 @@
 """Search an index: print the nearest vectors of each query, with their payloads.
 
-QUERIES is any SOURCE of `matryo index`; --like uses rows of the index as queries instead. By default the search is
-exact at full dim. A plan makes it faster: --plan FILE (from `matryo plan`), or --dims 16,512 --keep 200 (a shortlist of
-200 at 16 dims, re-ranked at 512). --where restricts the search to matching payloads, as JSON:
-'{"year": {"$gte": 2020}, "lang": "en"}'.
+QUERIES is any SOURCE of `matryo index`. If the index knows the model of its vectors, QUERIES may also be texts in
+quotes, images, folders of images, or .txt files with one text per line; the model encodes them. --like uses rows of the
+index as queries instead. By default the search is exact at full dim. A plan makes it faster: --plan FILE (from
+`matryo plan`), or --dims 16,512 --keep 200 (a shortlist of 200 at 16 dims, re-ranked at 512). --where restricts the
+search to matching payloads, as JSON: '{"year": {"$gte": 2020}, "lang": "en"}'.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from matryo.cli.parts.model import are_vectors, encode_queries
 from matryo.cli.parts.reading import add_source_arguments, open_queries, parse_ids
 from matryo.cli.parts.subjects import parse_dims
 from matryo.errors import InputError
@@ -34,17 +36,21 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "run"]
 
 _KEEP = 200   # the shortlist length of the paper
+_PAYLOADS = 100_000   # payloads in memory at a time
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """FOLDER, QUERIES, the plan, the filter and the output."""
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="an index")
-    parser.add_argument("queries", nargs="?", metavar="QUERIES", help="query vectors; - is standard input")
+    parser.add_argument("queries", nargs="*", metavar="QUERIES", help="query vectors (- is standard input), "
+                        "texts or images")  # fmt: skip
     parser.add_argument("--like", nargs="+", metavar="ID", help="use these rows as queries; a row does not find itself")
     parser.add_argument("-k", type=int, default=10, metavar="K", help="hits per query, at most all vectors [10]")
+    parser.add_argument("--model", type=Path, metavar="RUN", help="the run folder of the model that encodes texts and "
+                        "images [the one that the index recorded]")  # fmt: skip
     parser.add_argument("--where", metavar="JSON", help="search only among matching payloads")
     how = parser.add_argument_group("plan (default: exact search at full dim)")
-    how.add_argument("--plan", type=Path, metavar="FILE", help="a plan that `matryo plan --out` wrote")
+    how.add_argument("--plan", type=Path, metavar="FILE", help="a plan that `matryo plan --out` wrote, or its JSON")
     how.add_argument("--dims", metavar="M,M,…", help="the dim of each stage")
     how.add_argument("--keep", metavar="K,K,…", help=f"shortlist of each stage but the last [{_KEEP}, then half, …]")
     how.add_argument("--funnel", action="store_true", help="halve the shortlist while the dim doubles")
@@ -62,18 +68,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Search, and print or write the hits."""
     from matryo.retrieve import Index
+    from matryo.retrieve.plan.plan import check_count
 
+    check_count("k", args.k, example=10)
     _check_options(args)
     with Index.open(args.folder) as index:
-        args.k = min(args.k, max(1, len(index)))   # more hits would all be empty
+        if not len(index):
+            cure = f"add some first: matryo index {args.folder} SOURCE"
+            raise InputError(f"{args.folder} holds no vectors", cure=cure)
+        args.k = min(args.k, len(index))   # more hits would all be empty
         plan = _plan(args)
         where = _where(args.where)
         answers = _like(args, index, plan, where) if args.like else _search(args, index, plan, where)
         if args.out is not None:
-            count = _write(args.out, index, answers)
+            count = _write(args.out, answers)
             print(f"wrote the hits of {count:,} quer{'y' if count == 1 else 'ies'} to {args.out}")
             return
-        for number, (query, hits) in enumerate(_with_payloads(index, answers)):
+        for number, (query, hits) in enumerate(_by_query(answers)):
             if args.json:
                 print(json.dumps({"query": query, "hits": hits}, ensure_ascii=False))
             else:
@@ -82,9 +93,16 @@ def run(args: argparse.Namespace) -> None:
 
 def _check_options(args: argparse.Namespace) -> None:
     """Refuse missing queries, contradictory options and an output that may not be replaced."""
-    if (args.queries is None) == (args.like is None):
-        got = "neither" if args.queries is None else "both"
+    if bool(args.queries) == (args.like is not None):
+        got = "both" if args.queries else "neither"
         raise InputError("pass either QUERIES or --like", got=got, cure="for example --like ID")
+    vectors = [word for word in args.queries if are_vectors(word, args.format)]
+    if vectors and len(args.queries) > 1:
+        got, cure = f"{len(args.queries)} QUERIES", f"search for {vectors[0]} alone"
+        raise InputError("only texts and images can be several QUERIES", got=got, cure=cure)
+    if args.model is not None and (vectors or args.like):
+        cure = "drop --model"
+        raise InputError("--model encodes texts and images", got=f"vectors of {(vectors or args.like)[0]}", cure=cure)
     if args.out is not None and args.out.suffix not in (".npz", ".jsonl"):
         raise InputError("--out must end in .npz or .jsonl", got=args.out.name, cure="change the suffix")
     if args.out is not None and args.json:
@@ -114,7 +132,7 @@ def _plan(args: argparse.Namespace) -> Plan | None:
     dims = parse_dims(args.dims)
     if dims is None:
         return None
-    k, keeps = max(args.k, 1), _keeps(args.keep)
+    k, keeps = args.k, _keeps(args.keep)
     if args.funnel:
         if len(dims) != 2 or len(keeps) != 1:
             rule = "a funnel needs a short dim, a long dim and the first shortlist length"
@@ -158,42 +176,47 @@ def _search(args: argparse.Namespace, index: Index, plan: Plan | None, where: An
     """The hits of queries from a source, in batches."""
     from matryo.retrieve.index import MOST_HITS
 
-    first, step = 0, max(1, MOST_HITS // max(args.k, 1))
-    for batch in open_queries(args, index).batches():
-        queries = batch.ids or list(range(first, first + len(batch.vectors)))
+    payload = _wants_payloads(args)
+    step = max(1, (_PAYLOADS if payload else MOST_HITS) // args.k)
+    for queries, vectors in _queries(args, index):
         for start in range(0, len(queries), step):
             part = slice(start, start + step)
-            yield queries[part], index.search(batch.vectors[part], args.k, plan, args.exact, where, args.threads)
-        first += len(queries)
+            yield queries[part], index.search(vectors[part], args.k, plan, args.exact, where, args.threads, payload)
+
+
+def _queries(args: argparse.Namespace, index: Index) -> Iterator[tuple[Sequence[int | str], Any]]:
+    """The ids or numbers of the queries with their vectors, in batches; texts and images are encoded."""
+    if not are_vectors(args.queries[0], args.format):
+        yield encode_queries(args.queries, index, args.model)
+        return
+    first = 0
+    for batch in open_queries(args, args.queries[0], index).batches():
+        yield batch.ids or range(first, first + len(batch.vectors)), batch.vectors
+        first += len(batch.vectors)
 
 
 def _like(args: argparse.Namespace, index: Index, plan: Plan | None, where: Any) -> Answers:
     """The hits of rows of the index, without the rows themselves."""
     from matryo.retrieve import Hits
 
-    ids = parse_ids(index, args.like)
-    more = args.k + 1 if args.k > 0 else args.k   # the search refuses k < 1
-    hits = index.search(index.get(ids)[0], more, plan, args.exact, where, args.threads)
+    ids, payload = parse_ids(index, args.like), _wants_payloads(args)
+    hits = index.search(index.get(ids)[0], args.k + 1, plan, args.exact, where, args.threads, payload)
     others = np.argsort(hits.ids == np.array(ids)[:, None], axis=1, kind="stable")[:, : args.k]   # itself last
-    yield ids, Hits(np.take_along_axis(hits.ids, others, 1), np.take_along_axis(hits.scores, others, 1))
+    payloads = hits.payloads and [[row[at] for at in places] for row, places in zip(hits.payloads, others, strict=True)]
+    yield ids, Hits(np.take_along_axis(hits.ids, others, 1), np.take_along_axis(hits.scores, others, 1), payloads)
+
+
+def _wants_payloads(args: argparse.Namespace) -> bool:
+    return args.out is None or args.out.suffix == ".jsonl"
 
 
 # ── output ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _with_payloads(index: Index, answers: Answers) -> Iterator[tuple[int | str, list[dict[str, Any]]]]:
+def _by_query(answers: Answers) -> Iterator[tuple[int | str, list[dict[str, Any]]]]:
     """Each query with its hits: id, score and payload."""
     for queries, hits in answers:
-        for query, (ids, scores) in zip(queries, hits, strict=True):
-            real = np.isfinite(scores)
-            hit_ids = ids[real].tolist()
-            payloads = index.get(hit_ids)[1] if hit_ids else []
-            # The shortest decimal that is this float32, not the sixteen digits of its float64.
-            decimals = [float(str(score)) for score in scores[real]]
-            yield query, [
-                {"id": id, "score": score, "payload": payload}
-                for id, score, payload in zip(hit_ids, decimals, payloads, strict=True)
-            ]
+        yield from zip(queries, hits.to_dicts(), strict=True)
 
 
 def _table(query: int | str, hits: Sequence[dict[str, Any]], metric: str) -> str:
@@ -211,12 +234,12 @@ def _table(query: int | str, hits: Sequence[dict[str, Any]], metric: str) -> str
     return "\n".join([f"query {query}", *(lines if hits else ["  nothing found"])])
 
 
-def _write(out: Path, index: Index, answers: Answers) -> int:
+def _write(out: Path, answers: Answers) -> int:
     """Write all hits to one file atomically, and return the number of queries."""
     count = 0
     with replacing(out) as file:
         if out.suffix == ".jsonl":
-            for query, hits in _with_payloads(index, answers):
+            for query, hits in _by_query(answers):
                 file.write((json.dumps({"query": query, "hits": hits}, ensure_ascii=False) + "\n").encode())
                 count += 1
             return count

@@ -6,7 +6,7 @@ widths share all weights except those of the norms. Layers infer the width from 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -94,7 +94,7 @@ class SlimmableLinear(NestedLinear):
     """
 
     @checked
-    def __init__(self, nesting: Nesting, classes: int, *, bias: bool = True) -> None:
+    def __init__(self, nesting: Nesting | Iterable[int], classes: int, *, bias: bool = True) -> None:
         super().__init__(nesting, classes, tied=True, bias=bias)
 
     def logits(self, z: Tensor) -> Tensor:

@@ -8,10 +8,10 @@ import numpy as np
 
 from matryo.arguments import checked
 from matryo.errors import EmbeddingsError
-from matryo.nesting import Nesting
+from matryo.nesting import Nesting, as_nesting
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from matryo.arrays import Array, Integers
     from matryo.embeddings import EmbeddingSet
@@ -36,7 +36,7 @@ def chosen_dims(embeddings: EmbeddingSet, dims: Sequence[int] | None, interpolat
 
 
 @checked
-def default_dims(nesting: Nesting, interpolated: bool = True) -> list[int]:
+def default_dims(nesting: Nesting | Iterable[int], interpolated: bool = True) -> list[int]:
     """Return the dims to measure by default: those of the nesting and, if ``interpolated``, those midway between.
 
     Vectors trained at one dim are measured at its halves down to 8, which shows what plain truncation gives.
@@ -46,6 +46,7 @@ def default_dims(nesting: Nesting, interpolated: bool = True) -> list[int]:
     >>> default_dims(Nesting([64]))
     [8, 12, 16, 24, 32, 48, 64]
     """
+    nesting = as_nesting(nesting)
     if len(nesting) == 1:
         nesting = Nesting.halving(nesting.dim, min(8, nesting.dim))
     return sorted({*nesting.dims, *(nesting.between() if interpolated else ())})

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from matryo.nesting import Nesting
 from matryo.retrieve.plan.plan import size_text
+from matryo.retrieve.store.origin import title_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,11 +38,16 @@ class Description:
     """The size of the folder on disk."""
     fields: tuple[str, ...]
     """The names of the payload fields."""
+    model: str = ""
+    """The name of the model that made the vectors; empty if it is not recorded."""
+    run: str = ""
+    """The run folder of that model, if it is recorded."""
 
     def to_dict(self) -> dict[str, Any]:
         """The description as JSON values."""
         rest = {name: value for name, value in vars(self).items() if name not in ("path", "nesting", "fields")}
-        return {"folder": str(self.path), "dims": list(self.nesting.dims), **rest, "fields": list(self.fields)}
+        rest |= {"fields": list(self.fields), "model": self.model or None, "run": self.run or None}
+        return {"folder": str(self.path), "dims": list(self.nesting.dims), **rest}
 
     def __str__(self) -> str:
         int8 = f", int8 up to {self.int8_up_to}" if self.int8_up_to else ""
@@ -52,12 +58,14 @@ class Description:
             f"ids are {self.ids}{f'; {guides}' if guides else ''}",
         ]
         lines += [f"  payload fields: {', '.join(self.fields)}"] if self.fields else []
+        if self.model:
+            lines += [f"  model: {self.model}{f', {self.run}' if self.run else ''}"]
         return "\n".join(lines)
 
 
 def describe(store: Store) -> Description:
     """Describe the current state of ``store``; the payload fields take about 0.5 s per million payloads."""
-    about, snapshot, wanted = store.about, store.snapshot(), store.wanted()
+    about, snapshot, wanted, model = store.about, store.snapshot(), store.wanted(), store.model
     return Description(
         path=store.given,
         count=snapshot.count,
@@ -71,6 +79,8 @@ def describe(store: Store) -> Description:
         unguided=sum(len(segment) for segment in snapshot.segments if wanted.keys() - segment.guides.keys()),
         bytes=sum(path.stat().st_size for path in store.path.rglob("*") if path.is_file()),
         fields=tuple(store.fields()),
+        model=title_of(model),
+        run="" if isinstance(model, str) else str(model.get("run", "")),
     )
 
 

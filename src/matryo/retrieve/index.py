@@ -28,16 +28,18 @@ from matryo.errors import EmbeddingsError, IndexFolderError, InputError, Missing
 from matryo.files import storage
 from matryo.retrieve.description import Description, describe, outline_guides
 from matryo.retrieve.engines.compiled import best_engine
-from matryo.retrieve.engines.execute import Engine, Hits, execute
+from matryo.retrieve.engines.execute import Engine, execute
 from matryo.retrieve.engines.few_rows import are_few, search_among
 from matryo.retrieve.engines.request import Request
 from matryo.retrieve.guides import GUIDES
 from matryo.retrieve.guides.guide import Guide, Search, shared, unguided
+from matryo.retrieve.hits import Hits
 from matryo.retrieve.plan.choice import Choice, Cost, as_plan
 from matryo.retrieve.plan.plan import Plan, check_count
 from matryo.retrieve.store import Limits, Segment, Snapshot, Store
 from matryo.retrieve.store.guides import damaged_guide
 from matryo.retrieve.store.opening import Opened, index_exists
+from matryo.retrieve.store.origin import how_to_encode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -117,6 +119,7 @@ class Index(Store):
         exact: bool = False,
         where: Mapping[str, Any] | None = None,
         threads: int = 1,
+        payload: bool = False,
     ) -> Hits:
         """Return the ``k`` nearest vectors of each query, [queries, k], nearest first; ties in order of insertion.
 
@@ -125,7 +128,7 @@ class Index(Store):
         the path of a saved plan. ``where`` restricts the search to matching payloads (``{"year": {"$gte": 2020}}``);
         if few match, they are all scored, and the hits are exact whatever the plan. If fewer than ``k`` match, the
         remaining scores are −∞ and the ids −1 or "". A single query may be one-dimensional. ``threads`` share the
-        queries.
+        queries. With ``payload`` the hits carry the payloads of their rows.
         """
         if threads < 1:
             raise InputError("threads must be at least 1", got=threads, cure="pass threads=1 or more")
@@ -133,7 +136,7 @@ class Index(Store):
             raise InputError("an exact search takes no plan", got="plan and exact=True", cure="drop one of them")
         check_count("k", k, example=10)
         stages = None if plan is None else as_plan(plan)
-        vectors = _as_vectors(queries)
+        vectors = self._as_vectors(queries)
         if len(vectors) * int(k) > MOST_HITS:
             raise InputError(
                 f"a search returns at most {MOST_HITS:,} hits",
@@ -147,9 +150,10 @@ class Index(Store):
         while True:
             snapshot = current()
             try:
-                return self._search(snapshot, vectors, k, stages, threads)
+                return self._search(snapshot, vectors, k, stages, threads, payload)
             except (EmbeddingsError, IndexFolderError, OSError):
-                # Another process may have replaced a guide. If the index is unchanged, the error is real.
+                # Another process may have replaced a guide, or deleted a hit before its payload was read. If the index
+                # is unchanged, the error is real.
                 if current() is snapshot:
                     with storage(self.path, "read"):
                         raise
@@ -245,24 +249,43 @@ class Index(Store):
             if self.wanted():
                 self.build()
 
-    def _search(self, snapshot: Snapshot, queries: Array, k: int, plan: Plan | None, threads: int) -> Hits:
+    def _as_vectors(self, queries: Any) -> Array:
+        """Queries as an array [n, d]; a single query may be one-dimensional."""
+        first = queries[0] if isinstance(queries, list | tuple) and queries else queries
+        if isinstance(first, str | bytes):
+            cure = how_to_encode(self.model, first if isinstance(first, str) else "a cat")
+            raise InputError("an index holds vectors, not texts", got=shown(first), cure=cure)
+        array = as_array(queries, "queries", EmbeddingsError)
+        return array[None] if array.ndim < 2 else array
+
+    def _search(
+        self, snapshot: Snapshot, queries: Array, k: int, plan: Plan | None, threads: int, payload: bool
+    ) -> Hits:
         """Search each segment, and merge the best hits."""
         nothing: Any = "" if snapshot.text_ids else -1
         ids: list[Array] = []
         scores: list[Doubles] = []
+        numbers: list[Indices] = []   # of the rows, if their payloads are wanted
         for segment, search, live in self._route(snapshot, plan, k):
             request = Request(segment.blocks, queries, self.metric, segment.alive, threads, live)
             rows, row_scores = search(request, min(k, len(segment)))
             ids.append(segment.ids.take(rows) if rows.min(initial=0) >= 0 else _ids_of(segment, rows, nothing))
             scores.append(row_scores)
+            if payload:
+                numbers.append(np.where(rows < 0, -1, segment.rows[np.maximum(rows, 0)]))
         if not ids:
             ids, scores = [np.empty((len(queries), 0), np.int64)], [np.empty((len(queries), 0))]
+            numbers = [np.empty((len(queries), 0), np.int64)]
         if len(ids) > 1:
-            all_ids, all_scores = np.concatenate(ids, axis=1), np.concatenate(scores, axis=1)
+            all_scores = np.concatenate(scores, axis=1)
             # The sort is stable and segments are in the order of insertion, which decides ties.
             best = np.argsort(-all_scores, axis=1, kind="stable")[:, :k]
-            ids, scores = [np.take_along_axis(all_ids, best, axis=1)], [np.take_along_axis(all_scores, best, axis=1)]
-        return Hits(_widened(ids[0], k, nothing), _widened(scores[0].astype(np.float32), k, -np.inf))
+            scores = [np.take_along_axis(all_scores, best, axis=1)]
+            ids = [np.take_along_axis(np.concatenate(ids, axis=1), best, axis=1)]
+            if payload:
+                numbers = [np.take_along_axis(np.concatenate(numbers, axis=1), best, axis=1)]
+        wide_ids, wide_scores = _widened(ids[0], k, nothing), _widened(scores[0].astype(np.float32), k, -np.inf)
+        return Hits(wide_ids, wide_scores, self._payloads(_widened(numbers[0], k, -1)) if payload else None)
 
     def _route(self, snapshot: Snapshot, plan: Plan | None, k: int) -> list[tuple[Segment, Search, int]]:
         """The search of each segment along a plan, and its live rows, checked and prepared once per snapshot."""
@@ -337,19 +360,6 @@ class Index(Store):
                     got=f"{guide.plan_field}={value}",
                     cure=f"index.build({kind}={'True' if kind == 'partition' else plan.stages[0].dim})",
                 )
-
-
-def _as_vectors(queries: Any) -> Array:
-    """Queries as an array [n, d]; a single query may be one-dimensional."""
-    first = queries[0] if isinstance(queries, list | tuple) and queries else queries
-    if isinstance(first, str | bytes):
-        raise InputError(
-            "an index holds vectors, not texts",
-            got=shown(first),
-            cure='encode the queries with the model of the index: matryo.load("runs/mine").encode(["a cat"])',
-        )
-    array = as_array(queries, "queries", EmbeddingsError)
-    return array[None] if array.ndim < 2 else array
 
 
 def _ids_of(segment: Segment, rows: Indices, nothing: Any) -> Array:

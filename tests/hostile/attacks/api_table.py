@@ -51,7 +51,7 @@ RECORDS = {
     "classify": "Answers CascadeCurve CascadeResult",
     "evaluation": "DimRow Disagreement Evaluation FewShot Pairs Predictions Probe Protocol Robustness Similarity "
     "Stream Sts Superclasses Trends ZeroShot",
-    "retrieve": "Engine Hits Int8Block Metric Precision Shortlist",
+    "retrieve": "Engine Hit Hits Int8Block Metric Precision Shortlist",
     "report": "GradCamStrip",
     "results": "Result SplitResult",
     # Modules of torch, built from modules or from a recipe that was checked, and tensors that torch checks.
@@ -373,7 +373,10 @@ def table(given: Context) -> dict[str, Callable[[], Entry]]:
         int8_up_to=0,
         metric="cosine",
         limits=None,
+        model={"name": "a", "run": "runs/a"},
     )
+    add("retrieve.Index.set_model", index.set_model, model={"name": "a"})
+    add("retrieve.Index.add_source", index.add_source, digest="a", facts={"path": "a", "size": 1, "rows": 1})
     add("retrieve.Index.open", _closed(Index.open), folder=str(index.path), writable=False, limits=None)
     add("retrieve.Index.recover", _closed(Index.recover), folder=given.closed)
     add("retrieve.Index.backup", index.backup, path=given.new)
@@ -394,7 +397,7 @@ def table(given: Context) -> dict[str, Callable[[], Entry]]:
         where={"year": 2001},
         threads=1,
     )
-    add("retrieve.Index.search(exact)", index.search, queries=rows[:3], k=3, exact=True)
+    add("retrieve.Index.search(exact)", index.search, queries=rows[:3], k=3, exact=True, payload=True)
     add("retrieve.Index.where", index.where, where={"year": {"$gte": 2020}, "name": {"$in": ["a"]}})
     add("retrieve.Index.where(inside)", lambda of: index.where({"year": of}), of={"$gte": 2020})
     add("retrieve.Index.add(payload)", lambda of: index.add(rows[:1], payload=[{"a": of}]), of=3)

@@ -77,7 +77,7 @@ def test_a_new_guide_is_built_stored_opened_and_followed(tmp_path: Path, monkeyp
     with Index.open(tmp_path / "index") as index:
         hits = index.search(queries, k=5)
         assert len(hits) == 10
-        for query, (ids, scores) in zip(queries, hits, strict=True):
+        for query, ids, scores in zip(queries, hits.ids, hits.scores, strict=True):
             half = np.flatnonzero((vectors[:, 0] > 0) == (query[0] > 0))
             best = half[np.argsort(-(vectors[half] @ query))[:5]]
             assert ids.tolist() == best.tolist()

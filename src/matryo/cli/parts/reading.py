@@ -47,9 +47,9 @@ def open_sources(
     return sources
 
 
-def open_queries(args: argparse.Namespace, index: Index) -> Source:
+def open_queries(args: argparse.Namespace, path: str, index: Index) -> Source:
     """Open the queries, which must have the dim of the index."""
-    [source] = open_sources(args, [args.queries])
+    [source] = open_sources(args, [path])
     if source.dim != index.nesting.dim:
         raise InputError(
             f"queries must have the {index.nesting.dim} dims of {args.folder}",

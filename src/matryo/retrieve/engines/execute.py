@@ -30,34 +30,16 @@ from matryo.retrieve.engines.numpy.scan import (
 )
 from matryo.retrieve.engines.numpy.shortlist import Shortlist, query_norms, rerank
 from matryo.retrieve.engines.request import Request
+from matryo.retrieve.hits import Hits as Hits
 from matryo.retrieve.plan.plan import Plan, Stage
 from matryo.retrieve.vectors.blocks import Blocks, checked_norms
 from matryo.retrieve.vectors.metric import Metric, check_metric
 from matryo.retrieve.vectors.queries import as_mask, as_queries, check_not_zero
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from matryo.retrieve.vectors.types import Array, Doubles, Floats, Indices
+    from matryo.retrieve.vectors.types import Doubles, Floats, Indices
 
 _BUDGET = 128 << 20   # bytes for one batch of queries and their shortlists
-
-
-@dataclass(frozen=True, eq=False)
-class Hits:
-    """The hits of each query, nearest first. Unused places have score −∞ and id −1 or ""."""
-
-    ids: Array
-    """[queries, k]: int64, or str objects, so that one long id does not widen all others."""
-    scores: Floats
-    """[queries, k]"""
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def __iter__(self) -> Iterator[tuple[Array, Floats]]:
-        """Iterate over the queries: the ids and scores of each."""
-        return iter(zip(self.ids, self.scores, strict=True))
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from matryo.arguments import as_integer, checked
 from matryo.errors import InputError, NestingError, shown
 from matryo.metrics import vector_bytes
+from matryo.nesting import as_nesting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -213,8 +214,9 @@ class Plan:
         return replace(self, stages=(*kept, self.stages[-1]), ef=None if not kept else self.ef)
 
     @checked
-    def check_fits(self, nesting: Nesting) -> None:
+    def check_fits(self, nesting: Nesting | Iterable[int]) -> None:
         """Raise unless the dim of every stage that reads the vectors is one of ``nesting``."""
+        nesting = as_nesting(nesting)
         read = self.stages[1:] if self.probe is not None and len(self.stages) > 1 else self.stages
         missing = [stage.dim for stage in read if stage.dim not in nesting.dims]
         if missing:

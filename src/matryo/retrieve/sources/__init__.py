@@ -33,6 +33,7 @@ import numpy as np
 from matryo.errors import InputError
 from matryo.retrieve.sources.arrays import MAGIC, open_embeddings, open_index, open_npy, open_npy_stream
 from matryo.retrieve.sources.csv_files import open_csv
+from matryo.retrieve.sources.fingerprints import fingerprint
 from matryo.retrieve.sources.lines import first_lines, open_lines
 from matryo.retrieve.sources.source import Columns, Source, is_integer, unreadable
 from matryo.retrieve.sources.tables import open_table
@@ -43,10 +44,10 @@ if TYPE_CHECKING:
 
     from matryo.retrieve.store import Batch
 
-__all__ = ["Columns", "Format", "Source", "open_source", "read_ids"]
+__all__ = ["SUFFIXES", "Columns", "Format", "Source", "fingerprint", "open_source", "read_ids"]
 
 Format = Literal["npy", "jsonl", "csv", "parquet", "arrow", "embeddings", "index"]
-_SUFFIXES: dict[str, Format] = {
+SUFFIXES: dict[str, Format] = {
     ".npy": "npy", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet",
     ".arrow": "arrow", ".feather": "arrow",
 }  # fmt: skip
@@ -87,7 +88,7 @@ def open_source(
             first = first_lines(_lines_of(place))
         except OSError as error:
             raise unreadable(place, "jsonl", error) from error
-        return open_lines(str(place), first, lambda: _lines_of(place), columns)
+        return open_lines(str(place), first, lambda: _lines_of(place), columns, place)
     return open_table(place, kind, columns)
 
 
@@ -125,10 +126,10 @@ def read_ids(path: str | Path) -> list[int] | list[str]:
 def _format(path: Path) -> Format:
     if path.is_dir():
         return "index" if (path / DATABASE).exists() else "embeddings"
-    if path.suffix.lower() in _SUFFIXES:
-        return _SUFFIXES[path.suffix.lower()]
+    if path.suffix.lower() in SUFFIXES:
+        return SUFFIXES[path.suffix.lower()]
     raise InputError(
-        f"vectors must be in an embeddings folder, an index, or a file that ends in {', '.join(_SUFFIXES)}",
+        f"vectors must be in an embeddings folder, an index, or a file that ends in {', '.join(SUFFIXES)}",
         got=path if path.exists() else f"{path}, which does not exist",
         cure="specify --format, or pipe it in as JSON lines" if path.exists() else "check the path",
     )

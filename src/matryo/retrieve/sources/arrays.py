@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from matryo.embeddings import EmbeddingSet
-from matryo.embeddings.manifest import MANIFEST
+from matryo.embeddings.manifest import FILES, MANIFEST
 from matryo.errors import EmbeddingsError, InputError
 from matryo.retrieve.sources.source import Columns, Source, unreadable
 from matryo.retrieve.store import Batch, Store
@@ -36,7 +36,7 @@ def open_npy(path: Path) -> Source:
         for start in range(skip, len(array), rows):
             yield Batch(np.array(array[start : start + rows]))
 
-    return Source(str(path), array.shape[1], len(array), read)
+    return Source(str(path), array.shape[1], len(array), read, without_ids=path)
 
 
 def open_npy_stream(name: str, magic: bytes, stream: BinaryIO) -> Source:
@@ -98,7 +98,8 @@ def open_embeddings(path: Path, columns: Columns) -> Source:
             yield Batch(np.array(opened.vectors[part]), ids, payload)
 
     nesting = opened.nesting if len(opened.nesting) > 1 else None   # a single dim is no nesting
-    return Source(str(path), opened.dim, len(opened), read, nesting)
+    file = None if own_ids else path / FILES[0]
+    return Source(str(path), opened.dim, len(opened), read, nesting, about.model, file)
 
 
 def open_index(path: Path, columns: Columns) -> Source:
@@ -116,7 +117,7 @@ def open_index(path: Path, columns: Columns) -> Source:
             yield Batch(vectors, ids, [columns.payload_of(fields) for fields in payload])
 
     nesting = store.about.nesting
-    return Source(str(path), nesting.dim, len(all_ids), read, nesting if len(nesting) > 1 else None)
+    return Source(str(path), nesting.dim, len(all_ids), read, nesting if len(nesting) > 1 else None, store.model)
 
 
 def _check_matrix(name: str, shape: Sequence[int], dtype: Any) -> None:

@@ -41,7 +41,7 @@ def open_csv(path: Path, columns: Columns) -> Source:
     if not data:
         raise InputError(f"{path} must hold a vector", got="only a header", cure="check the program that wrote it")
     layout = _layout(path, names, data[0][1], columns)
-    return open_rows(str(path), data[0], lambda: islice(_records(path), int(not bare), None), layout.parse)
+    return open_rows(str(path), data[0], lambda: islice(_records(path), int(not bare), None), layout.parse, path)
 
 
 def _records(path: Path) -> Iterator[tuple[int, Cells]]:

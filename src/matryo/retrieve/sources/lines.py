@@ -12,6 +12,7 @@ from matryo.retrieve.sources.rows import ID, VECTORS, Row, as_vector, open_rows,
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
     from matryo.retrieve.sources.source import Columns, Source
 
@@ -29,11 +30,14 @@ def first_lines(lines: Iterable[bytes]) -> list[bytes]:
     return first
 
 
-def open_lines(name: str, first: list[bytes], read_lines: Callable[[], Iterable[bytes]], columns: Columns) -> Source:
+def open_lines(
+    name: str, first: list[bytes], read_lines: Callable[[], Iterable[bytes]], columns: Columns, file: Path | None = None
+) -> Source:
     """The rows of a file; ``first`` are its :func:`first_lines`, which ``read_lines`` gives again."""
     if not any(line.strip() for line in first):
         raise InputError(f"{name} must hold a vector", got="no line", cure=f"write one object per line: {_EXAMPLE}")
-    return open_rows(name, (len(first), first[-1]), lambda: _numbered(read_lines()), partial(_parse, columns))
+    records = (len(first), first[-1]), lambda: _numbered(read_lines())
+    return open_rows(name, *records, partial(_parse, columns), file)
 
 
 def _numbered(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:

@@ -12,6 +12,7 @@ from matryo.retrieve.store import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
     from matryo.retrieve.vectors.types import Floats
 
@@ -30,10 +31,14 @@ class Row(NamedTuple):
     payload: dict[str, Any]
 
 
-def open_rows(name: str, first: tuple[int, Any], records: Callable[[], Records], parse: Callable[..., Row]) -> Source:
+def open_rows(
+    name: str, first: tuple[int, Any], records: Callable[[], Records], parse: Callable[..., Row],
+    file: Path | None = None,
+) -> Source:  # fmt: skip
     """The source of a file; ``first`` is its first record, which ``records`` gives again.
 
-    ``parse(record, place)`` returns the row of a record; ``place`` names the file and the line, for errors.
+    ``parse(record, place)`` returns the row of a record; ``place`` names the file and the line, for errors. ``file`` is
+    None for standard input.
     """
     like = parse(first[1], f"{name}, line {first[0]}")
 
@@ -44,7 +49,8 @@ def open_rows(name: str, first: tuple[int, Any], records: Callable[[], Records],
                 _check_like(row, like, f"{name}, line {line}")
                 yield row
 
-    return Source(name, len(like.vector), None, lambda size, skip: _batches(rows(skip), size))
+    file = file if like.id is None else None
+    return Source(name, len(like.vector), None, lambda size, skip: _batches(rows(skip), size), without_ids=file)
 
 
 def refused(place: str, rule: str, got: object, cure: str) -> InputError:

@@ -12,6 +12,7 @@ from matryo.retrieve.store import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     from matryo.nesting import Nesting
     from matryo.retrieve.vectors.types import Array
@@ -49,6 +50,10 @@ class Source:
     """``read(rows, skip)`` yields batches of ``rows`` rows after the first ``skip``."""
     nesting: Nesting | None = None
     """The nesting of the vectors, if the source has one."""
+    model: str | Mapping[str, Any] = ""
+    """The model that made the vectors, as an embeddings folder records it; "" if unknown."""
+    without_ids: Path | None = None
+    """The file, if its rows have no ids, so that the index numbers them; None for standard input."""
 
     def batches(self, rows: int | None = None, skip: int = 0) -> Iterator[Batch]:
         """Yield the vectors after the first ``skip`` in batches of ``rows`` (64 MB by default).

@@ -48,7 +48,7 @@ def open_table(path: Path, kind: str, columns: Columns) -> Source:
         except (OSError, arrow.ArrowException) as error:
             raise unreadable(f"{path}, after row {done}:", kind, error) from error
 
-    return Source(str(path), dim, count, read)
+    return Source(str(path), dim, count, read, without_ids=path if table.id is None else None)
 
 
 class _BadRow(InputError):

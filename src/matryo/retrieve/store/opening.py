@@ -11,7 +11,7 @@ import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from matryo.errors import IndexFolderError, MatryoError
 from matryo.files import resolve, storage, sync_folder
@@ -19,11 +19,11 @@ from matryo.retrieve.store import forks
 from matryo.retrieve.store.folder import Folder
 from matryo.retrieve.store.guides import GUIDES
 from matryo.retrieve.store.segments.segment import SEGMENTS, set_aside, sweep
-from matryo.retrieve.store.sql import records
+from matryo.retrieve.store.sql import origin, records
 from matryo.retrieve.store.sql.database import DATABASE, Database, has_log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from matryo.retrieve.store.about import About
 
@@ -100,7 +100,7 @@ def open_writer(path: Path, *, recover: bool = False) -> Opened:
     return opened
 
 
-def create(path: Path, about: About) -> Opened:
+def create(path: Path, about: About, model: str | Mapping[str, Any] = "") -> Opened:
     """Create an empty index at ``path``, a new or empty folder, and open it as its only writer."""
     root = resolve(path)
     with contextlib.ExitStack() as undo:
@@ -111,6 +111,8 @@ def create(path: Path, about: About) -> Opened:
         database = undo.enter_context(contextlib.closing(Database(root / DATABASE, "rwc")))
         with database.writing():
             records.create(database, about)
+            if model:
+                origin.write_model(database, model)
         _mark_open(database)
         sync_folder(root)
         sync_folder(root.parent)

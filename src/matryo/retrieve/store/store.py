@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.arguments import checked
+from matryo.embeddings.manifest import as_plain
 from matryo.embeddings.rows import as_vectors
 from matryo.errors import IndexFolderError, InputError
 from matryo.nesting import Nesting, as_nesting
@@ -40,6 +41,7 @@ from matryo.retrieve.store.filters.language import Exists, Filter, key_of
 from matryo.retrieve.store.filters.reading import names_at, read_columns
 from matryo.retrieve.store.guides import is_intact, sweep_guides, write_guide
 from matryo.retrieve.store.opening import Opened, create, open_reader, open_writer
+from matryo.retrieve.store.origin import Origin
 from matryo.retrieve.store.payload import as_payload
 from matryo.retrieve.store.segments.pieces import Piece, regroup, to_merge
 from matryo.retrieve.store.segments.segment import (
@@ -51,7 +53,6 @@ from matryo.retrieve.store.segments.segment import (
     verify_segment,
     write_segment,
 )  # fmt: skip
-from matryo.retrieve.store.session import Session
 from matryo.retrieve.store.snapshot import Snapshot
 from matryo.retrieve.store.sql import records
 from matryo.retrieve.store.sql.records import Item, State
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
 
     from matryo.retrieve.guides.guide import Guide
     from matryo.retrieve.vectors.metric import Metric
-    from matryo.retrieve.vectors.types import Floats
+    from matryo.retrieve.vectors.types import Floats, Indices
 
     Ids = list[int] | list[str]
     Result = TypeVar("Result")
@@ -72,7 +73,7 @@ if TYPE_CHECKING:
 _LARGE = 2.0**40   # blocks refuse norms above 2⁶², which smaller components cannot reach
 
 
-class Store(Session):
+class Store(Origin):
     """Vectors on disk with ids and payloads; make one with :meth:`create` or :meth:`open`.
 
     Threads may share a store; each call is atomic.
@@ -86,16 +87,18 @@ class Store(Session):
     @checked
     def create(
         cls, folder: str | Path, nesting: Nesting | Iterable[int], *, dtype: str = "float32", int8_up_to: int = 0,
-        metric: Metric = "cosine", limits: Limits | None = None,
+        metric: Metric = "cosine", limits: Limits | None = None, model: str | Mapping[str, Any] = "",
     ) -> Self:  # fmt: skip
         """Create it empty in a new or empty ``folder``, open for writing.
 
         ``nesting`` is a nesting or a list of dims: the dims that a plan can read, the last one that of the vectors.
-        Blocks up to ``int8_up_to`` also get 8-bit copies, for first stages that read a quarter of the bytes.
+        Blocks up to ``int8_up_to`` also get 8-bit copies, for first stages that read a quarter of the bytes. ``model``
+        describes what made the vectors, as in an embeddings folder: a name, or for example
+        ``matryo.load("runs/mine").description``.
         """
-        about = About(as_nesting(nesting), dtype, int8_up_to, metric)
+        about, model = About(as_nesting(nesting), dtype, int8_up_to, metric), as_plain("model", model)
         with forks.no_fork:
-            return cls(create(Path(folder), about), limits or Limits())
+            return cls(create(Path(folder), about, model), limits or Limits())
 
     @classmethod
     @checked
@@ -173,6 +176,15 @@ class Store(Session):
             return vectors, [json.loads(item.payload or "{}") for item in items]
 
         return self._read(look)
+
+    def _payloads(self, rows: Indices) -> list[list[dict[str, Any] | None]]:
+        """The payloads of row numbers [queries, k], all of which must be live; None for −1."""
+        wanted: list[int] = np.unique(rows[rows >= 0]).tolist()
+        texts = self._read_records(lambda: records.payloads(self._database, wanted))
+        if len(texts) < len(wanted):
+            gone = next(row for row in wanted if row not in texts)
+            raise IndexFolderError.damaged(self._database.path, f"no payload of row {gone}")
+        return [[None if row < 0 else json.loads(texts[row] or "{}") for row in hits] for hits in rows.tolist()]
 
     def __contains__(self, id: object) -> bool:
         if not isinstance(id, (int, str, np.integer)) or isinstance(id, bool):
@@ -299,7 +311,7 @@ class Store(Session):
             old = records.find(self._database, new.ids)
             if old and not may_replace:
                 got = f"{old[0].id!r:.60}, which exists"
-                raise InputError("ids must be new", got=got, cure="use upsert to replace rows")
+                raise InputError("ids must be new", got=got, cure="use upsert (--upsert) to replace rows")
             self._append(state, new, texts, old)
             return new.ids
 

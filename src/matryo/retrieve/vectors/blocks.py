@@ -23,11 +23,11 @@ import numpy as np
 from matryo.arguments import checked
 from matryo.errors import EmbeddingsError, InputError, NestingError
 from matryo.mapped import map_again
-from matryo.nesting import Nesting, prefix_norms
+from matryo.nesting import Nesting, as_nesting, prefix_norms
 from matryo.retrieve.vectors.array_folder import open_arrays, verify_arrays, write_arrays
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from matryo.retrieve.plan.plan import Precision
@@ -77,10 +77,13 @@ class Blocks:
 
     @classmethod
     @checked
-    def of(cls, vectors: Any, nesting: Nesting, *, dtype: str = "float32", int8_up_to: int = 0) -> Blocks:
+    def of(
+        cls, vectors: Any, nesting: Nesting | Iterable[int], *, dtype: str = "float32", int8_up_to: int = 0
+    ) -> Blocks:
         """Copy ``vectors`` into blocks; the blocks up to the dim ``int8_up_to`` also get copies in int8."""
         if dtype not in _DTYPES:
             raise InputError("dtype must be float32 or float16", got=repr(dtype), cure="pass dtype='float32'")
+        nesting = as_nesting(nesting)
         array = _as_rows(vectors, nesting.dim)
         count = len(array)
         full = [np.empty((count, high - low), dtype) for low, high in nesting.blocks]

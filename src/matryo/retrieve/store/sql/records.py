@@ -99,7 +99,7 @@ def create(database: Database, about: About) -> None:
     """Create the tables of an empty store, inside a transaction."""
     for statement in _SCHEMA:
         database.execute(statement)
-    _put(database, "about", about.to_json())
+    put(database, "about", about.to_json())
     write_state(database, State())
     write_wanted(database, {})
 
@@ -113,7 +113,7 @@ def read_about(database: Database) -> About:
     """The settings of the store."""
     if not exists(database):
         raise IndexFolderError("the creation of this index did not finish", got=database.path, cure="create it again")
-    data = _take(database, "about")
+    data = take(database, "about")
     if data["format"] > FORMAT:
         raise IndexFolderError(
             f"{database.path} was written by a newer version of matryo",
@@ -125,22 +125,22 @@ def read_about(database: Database) -> About:
 
 def read_state(database: Database) -> State:
     """The counters after the last commit."""
-    return State(**_take(database, "state"))
+    return State(**take(database, "state"))
 
 
 def write_state(database: Database, state: State) -> None:
     """Update the counters in this transaction."""
-    _put(database, "state", asdict(state))
+    put(database, "state", asdict(state))
 
 
 def is_marked_open(database: Database) -> bool:
     """Whether a writer has opened the index and not closed it: its latest commits may be in the log only."""
-    return bool(_take(database, "open", default=False))   # indexes of earlier versions have no mark
+    return bool(take(database, "open", default=False))   # indexes of earlier versions have no mark
 
 
 def mark_open(database: Database, opened: bool) -> None:
     """Record, in this transaction, whether a writer has the index open."""
-    _put(database, "open", opened)
+    put(database, "open", opened)
 
 
 def find(database: Database, ids: Sequence[Id]) -> list[Item]:
@@ -161,6 +161,16 @@ def find_all(database: Database, ids: Sequence[Id]) -> list[Item]:
         kind = read_state(database).kind
         cure = "index.ids has all ids" if kind in ("", type(first).__name__) else words[kind]
         raise UnknownId("the index has no such id", got=shown(first), cure=cure)
+    return found
+
+
+def payloads(database: Database, rows: Sequence[int]) -> dict[int, str | None]:
+    """The payload of each of these row numbers that is live, as JSON text, with the checksums verified."""
+    found = {}
+    for part in _parts(rows):
+        sql = f"SELECT row, id, payload, crc FROM items WHERE row {_AMONG}"
+        for record in database.execute(sql, (_as_json(part),)):
+            found[record[0]] = _checked(database, *record).payload
     return found
 
 
@@ -291,21 +301,23 @@ def insert_guide(database: Database, new: GuideRecord) -> None:
 
 def read_wanted(database: Database) -> dict[str, Any]:
     """The guides that each segment should have: the arguments to build them with, by kind."""
-    wanted: dict[str, Any] = _take(database, "guides")
+    wanted: dict[str, Any] = take(database, "guides")
     return wanted
 
 
 def write_wanted(database: Database, wanted: Mapping[str, Any]) -> None:
     """Set the guides that each segment should have, in this transaction."""
-    _put(database, "guides", wanted)
+    put(database, "guides", wanted)
 
 
-def _put(database: Database, key: str, value: Any) -> None:
+def put(database: Database, key: str, value: Any) -> None:
+    """Set an entry of `meta` to a JSON value, in this transaction."""
     text = json.dumps(value)
     database.execute("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", (key, text, _crc(key, text)))
 
 
-def _take(database: Database, key: str, default: Any = None) -> Any:
+def take(database: Database, key: str, default: Any = None) -> Any:
+    """The JSON value of an entry of `meta`, with its checksum verified; ``default``, unless None, if it is absent."""
     record = database.execute("SELECT value, crc FROM meta WHERE key = ?", (key,)).fetchone()
     if record is None and default is not None:
         return default
