@@ -16,6 +16,7 @@ import numpy as np
 
 from matryo.retrieve.plan.plan import Plan, Precision, Stage
 from matryo.retrieve.plan.trials import Trial, widened
+from matryo.retrieve.plan.workload import FAR
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from matryo.retrieve.plan.trials import Goal, Trials
     from matryo.retrieve.vectors.types import Bools, Doubles, Indices
 
-
-FAR = int(np.iinfo(np.int64).max)
-"""The rank of a row that is not in the list."""
 
 _LONG = (1024, 4096)   # bounds on the shortlist of the first look, which is a fiftieth of the rows
 _MISSES = (0.8, 0.6, 0.4, 0.3, 0.2, 0.14, 0.1, 0.07, 0.05, 0.035, 0.025, 0.017, 0.012, 0.008, 0.005, 0.003, 0.001, 0.0)

@@ -18,36 +18,31 @@ compared.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 import numpy as np
 from tqdm import tqdm
 
 from matryo.errors import InputError
-from matryo.metrics import average_precision
 from matryo.nesting import Nesting
 from matryo.retrieve.engines.execute import Hits
 from matryo.retrieve.guides.partition.means import find_means, nearest_mean
 from matryo.retrieve.plan.bounds import fewest_tests
-from matryo.retrieve.plan.candidates import FAR, Candidates
+from matryo.retrieve.plan.candidates import Candidates
 from matryo.retrieve.plan.choice import Choice, Cost, Point
 from matryo.retrieve.plan.guided import GuidedPlans
-from matryo.retrieve.plan.plan import Plan, Stage, check_count
+from matryo.retrieve.plan.plan import Plan, Stage
 from matryo.retrieve.plan.trials import Goal, Trial, Trials
-from matryo.retrieve.vectors.queries import as_queries
+from matryo.retrieve.plan.workload import Workload, workload_of
 
 if TYPE_CHECKING:
-    from matryo.retrieve.vectors.types import Array, Doubles, Indices
+    from matryo.retrieve.vectors.types import Array, Indices
 
 _TUNING, _MOST = 0.25, 500   # the share of tuning queries, and the most of them
 _STANDINS = 2000   # rows used as queries if there are none; more if the target needs more
-_MOST_HITS = 1000   # the largest k: the planner compares each true neighbour with shortlists of 16 k rows
 _MOST_GROUPS = 8   # of similar queries
 _SHOWN_FAILURES = 2   # plans that are tested beyond the first failure, to be shown
-_ALL = slice(None)
 
 
 class Searcher(Protocol):
@@ -127,7 +122,7 @@ def choose_each(
         _check(recall, confidence, cost, budget)
     fewest = fewest_queries(max(recalls), confidence)
     with tqdm(desc="plan: exact hits", unit="run", total=0, delay=2, disable=not progress) as bar:
-        workload = _workload(searcher, queries, k, labels, max(_STANDINS, 5 * fewest), seed, robust)
+        workload = workload_of(searcher, queries, k, labels, max(_STANDINS, 5 * fewest), seed, robust)
         if workload.count < fewest:
             raise InputError(
                 f"recall={max(recalls):g} with {confidence:.0%} confidence needs at least {fewest:,} queries",
@@ -237,142 +232,6 @@ def _check(recall: float, confidence: float, cost: Any, budget: float | None) ->
         raise InputError(f"cost must be one of {', '.join(get_args(Cost))}", got=repr(cost), cure="try latency")
     if budget is not None and not budget > 0:
         raise InputError("budget must be above 0", got=budget, cure="pass None for no limit")
-
-
-# ── queries, and the quality of their hits ────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, eq=False)
-class _Labels:
-    """Label numbers of the queries, and of the rows by id."""
-
-    of_queries: Indices
-    of_rows: Indices | dict[Any, int]
-    totals: Indices
-    """The number of rows with the label of each query, the query itself excluded."""
-
-    @classmethod
-    def of(cls, labels: tuple[Any, Any], count: int, rows: int, own: Array | None) -> _Labels:
-        query_labels, row_labels = labels
-        by_id = isinstance(row_labels, Mapping)
-        keys, values = (list(row_labels), list(row_labels.values())) if by_id else (None, row_labels)
-        query_labels, values = np.asarray([] if query_labels is None else query_labels), np.asarray(values)
-        if values.shape != (rows,) or (own is None and query_labels.shape != (count,)):
-            raise InputError(
-                f"labels must have one entry for each of the {count} queries, and one for each of the {rows} rows",
-                got=f"shapes {query_labels.shape} and {values.shape}",
-                cure="pass (labels of the queries, labels of the rows)",
-            )
-        names, numbers = np.unique(values, return_inverse=True)
-        of_rows = numbers if keys is None else dict(zip(keys, numbers.tolist(), strict=True))
-        if own is None:
-            found = np.minimum(np.searchsorted(names, query_labels), len(names) - 1)
-            of_queries = np.where(names[found] == query_labels, found, -1)
-        else:
-            of_queries = _numbered(of_rows, own)
-        totals = np.append(np.bincount(numbers), 0)[of_queries] - (own is not None)
-        return cls(of_queries, of_rows, totals)
-
-    def select(self, queries: Indices | slice) -> _Labels:
-        return _Labels(self.of_queries[queries], self.of_rows, self.totals[queries])
-
-    def worth(self, hits: Hits, k: int) -> Doubles:
-        relevant = _numbered(self.of_rows, hits.ids) == self.of_queries[:, None]
-        return average_precision(relevant & np.isfinite(hits.scores), self.totals, k)
-
-
-def _numbered(rows: Indices | dict[Any, int], ids: Array) -> Indices:
-    """The label numbers of the rows with these ids; −1 for an unknown id."""
-    if not isinstance(rows, dict):
-        return rows[ids]
-    return np.array([rows.get(id, -1) for id in ids.ravel().tolist()]).reshape(ids.shape)
-
-
-@dataclass(frozen=True, eq=False)
-class Workload:
-    """Queries in random order, with the hits of exact search."""
-
-    searcher: Searcher
-    queries: Array
-    own: Array | None
-    """The id of each query if rows are used as queries: a row must not find itself."""
-    k: int
-    labels: _Labels | None
-    groups: Indices | None = None
-    """The group of each query, if they were given."""
-
-    @property
-    def count(self) -> int:
-        return len(self.queries)
-
-    @cached_property
-    def true(self) -> Hits:
-        """The hits of exact search."""
-        return self.find(None, self.k)
-
-    @cached_property
-    def base(self) -> Doubles:
-        """The quality of exact search per query: recall 1, or its AP by labels."""
-        return self.worth(self.true)
-
-    def run(self, plan: Plan, part: slice) -> Doubles:
-        """The recall, or the AP by labels, of ``plan`` for each query of ``part``."""
-        return self.worth(self.find(plan, self.k, part), part)
-
-    def find(self, plan: Plan | None, k: int, part: slice = _ALL) -> Hits:
-        """The hits of ``plan`` for the queries of ``part``."""
-        if self.own is None:
-            return self.searcher.search(self.queries[part], k, plan)
-        hits = self.searcher.search(self.queries[part], k + 1, plan)
-        others = np.argsort(hits.ids == self.own[part, None], axis=1, kind="stable")[:, :k]   # the row itself is last
-        return Hits(np.take_along_axis(hits.ids, others, 1), np.take_along_axis(hits.scores, others, 1))
-
-    def worth(self, hits: Hits, part: slice = _ALL) -> Doubles:
-        """The recall, or the AP by labels, of ``hits`` for each query of ``part``."""
-        if self.labels is not None:
-            return self.labels.select(part).worth(hits, self.k)
-        found = (self.ranks(hits, part) < FAR).sum(axis=1)
-        return np.asarray(found / np.isfinite(self.true.scores[part]).sum(axis=1))
-
-    def ranks(self, hits: Hits, part: slice) -> Indices:
-        """The rank of each true neighbour among the hits of the queries of ``part``, [queries, k]."""
-        ranks, true = np.full((len(hits.ids), self.k), FAR), self.true.ids[part]
-        for column in range(self.k):
-            same = (hits.ids == true[:, column, None]) & np.isfinite(hits.scores)
-            ranks[:, column] = np.where(same.any(axis=1), same.argmax(axis=1), FAR)
-        return ranks
-
-
-def _workload(
-    searcher: Searcher, queries: Any, k: int, labels: tuple[Any, Any] | None, standins: int, seed: int, groups: Any
-) -> Workload:
-    check_count("k", k, example=10)
-    if k > _MOST_HITS:
-        raise InputError(f"a plan is chosen for k of at most {_MOST_HITS:,}", got=k, cure="plan for a smaller k")
-    most = searcher.count - (queries is None)
-    if k > most:
-        cure = f"pass k={most} or less" if most > 0 else "add vectors first"
-        raise InputError(f"the index holds {searcher.count:,} vectors, too few to plan for k={k}", cure=cure)
-    own = None
-    if queries is None:
-        own, queries = searcher.sample(min(standins, searcher.count), seed)
-    vectors = as_queries(queries, searcher.nesting.dim)
-    order = np.random.default_rng(seed).permutation(len(vectors))
-    if own is not None:
-        order = order[vectors[order].any(axis=1)]   # a zero vector cannot be a query
-    checked = None if labels is None else _Labels.of(labels, len(vectors), searcher.count, own)
-    if checked is not None:
-        order = order[checked.totals[order] > 0]
-        checked = checked.select(order)
-    names = None
-    if not isinstance(groups, bool):
-        names = np.asarray(groups)
-        if queries is None or names.shape != (len(vectors),):
-            rule = "robust must be True, or name the group of each query"
-            cure = f"pass queries and an array of {len(vectors)} names"
-            raise InputError(rule, got=f"shape {names.shape}", cure=cure)
-        names = np.unique(names[order], return_inverse=True)[1]
-    return Workload(searcher, vectors[order], None if own is None else own[order], int(k), checked, names)
 
 
 def _groups(workload: Workload, tuning: int, robust: Any, recall: float, confidence: float) -> Indices:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from matryo.retrieve.plan.choice import Cost
     from matryo.retrieve.plan.plan import Plan
-    from matryo.retrieve.plan.planner import Workload
+    from matryo.retrieve.plan.workload import Workload
     from matryo.retrieve.vectors.types import Doubles, Indices
 
 _TIMED, _ROUNDS, _PATIENCE = 60, 4, 0.5   # timing: queries, rounds, and the most seconds per plan and round
@@ -118,7 +118,7 @@ class Trials:
         return plan.bytes(searcher.count, searcher.dtype), plan.mflops(searcher.count)
 
     def price(self, trial: Trial) -> float:
-        """What the plan costs."""
+        """The cost of the plan, in the unit to minimise."""
         return float(getattr(trial, self.cost))
 
     def share(self, trial: Trial) -> float:

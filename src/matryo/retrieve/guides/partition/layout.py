@@ -41,7 +41,7 @@ LISTS = 8   # partitions by default: this times the square root of the number of
 
 @dataclass(frozen=True)
 class Layout:
-    """What the tiles of partitions hold."""
+    """The content of tiles, and the number of partitions per row."""
 
     dim: int
     """The number of columns."""
