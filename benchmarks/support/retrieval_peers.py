@@ -342,7 +342,11 @@ def svs_data(svs: Any, database: Database, codes: str, folder: Path) -> Any:
         for _, part in database.batches():
             heads = np.full((len(part), 1), database.dim, np.int32).view(np.float32)
             np.hstack([heads, part]).tofile(file)
-    vectors = svs.VectorDataLoader(str(path), svs.DataType.float32, dims=database.dim)
+    return svs_codes(svs, svs.VectorDataLoader(str(path), svs.DataType.float32, dims=database.dim), codes)
+
+
+def svs_codes(svs: Any, vectors: Any, codes: str) -> Any:
+    """Codes of the vectors that a loader reads."""
     if codes.startswith("LVQ"):
         first, _, second = codes.removeprefix("LVQ").partition("x")
         return svs.LVQLoader(vectors, primary=int(first), residual=int(second or 0))
