@@ -105,14 +105,17 @@ class ExactScore {
   }
 
   // The score of an existing row.
-  double operator()(int64_t row) const {
-    switch (vectors_.metric) {
+  double operator()(int64_t row) const { return in(vectors_, row); }
+
+  // The score of an existing row of other vectors with the same dims.
+  double in(const Vectors& vectors, int64_t row) const {
+    switch (vectors.metric) {
       case Metric::cosine:
-        return of<Metric::cosine>(row);
+        return of<Metric::cosine>(vectors, row);
       case Metric::ip:
-        return of<Metric::ip>(row);
+        return of<Metric::ip>(vectors, row);
       default:
-        return of<Metric::l2>(row);
+        return of<Metric::l2>(vectors, row);
     }
   }
 
@@ -120,12 +123,12 @@ class ExactScore {
 
  private:
   template <Metric metric>
-  MATRYO_INLINE double of(int64_t row) const {
+  MATRYO_INLINE double of(const Vectors& vectors, int64_t row) const {
     ExactSums sums;
     for (int b = 0; b <= level_; b++) {
-      const Block& block = vectors_.picked[b];
+      const Block& block = vectors.picked[b];
       int width = block.high - block.low;
-      if (vectors_.number == Number::float32)
+      if (vectors.number == Number::float32)
         sums.add_block<metric>(static_cast<const float*>(block.rows) + row * width, query_ + block.low, width);
       else
         sums.add_block<metric>(static_cast<const uint16_t*>(block.rows) + row * width, query_ + block.low, width);

@@ -47,15 +47,15 @@ const Kernels table = {
     .make_partition_work = [] { return reinterpret_cast<Work*>(new PartitionWork); },
     .drop_partition_work = [](Work* work) { delete reinterpret_cast<PartitionWork*>(work); },
     .search_partition =
-        [](const Vectors& vectors, const Partition& partition, const Route& route, Mask mask, Work* work,
-           const float* queries, int64_t count, int64_t* rows, double* scores) {
-          PartitionSearch search(vectors, partition, route, mask, *reinterpret_cast<PartitionWork*>(work));
+        [](const Vectors& vectors, const Partition& partition, const Tail* tail, const Route& route, Mask mask,
+           Work* work, const float* queries, int64_t count, int64_t* rows, double* scores) {
+          PartitionSearch search(vectors, partition, tail, route, mask, *reinterpret_cast<PartitionWork*>(work));
           return search.search(queries, count, rows, scores);
         },
     .score_lists =
         [](const Vectors& vectors, const Partition& partition, const Route& route, Work* work, const float* query,
            float* scores) {
-          PartitionSearch search(vectors, partition, route, nullptr, *reinterpret_cast<PartitionWork*>(work));
+          PartitionSearch search(vectors, partition, nullptr, route, nullptr, *reinterpret_cast<PartitionWork*>(work));
           return search.score_lists(query, scores);
         },
     .panel_rows = kPanelRows,

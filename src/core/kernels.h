@@ -75,8 +75,8 @@ struct Kernels {
   // partition.h
   Work* (*make_partition_work)();
   void (*drop_partition_work)(Work*);
-  int64_t (*search_partition)(const Vectors&, const Partition&, const Route&, Mask, Work*, const float* queries,
-                              int64_t count, int64_t* rows, double* scores);
+  int64_t (*search_partition)(const Vectors&, const Partition&, const Tail*, const Route&, Mask, Work*,
+                              const float* queries, int64_t count, int64_t* rows, double* scores);
   bool (*score_lists)(const Vectors&, const Partition&, const Route&, Work*, const float* query, float* scores);
 
   // neighbours.h

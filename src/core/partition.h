@@ -8,6 +8,9 @@
 // Tiles hold 4-bit codes of the rows, which are rotated first if the partition has axes. A row may be in two partitions.
 // Its copy is skipped where its home is visited too, so that no slot is a candidate twice.
 //
+// Rows that joined the partitions after these were built are in a tail. Each partition has its tiles of the tail beside
+// its own; the vectors and the 8-bit codes of the rows are in several parts.
+//
 // Queries of a batch are scanned partition by partition: a tile is read once for all queries that visit it. The
 // candidates do not depend on the order of the scan, so a batch has the hits of its queries searched one by one.
 #pragma once
@@ -18,9 +21,9 @@ namespace matryo::MATRYO_ISA {
 
 class PartitionSearch : Reranker {
  public:
-  PartitionSearch(const Vectors& vectors, const Partition& partition, const Route& route, Mask mask,
+  PartitionSearch(const Vectors& vectors, const Partition& partition, const Tail* tail, const Route& route, Mask mask,
                   PartitionWork& work)
-      : Reranker(vectors, partition, route, work), mask_(mask) {}
+      : Reranker(vectors, partition, tail, route, work), mask_(mask) {}
 
   // Search some queries [count, columns]. Returns −1, or the number of the first query that has no score.
   int64_t search(const float* queries, int64_t count, int64_t* rows, double* scores) {
@@ -228,14 +231,65 @@ class PartitionSearch : Reranker {
         if (slot >= part_.count) continue;
         if (mask_ != nullptr && !mask_[part_.rows[slot]]) continue;
         if (part_.homes != nullptr && part_.homes[slot] != list && visits(query, part_.homes[slot])) continue;
-        query.keys[query.found++] = key_of(scores[p][lane], slot);
-        if (query.found == room()) {
-          Key lowest = lowest_kept(query.keys.data(), query.found, keep_, route_.steps[0].margin);
-          // One step lower: slots that tie with the last one kept may have smaller numbers.
-          query.bar = score_of(lowest - (Key{1} << 32));
-          query.found = keep_;
-        }
+        add(query, scores[p][lane], slot);
       }
+    }
+  }
+
+  // Add the rows of a tile of the tail. Another thread may be filling the tile: its slots are not in `count` yet.
+  MATRYO_INLINE void collect(PartitionQuery& query, int64_t list, const TailTile& tile, const Floats* scores) {
+    for (int p = 0; p < kTileParts; p++) {
+      uint32_t lanes = above(scores[p], broadcast(query.bar));
+      while (lanes) {
+        int place = p * kFloats + take_lowest(lanes);
+        uint32_t slot = __atomic_load_n(&tile.slots[place], __ATOMIC_ACQUIRE);
+        if (slot >= part_.count + tail_->count) continue;
+        if (mask_ != nullptr && !mask_[slot < part_.count ? part_.rows[slot] : slot]) continue;
+        if (part_.homes != nullptr && tile.homes[place] != list && visits(query, tile.homes[place])) continue;
+        add(query, scores[p][place - p * kFloats], slot);
+      }
+    }
+  }
+
+  MATRYO_INLINE void add(PartitionQuery& query, float score, uint32_t slot) {
+    query.keys[query.found++] = key_of(score, slot);
+    if (query.found < room()) return;
+    Key lowest = lowest_kept(query.keys.data(), query.found, keep_, route_.steps[0].margin);
+    // One step lower: slots that tie with the last one kept may have smaller numbers.
+    query.bar = score_of(lowest - (Key{1} << 32));
+    query.found = keep_;
+  }
+
+  // Null if there is no tail, or nothing in it of this partition.
+  MATRYO_INLINE const TailTile* newest_tile(int64_t list) const {
+    return tail_ == nullptr ? nullptr : __atomic_load_n(&tail_->newest[list], __ATOMIC_ACQUIRE);
+  }
+
+  MATRYO_INLINE void prefetch_tile(const TailTile* tile) const {
+    if (tile == nullptr) return;
+    int64_t size = static_cast<int64_t>(sizeof(TailTile)) + tile_bytes();
+    for (int64_t at = 0; at < size; at += kLine) prefetch(reinterpret_cast<const char*>(tile) + at);
+  }
+
+  // Prefetch the first tile of the tail of a partition that is scanned later, and the second one of the next partition.
+  MATRYO_INLINE void prefetch_tail(const PartitionQuery& query, int64_t i) const {
+    if (i + 2 < query.visits) prefetch_tile(newest_tile(row_of(query.lists[i + 2])));
+    const TailTile* next = i + 1 < query.visits ? newest_tile(row_of(query.lists[i + 1])) : nullptr;
+    if (next != nullptr) prefetch_tile(next->next);
+  }
+
+  // The tiles of a partition that are scanned in their place: without the last one, if the tail has a copy of it.
+  MATRYO_INLINE int64_t tiles_beside(int64_t list, const TailTile* tail) const {
+    return tiles_in(list) - (tail != nullptr && places_in(list) % kTileRows != 0 ? 1 : 0);
+  }
+
+  // Scan the tiles of the tail of a partition for several queries.
+  template <int Q>
+  MATRYO_INLINE void scan_tail(PartitionQuery* const* queries, int64_t list, const TailTile* tile) {
+    for (; tile != nullptr; tile = tile->next) {
+      Floats scores[Q][kTileParts];
+      score_tile<Q>(tile->codes(), tile->adjust, queries, scores);
+      for (int q = 0; q < Q; q++) collect(*queries[q], list, *tile, scores[q]);
     }
   }
 
@@ -243,9 +297,13 @@ class PartitionSearch : Reranker {
   void scan_alone(PartitionQuery& query) {
     int64_t size = tile_bytes();
     PartitionQuery* alone = &query;
+    for (int64_t i = 0; tail_ != nullptr && i < 2 && i < query.visits; i++)
+      prefetch_tile(newest_tile(row_of(query.lists[i])));
     for (int64_t i = 0; i < query.visits; i++) {
       int64_t list = row_of(query.lists[i]), next = i + 1 < query.visits ? row_of(query.lists[i + 1]) : list;
-      int64_t first = first_tile(list), last = first + tiles_in(list), after = first_tile(next);
+      const TailTile* tail = newest_tile(list);
+      int64_t first = first_tile(list), last = first + tiles_beside(list, tail), after = first_tile(next);
+      if (tail_ != nullptr) prefetch_tail(query, i);
       for (int64_t tile = first; tile < last; tile++) {
         int64_t coming = tile + kTilesAhead;
         if (coming >= last) coming += after - last;
@@ -254,13 +312,15 @@ class PartitionSearch : Reranker {
         score_tile<1>(part_.codes_of_tiles + tile * size, part_.adjust + tile * kTileRows, &alone, scores);
         collect(query, list, tile, scores[0]);
       }
+      scan_tail<1>(&alone, list, tail);
     }
   }
 
   // Scan a partition for several queries.
   template <int Q>
   void scan_shared(PartitionQuery* const* queries, int64_t list) {
-    int64_t size = tile_bytes(), first = first_tile(list), last = first + tiles_in(list);
+    const TailTile* tail = newest_tile(list);
+    int64_t size = tile_bytes(), first = first_tile(list), last = first + tiles_beside(list, tail);
     for (int64_t tile = first; tile < last; tile++) {
       const uint8_t* codes = part_.codes_of_tiles + tile * size;
       for (int64_t at = 0; at < size; at += kLine) prefetch(codes + kTilesAhead * size + at);
@@ -268,6 +328,7 @@ class PartitionSearch : Reranker {
       score_tile<Q>(codes, part_.adjust + tile * kTileRows, queries, scores);
       for (int q = 0; q < Q; q++) collect(*queries[q], list, tile, scores[q]);
     }
+    scan_tail<Q>(queries, list, tail);
   }
 
   void scan_shared(PartitionQuery* const* queries, int64_t count, int64_t list) {

@@ -80,9 +80,11 @@ struct PartitionWork {
 
 class Reranker {
  protected:
-  Reranker(const Vectors& vectors, const Partition& partition, const Route& route, PartitionWork& work)
+  Reranker(const Vectors& vectors, const Partition& partition, const Tail* tail, const Route& route,
+           PartitionWork& work)
       : vectors_(vectors),
         part_(partition),
+        tail_(tail),
         route_(route),
         work_(work),
         columns_(vectors.dims[vectors.levels - 1]),
@@ -136,6 +138,38 @@ class Reranker {
     return CodedLook{static_cast<float>(factor * scale), static_cast<float>(factor * shift)};
   }
 
+  // ── what belongs to a slot ────────────────────────────────────────────────────────────────────────────────────────
+
+  // Slots of the tail are rows: those of the partitions come before.
+  MATRYO_INLINE int64_t row_at(int64_t slot) const { return slot < part_.count ? part_.rows[slot] : slot; }
+
+  // The vectors that hold a row, and their first row.
+  MATRYO_INLINE TailPart part_of(int64_t row) const {
+    if (row < part_.count) return TailPart{&vectors_, 0, nullptr, nullptr};
+    int i = tail_->part_count - 1;
+    while (i > 0 && row < tail_->parts[i].first) i--;
+    return tail_->parts[i];
+  }
+
+  MATRYO_INLINE const int8_t* codes_at(int64_t slot) const {
+    if (slot < part_.count) return part_.codes + slot * part_.stride;
+    const TailPart part = part_of(slot);
+    return part.codes + (slot - part.first) * part_.stride;
+  }
+
+  MATRYO_INLINE const float* error_at(int64_t slot) const {
+    if (slot < part_.count) return part_.errors + slot;
+    const TailPart part = part_of(slot);
+    return part.errors + (slot - part.first);
+  }
+
+  MATRYO_INLINE void prefetch_codes(int64_t slot, int from, int to) const {
+    const int8_t* codes = codes_at(slot);
+    for (int j = from; j < to; j += kLine) prefetch(codes + j);
+    prefetch(error_at(slot));
+    if (slot < part_.count) prefetch(part_.rows + slot);
+  }
+
   // Move the best `keep` keys to the front; returns the lowest that stays. Rows far below the k-th best are dropped.
   Key lowest_kept(Key* keys, int64_t count, int64_t keep, float margin) const {
     Key lowest = kLowestKey;
@@ -170,12 +204,8 @@ class Reranker {
     int first = done / kLine * kLine, width = (dim + kLine - 1) / kLine * kLine - first;
     CodedLook look = encode<Layout::row>(query.vector.data(), part_.steps, part_.middles, done, dim, done - first,
                                          work_.more, width, 1);
-    auto row = [&](int64_t i) { return part_.codes + some.slots[i] * part_.stride + first; };
-    auto fetch = [&](int64_t i) {
-      prefetch(part_.errors + some.slots[i]);
-      prefetch(part_.rows + some.slots[i]);
-      for (int j = 0; j < width; j += kLine) prefetch(row(i) + j);
-    };
+    auto row = [&](int64_t i) { return codes_at(some.slots[i]) + first; };
+    auto fetch = [&](int64_t i) { prefetch_codes(some.slots[i], first, first + width); };
     for (int64_t i = 0; i < kCodesAhead && i < some.count; i++) fetch(i);
     for (int64_t i = 0; i < some.count; i++) {
       if (i + kCodesAhead < some.count) fetch(i + kCodesAhead);
@@ -185,7 +215,9 @@ class Reranker {
   }
 
   MATRYO_INLINE const float* norms_at(int64_t slot) const {
-    return vectors_.norms + static_cast<int64_t>(part_.rows[slot]) * vectors_.levels;
+    int64_t row = row_at(slot);
+    const TailPart part = part_of(row);
+    return part.vectors->norms + (row - part.first) * vectors_.levels;
   }
 
   MATRYO_INLINE static float at_least_tiny(float norm) { return norm > kTiny ? norm : kTiny; }
@@ -214,13 +246,16 @@ class Reranker {
   }
 
   MATRYO_INLINE void prefetch_slot(int64_t slot, int done, int level) const {
+    int64_t row = row_at(slot);
+    const TailPart part = part_of(row);
     prefetch(norms_at(slot));
-    prefetch_row(vectors_, part_.rows[slot], done, level);
+    prefetch_row(*part.vectors, row - part.first, done, level);
   }
 
   // The product of a row's columns from `done` on with those of the query; for L2, their squared distance.
   template <class T, bool apart>
-  MATRYO_INLINE float multiply_columns(const float* vector, int64_t row, int done, int level) const {
+  MATRYO_INLINE float multiply_columns(const float* vector, const Vectors& vectors, int64_t row, int done,
+                                       int level) const {
     Floats even = {}, odd = {};
     auto add = [&](Floats& sums, const T* from, int column, int columns) __attribute__((always_inline)) {
       Floats x = widen(from, columns), q = widen(vector + column, columns);
@@ -228,7 +263,7 @@ class Reranker {
       sums = multiply_add(one, other, sums);
     };
     for (int b = 0; b <= level; b++) {
-      const Block& block = vectors_.picked[b];
+      const Block& block = vectors.picked[b];
       if (block.low < done) continue;
       int width = block.high - block.low, j = 0;
       const T* numbers = static_cast<const T*>(block.rows) + row * width;
@@ -241,12 +276,16 @@ class Reranker {
     return sum_lanes(even + odd);
   }
 
-  float multiply_row_of(const float* vector, int64_t row, int done, int level) const {
+  float multiply_row_of(const float* vector, int64_t slot, int done, int level) const {
+    int64_t row = row_at(slot);
+    const TailPart part = part_of(row);
+    const Vectors& vectors = *part.vectors;
+    row -= part.first;
     bool apart = vectors_.metric == Metric::l2, half = vectors_.number == Number::float16;
-    if (apart && half) return multiply_columns<uint16_t, true>(vector, row, done, level);
-    if (apart) return multiply_columns<float, true>(vector, row, done, level);
-    if (half) return multiply_columns<uint16_t, false>(vector, row, done, level);
-    return multiply_columns<float, false>(vector, row, done, level);
+    if (apart && half) return multiply_columns<uint16_t, true>(vector, vectors, row, done, level);
+    if (apart) return multiply_columns<float, true>(vector, vectors, row, done, level);
+    if (half) return multiply_columns<uint16_t, false>(vector, vectors, row, done, level);
+    return multiply_columns<float, false>(vector, vectors, row, done, level);
   }
 
   // A step in full precision, from the column `done` on.
@@ -256,7 +295,7 @@ class Reranker {
     for (int64_t i = 0; i < some.count; i++) {
       if (i + kRowsAhead < some.count) prefetch_slot(some.slots[i + kRowsAhead], done, step.level);
       int64_t slot = some.slots[i];
-      float score = multiply_row_of(query.vector.data(), part_.rows[slot], done, step.level);
+      float score = multiply_row_of(query.vector.data(), slot, done, step.level);
       if (done > 0) score += some.sums[i];
       some.sums[i] = score;
       if (vectors_.metric == Metric::l2) score = -score;
@@ -335,7 +374,7 @@ class Reranker {
     int last = vectors_.levels - 1;
     for (int64_t i = 0; i < some.count; i++) {
       int64_t slot = some.slots[i], ahead = i + kNormsAhead < some.count ? i + kNormsAhead : some.count - 1;
-      double score = some.sums[i], far = length * part_.errors[slot] + slack + kCodeSums * __builtin_fabs(score);
+      double score = some.sums[i], far = length * *error_at(slot) + slack + kCodeSums * __builtin_fabs(score);
       if (vectors_.metric == Metric::cosine) {
         double unit = 1 / (length > kTiny ? length : kTiny);
         far += rounding * length;
@@ -453,9 +492,7 @@ class Reranker {
     int width = next.scoring == Scoring::full ? 0 : next.dim;
     for (int64_t i = 0; i < left && i * width < kAheadBytes; i++) {
       int64_t slot = row_of(query.keys[i]);
-      for (int j = 0; j < width; j += kLine) prefetch(part_.codes + slot * part_.stride + j);
-      prefetch(part_.rows + slot);
-      prefetch(part_.errors + slot);
+      prefetch_codes(slot, 0, width);
     }
   }
 
@@ -464,7 +501,7 @@ class Reranker {
     sort_descending(query.keys.data(), query.found);
     for (int64_t i = 0; i < hits.k; i++) {
       bool there = i < query.found;
-      hits.rows[i] = there ? part_.rows[row_of(query.keys[i])] : -1;
+      hits.rows[i] = there ? row_at(row_of(query.keys[i])) : -1;
       hits.scores[i] = there ? score_of(query.keys[i]) : -INFINITY;
     }
   }
@@ -488,24 +525,27 @@ class Reranker {
       if (!last) some.count = sift(some, step.keep, step.margin);
     }
     // Of equal float32 scores the smaller row stays, as in a scan: keys of rows, not of slots.
-    for (int64_t i = 0; i < some.count; i++) some.keys[i] = key_of(score_of(some.keys[i]), part_.rows[some.slots[i]]);
+    for (int64_t i = 0; i < some.count; i++) some.keys[i] = key_of(score_of(some.keys[i]), row_at(some.slots[i]));
     if (some.count > route_.k) {
       select_largest(some.keys, some.count, route_.k);
       some.count = route_.k;
     }
     double* exact = work_.exact.reserve(columns_);
     for (int64_t j = 0; j < columns_; j++) exact[j] = given[j];
-    ExactScore score(vectors_, route_.steps[route_.step_count - 1].level, exact);
+    int level = route_.steps[route_.step_count - 1].level;
+    ExactScore score(vectors_, level, exact);
     Ranked* ranked = work_.ranked.reserve(some.count);
     for (int64_t i = 0; i < some.count; i++) {
       int64_t row = row_of(some.keys[i]);
-      ranked[i] = Ranked{score(row), row};
+      const TailPart part = part_of(row);
+      ranked[i] = Ranked{score.in(*part.vectors, row - part.first), row};
     }
     write_hits(ranked, some.count, hits);
   }
 
   const Vectors& vectors_;
   const Partition& part_;
+  const Tail* tail_;   // null if no rows joined
   const Route& route_;
   PartitionWork& work_;
   int64_t columns_, keep_;

@@ -87,6 +87,34 @@ struct Partition {
   const float* middles;      // [coded]: the middle of a column's range
 };
 
+// Rows that joined the partitions after these were built, in tiles of their own. Their slots follow those of the
+// partitions, in the order of insertion, and their rows have the same numbers. The first tile of a partition begins as a
+// copy of the last tile of the partition if that has empty places, and is scanned in its stead. The codes of a tile lie
+// behind it.
+struct alignas(64) TailTile {
+  const TailTile* next;        // the tile of the same partition that was filled before; null for the first
+  uint32_t slots[kTileRows];   // kNoRow at an empty place; written last, when all else is there
+  uint32_t homes[kTileRows];   // the partition of the slot; a copy is in another one
+  float adjust[kTileRows];
+
+  const uint8_t* codes() const { return reinterpret_cast<const uint8_t*>(this + 1); }
+};
+
+// Some rows of a tail, from the row `first` on: their vectors, and their codes in 8 bits, as in a partition.
+struct TailPart {
+  const Vectors* vectors;
+  int64_t first;
+  const int8_t* codes;
+  const float* errors;
+};
+
+struct Tail {
+  TailTile* const* newest;   // [lists]: the tile of each partition that was begun last; null for none
+  int64_t count;             // rows that a search may find; the tiles may hold later ones
+  const TailPart* parts;     // in the order of their rows
+  int part_count;
+};
+
 enum class Scoring : int {
   codes,     // int8
   full,      // the stored vectors

@@ -7,19 +7,21 @@ these libraries is imported.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from matryo.errors import InputError, shown
 
-__all__ = ["Array", "Bools", "Doubles", "Floats", "Integers", "as_array"]
+__all__ = ["Array", "Bools", "Doubles", "Floats", "Integers", "appended", "as_array"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 Doubles = np.ndarray[Any, np.dtype[np.float64]]
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]
+
+Kind = TypeVar("Kind", bound=Array)
 
 
 def as_array(values: Any, name: str = "vectors", error: type[InputError] = InputError) -> Array:
@@ -74,3 +76,18 @@ def _column_of(table: Any, name: str, error: type[InputError]) -> Any:
 def _is_list(cell: Any) -> bool:
     value = cell.as_py() if hasattr(cell, "as_py") else cell   # an Arrow scalar
     return hasattr(value, "__len__") and not isinstance(value, (str, bytes, dict))
+
+
+def appended(array: Kind, new: Kind) -> Kind:
+    """Return ``array`` followed by ``new``, in the spare room of the buffer of ``array`` if there is some.
+
+    Growing an array step by step then takes time proportional to its final length. Each array may be extended once.
+    """
+    count, buffer = len(array) + len(new), array.base
+    if not isinstance(buffer, np.ndarray) or len(buffer) < count or buffer.shape[1:] != array.shape[1:]:
+        buffer = np.empty((2 * count, *array.shape[1:]), array.dtype)
+        buffer[: len(array)] = array
+    buffer[len(array) : count] = new
+    view = buffer[:count]
+    view.flags.writeable = False
+    return view   # type: ignore[return-value]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import errno
 import glob
 import hashlib
@@ -17,8 +18,10 @@ from typing import Any, BinaryIO
 from matryo.errors import InputError, StorageError
 
 __all__ = ["alone_with", "check_is_file", "check_may_write", "is_below", "is_plain_name", "json_digest", "lock",
-           "new_file", "parse_json", "remove_temporaries", "replacing", "resolve", "sha256", "storage", "sync_folder",
-           "unlock", "write_json"]  # fmt: skip
+           "new_file", "next_record", "parse_json", "remove_temporaries", "replacing", "resolve", "sha256", "storage",
+           "sync_folder", "unlock", "write_json"]  # fmt: skip
+
+_LONGEST_FIELD = 2**31 - 1   # characters
 
 
 def check_may_write(path: Path, *, force: bool = False, is_ours: Callable[[Path], bool] | None = None) -> None:
@@ -273,6 +276,19 @@ def is_below(path: str) -> bool:
     [True, True, False, False, False]
     """
     return not path.startswith("/") and ".." not in path.split("/")
+
+
+def next_record(reader: Iterator[list[str]]) -> list[str] | None:
+    """Return the next record of a ``csv.reader``, whose fields may be long; None at the end.
+
+    The limit of ``csv``, 131,072 characters per field, is too short for documents and lists of numbers. It is global, so
+    it is restored after each record.
+    """
+    before = csv.field_size_limit(_LONGEST_FIELD)
+    try:
+        return next(reader, None)
+    finally:
+        csv.field_size_limit(before)
 
 
 def sync_folder(folder: Path) -> None:

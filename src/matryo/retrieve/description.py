@@ -12,7 +12,7 @@ from matryo.retrieve.store.origin import title_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from matryo.retrieve.store import Store
+    from matryo.retrieve.store import Segment, Store
     from matryo.retrieve.vectors.metric import Metric
 
 
@@ -34,6 +34,11 @@ class Description:
     """The dim of each guide, by kind; None for a guide without a dim."""
     unguided: int
     """The number of vectors that lack one of the guides, and are scanned instead."""
+    joined: int
+    """The number of vectors that joined the partitions after these were built."""
+    drift: float | None
+    """How far the joined vectors are from the means of the partitions, in multiples of the distance of the others: the
+    mean of the squares. Far above 1, the partitions suit them less. None if no vector joined."""
     bytes: int
     """The size of the folder on disk."""
     fields: tuple[str, ...]
@@ -57,13 +62,16 @@ class Description:
             f"  dims {', '.join(map(str, self.nesting.dims))}; {self.metric}; {self.dtype}{int8}; "
             f"ids are {self.ids}{f'; {guides}' if guides else ''}",
         ]
+        if self.drift is not None:
+            lines += [f"  {self.joined:,} vectors joined the partitions later, at {self.drift:.2f} times the squared "
+                      "distance from the means"]  # fmt: skip
         lines += [f"  payload fields: {', '.join(self.fields)}"] if self.fields else []
         if self.model:
             lines += [f"  model: {self.model}{f', {self.run}' if self.run else ''}"]
         return "\n".join(lines)
 
 
-def describe(store: Store) -> Description:
+def describe(store: Store, joined: int, drift: float | None) -> Description:
     """Describe the current state of ``store``; the payload fields take about 0.5 s per million payloads."""
     about, snapshot, wanted, model = store.about, store.snapshot(), store.wanted(), store.model
     return Description(
@@ -76,12 +84,20 @@ def describe(store: Store) -> Description:
         ids="strings" if snapshot.text_ids else "integers",
         segments=len(snapshot.segments),
         guides={kind: options.get("dim") for kind, options in wanted.items()},
-        unguided=sum(len(segment) for segment in snapshot.segments if wanted.keys() - segment.guides.keys()),
+        unguided=sum(len(segment) for segment in snapshot.segments if _lacks(segment, wanted)),
+        joined=joined,
+        drift=drift,
         bytes=sum(path.stat().st_size for path in store.path.rglob("*") if path.is_file()),
         fields=tuple(store.fields()),
         model=title_of(model),
         run="" if isinstance(model, str) else str(model.get("run", "")),
     )
+
+
+def _lacks(segment: Segment, wanted: dict[str, Any]) -> bool:
+    """Whether a segment lacks one of the guides; that its rows joined partitions counts as having some."""
+    kinds = {*segment.guides, *(("partition",) if "joined" in segment.guides else ())}
+    return bool(wanted.keys() - kinds)
 
 
 def outline_guides(guides: dict[str, int | None]) -> str:

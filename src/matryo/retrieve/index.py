@@ -18,7 +18,7 @@ import weakref
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -31,9 +31,11 @@ from matryo.retrieve.engines.compiled import best_engine
 from matryo.retrieve.engines.execute import Engine, execute
 from matryo.retrieve.engines.few_rows import are_few, search_among
 from matryo.retrieve.engines.request import Request
-from matryo.retrieve.guides import GUIDES
+from matryo.retrieve.guides import GUIDES, Partition
 from matryo.retrieve.guides.guide import Guide, Search, shared, unguided
+from matryo.retrieve.guides.partition import Joined, Tail
 from matryo.retrieve.hits import Hits
+from matryo.retrieve.parts import Part, drift_of, joined, missing_guide, needs_own, tail_part
 from matryo.retrieve.plan.choice import Choice, Cost, as_plan
 from matryo.retrieve.plan.plan import Plan, check_count
 from matryo.retrieve.store import Limits, Segment, Snapshot, Store
@@ -76,7 +78,7 @@ class Index(Store):
 
     def describe(self) -> Description:
         """The size, settings, guides and payload fields of the index."""
-        return describe(self)
+        return describe(self, *drift_of(self.snapshot().segments, self._guide))
 
     @property
     def nesting(self) -> Nesting:
@@ -164,8 +166,8 @@ class Index(Store):
 
         ``sketch=True`` is for exact search, ``partition=dim`` (IVF) for plans with ``probe`` and first stages in int8
         (True selects a dim), ``graph=dim`` (HNSW, needs faiss) for plans with ``ef``. Without arguments, the guides
-        built before are completed; a new index gets a sketch and partitions. Vectors added later are scanned until
-        the next call.
+        built before are completed; a new index gets a sketch and partitions. Vectors added later join these; only a
+        graph does not cover them until the next call.
         """
         for kind in guides:
             if kind not in GUIDES:
@@ -175,9 +177,13 @@ class Index(Store):
         if not wanted:
             given = given or {kind: True for kind, guide in GUIDES.items() if guide.default}
             wanted = {kind: GUIDES[kind].options(self.nesting, value) for kind, value in given.items() if value}
+        self.drop_damaged_guides()   # they are built again
+        own = needs_own if Partition.kind in wanted else None   # small segments join the partitions of a large one
         for kind, guide in GUIDES.items():
             if kind in wanted:
-                self.build_guide(kind, wanted[kind], partial(guide.of, metric=self.metric, **wanted[kind]))
+                make = partial(guide.of, metric=self.metric, **wanted[kind])
+                self.build_guide(kind, wanted[kind], make, own if guide.joins else None)
+        self._join()
 
     @checked
     def to(self, device: str | None) -> Index:
@@ -229,11 +235,10 @@ class Index(Store):
 
         nesting, segments = self.nesting, self.snapshot().segments
         stages = [*openings(nesting, int8=[dim for dim in nesting.dims if dim <= self.about.int8_up_to])]
-        largest = max(segments, key=len, default=None)
-        for kind in largest.guides if largest is not None else ():
-            assert largest is not None
-            opening = self._guide(largest, kind).opening()
-            if opening is not None and GUIDES[kind].serves(opening, self._engine):
+        for kind, guide in GUIDES.items():
+            largest = max((segment for segment in segments if kind in segment.guides), key=len, default=None)
+            opening = None if largest is None else self._guide(largest, kind).opening()
+            if opening is not None and guide.serves(opening, self._engine):
                 stages.append(opening)
         return tuple(dict.fromkeys(stages))
 
@@ -266,13 +271,12 @@ class Index(Store):
         ids: list[Array] = []
         scores: list[Doubles] = []
         numbers: list[Indices] = []   # of the rows, if their payloads are wanted
-        for segment, search, live in self._route(snapshot, plan, k):
-            request = Request(segment.blocks, queries, self.metric, segment.alive, threads, live)
-            rows, row_scores = search(request, min(k, len(segment)))
-            ids.append(segment.ids.take(rows) if rows.min(initial=0) >= 0 else _ids_of(segment, rows, nothing))
+        for part in self._route(snapshot, plan, k):
+            rows, row_scores = part.search(part.request(queries, self.metric, threads), min(k, part.count))
+            ids.append(part.ids(rows, nothing))
             scores.append(row_scores)
             if payload:
-                numbers.append(np.where(rows < 0, -1, segment.rows[np.maximum(rows, 0)]))
+                numbers.append(part.numbers(rows))
         if not ids:
             ids, scores = [np.empty((len(queries), 0), np.int64)], [np.empty((len(queries), 0))]
             numbers = [np.empty((len(queries), 0), np.int64)]
@@ -287,17 +291,35 @@ class Index(Store):
         wide_ids, wide_scores = _widened(ids[0], k, nothing), _widened(scores[0].astype(np.float32), k, -np.inf)
         return Hits(wide_ids, wide_scores, self._payloads(_widened(numbers[0], k, -1)) if payload else None)
 
-    def _route(self, snapshot: Snapshot, plan: Plan | None, k: int) -> list[tuple[Segment, Search, int]]:
-        """The search of each segment along a plan, and its live rows, checked and prepared once per snapshot."""
+    def _route(self, snapshot: Snapshot, plan: Plan | None, k: int) -> list[Part]:
+        """The parts to search along a plan, checked and prepared once per snapshot."""
         routes = self._routes.setdefault(snapshot, {})
         known = routes.get((id(plan), k))
         if known is None or known[0] is not plan:
             self._check_guide(snapshot, plan)
             (plan or Plan.single(self.nesting.dim)).for_k(k).check_fits(self.nesting)
             # The plan is held, so that no other plan gets its id.
-            known = routes[id(plan), k] = plan, [(segment, self._segment_search(segment, plan), segment.live)
-                                                 for segment in snapshot.segments]  # fmt: skip
+            known = routes[id(plan), k] = plan, self._parts(snapshot.segments, plan, k)
         return known[1]
+
+    def _parts(self, segments: tuple[Segment, ...], plan: Plan | None, k: int) -> list[Part]:
+        """Each segment by itself, but for the rows that joined partitions: they are searched with these."""
+        parts = []
+        host, late = joined(segments, self._guide) if Partition.serves(plan, self._engine) else (None, ())
+        alone = host is None or k > len(host) or (host.alive is not None and self._few_are_left(host, plan))
+        for segment in segments:
+            if not alone and segment is host:
+                partition = cast("Partition", self._guide(segment, Partition.kind))
+                tail = self._ready[segment.blocks].setdefault(("tail", partition), Tail(partition))
+                view = tail.view([tail_part(other, self._guide) for other in late])
+                parts.append(Part((segment, *late), self._segment_search(segment, plan), view))
+            elif alone or segment not in late:
+                parts.append(Part((segment,), self._segment_search(segment, plan)))
+        return parts
+
+    def _join(self) -> None:
+        while (missing := missing_guide(self.snapshot().segments, self._guide, self.metric, self.wanted())) is not None:
+            self.add_guide(*missing)
 
     def _segment_search(self, segment: Segment, plan: Plan | None) -> Search:
         """The search of the best live rows of a segment, with the first guide that serves the plan.
@@ -346,7 +368,7 @@ class Index(Store):
         folder, ready = segment.guides[kind], self._ready.setdefault(segment.blocks, {})
         if folder not in ready:
             with damaged_guide(folder):
-                ready[folder] = GUIDES[kind].open(folder)
+                ready[folder] = (Joined if kind == Joined.kind else GUIDES[kind]).open(folder)
         guide: Guide = ready[folder]
         return guide
 
@@ -360,13 +382,6 @@ class Index(Store):
                     got=f"{guide.plan_field}={value}",
                     cure=f"index.build({kind}={'True' if kind == 'partition' else plan.stages[0].dim})",
                 )
-
-
-def _ids_of(segment: Segment, rows: Indices, nothing: Any) -> Array:
-    """The ids of rows, some of which are −1: ``nothing`` there."""
-    ids = segment.ids.take(np.maximum(rows, 0))
-    ids[rows < 0] = nothing
-    return ids
 
 
 def _widened(array: Array, width: int, value: Any) -> Array:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from matryo.data.limits import bounded_lines
 from matryo.errors import DataError, MissingExtra
-from matryo.files import parse_json
+from matryo.files import next_record, parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +27,6 @@ TABLES = ("jsonl", "tsv", "csv", "parquet")
 # train-00000-of-00003 is a part of train; older Hugging Face exports append 16 digits of a hash.
 _PART = re.compile(r"(?P<split>.+?)(-\d+(-of-(?P<all>\d+)(-[0-9a-f]{16})?)?)?")
 _NO_DATA = re.compile(r"readme|licen[cs]e|notice|classes|vocab", re.IGNORECASE)
-_LONGEST = 2**31 - 1   # characters per CSV field; the default of csv, 131,072, is too short for long documents
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +235,7 @@ def _csv_rows(path: Path, name: str) -> Iterator[Row]:
 
     def records() -> Iterator[tuple[int, list[str]]]:
         try:
-            while (fields := _next_of(reader)) is not None:
+            while (fields := next_record(reader)) is not None:
                 if fields and (len(fields) > 1 or fields[0].strip()):
                     yield reader.line_num, fields
         except csv.Error as error:
@@ -244,15 +243,6 @@ def _csv_rows(path: Path, name: str) -> Iterator[Row]:
             raise DataError(rule, got=error, cure="correct its quotes, or use JSONL") from error
 
     yield from _under_header(records(), name)
-
-
-def _next_of(reader: Iterator[list[str]]) -> list[str] | None:
-    """Return the next CSV record, None at the end. The field limit is global, so it is restored after each record."""
-    before = csv.field_size_limit(_LONGEST)
-    try:
-        return next(reader, None)
-    finally:
-        csv.field_size_limit(before)
 
 
 def _under_header(records: Iterator[tuple[int, list[str]]], name: str) -> Iterator[Row]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,8 @@ class Request:
     """Mask of the rows that may be found, [rows]; None allows all."""
     threads: int = 1
     """The most threads that share the queries."""
+    tail: Any = None
+    """Rows that joined the guide after it was built; ``allowed`` covers them, behind the rows of ``blocks``."""
     counted: int | None = None
     """The number of rows that may be found, if it is known."""
 

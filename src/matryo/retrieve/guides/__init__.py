@@ -2,7 +2,7 @@
 
 from matryo.retrieve.guides.graph import Graph
 from matryo.retrieve.guides.guide import Guide
-from matryo.retrieve.guides.partition.partition import Partition
+from matryo.retrieve.guides.partition import Partition
 from matryo.retrieve.guides.sketch.sketch import Sketch
 
 __all__ = ["GUIDES", "Graph", "Guide", "Partition", "Sketch"]

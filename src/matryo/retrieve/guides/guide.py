@@ -43,6 +43,8 @@ class Guide(ABC):
     """The plan field that selects this guide (``probe``, ``ef``); None for a guide of exact search."""
     default: ClassVar[bool] = False
     """Whether ``index.build()`` without arguments builds the guide for a new index."""
+    joins: ClassVar[bool] = False
+    """Whether rows that are added later are guided with the help of an existing guide; see ``retrieve/parts.py``."""
     threaded: ClassVar[bool] = False
     """Whether its searches share the queries between the threads of a request; otherwise :func:`shared` does."""
 

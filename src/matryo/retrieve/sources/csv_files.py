@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.errors import InputError
-from matryo.files import parse_json
+from matryo.files import next_record, parse_json
 from matryo.retrieve.sources.rows import ID, VECTORS, Row, as_vector, open_rows, refused
 from matryo.retrieve.sources.source import Columns, Source, is_integer, unreadable
 
@@ -26,12 +26,9 @@ if TYPE_CHECKING:
 
     Cells = list[str]
 
-_FIELD_BYTES = 64 << 20   # Python's own limit, 128 kB, is less than a JSON list of 8192 numbers
-
 
 def open_csv(path: Path, columns: Columns) -> Source:
     """The rows of a CSV or TSV file."""
-    csv.field_size_limit(max(csv.field_size_limit(), _FIELD_BYTES))
     start = list(islice(_records(path), 2))
     if not start:
         raise InputError(f"{path} must hold a vector", got="an empty file", cure="check the program that wrote it")
@@ -51,7 +48,7 @@ def _records(path: Path) -> Iterator[tuple[int, Cells]]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             first = file.readline()
             reader = csv.reader(chain([first], file), delimiter=max(",;\t", key=first.count))
-            for cells in reader:
+            while (cells := next_record(reader)) is not None:
                 if cells:
                     yield line, cells
                 line = reader.line_num + 1   # a quoted cell may span lines

@@ -7,22 +7,19 @@ written behind theirs, in the spare room of a buffer.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from matryo.arrays import appended
 from matryo.retrieve.store.filters.masks import extended
 from matryo.retrieve.store.segments.segment import Ids, Segment
 from matryo.retrieve.store.sql import records
 from matryo.retrieve.vectors.blocks import Blocks
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from matryo.retrieve.store.about import About
     from matryo.retrieve.store.sql.database import Database
-
-Kind = TypeVar("Kind", bound="np.ndarray[Any, np.dtype[Any]]")
 
 
 def read_recent(database: Database, about: About, before: Segment | None) -> Segment | None:
@@ -48,24 +45,12 @@ def read_recent(database: Database, about: About, before: Segment | None) -> Seg
 def _joined(before: Segment, new: Segment) -> Segment:
     """The rows of both segments."""
     start = 0 if new.ids.text is None else before.ids.numbers[-1]
-    text = None if before.ids.text is None or new.ids.text is None else _appended(before.ids.text, new.ids.text)
-    full = tuple(map(_appended, before.blocks.full, new.blocks.full))
+    text = None if before.ids.text is None or new.ids.text is None else appended(before.ids.text, new.ids.text)
+    full = tuple(map(appended, before.blocks.full, new.blocks.full))
     return Segment(
-        replace(before.blocks, full=full, norms=_appended(before.blocks.norms, new.blocks.norms)),
-        _appended(before.rows, new.rows),
-        Ids(_appended(before.ids.numbers, new.ids.numbers + start), text),
+        replace(before.blocks, full=full, norms=appended(before.blocks.norms, new.blocks.norms)),
+        appended(before.rows, new.rows),
+        Ids(appended(before.ids.numbers, new.ids.numbers + start), text),
         None if before.alive is None else np.append(before.alive, np.ones(len(new), np.bool_)),
         parts=extended(before.parts, len(new)),
     )
-
-
-def _appended(array: Kind, new: Kind) -> Kind:
-    """``array`` followed by ``new``, in the buffer of ``array`` if that has room; amortised O(new)."""
-    count, buffer = len(array) + len(new), array.base
-    if not isinstance(buffer, np.ndarray) or len(buffer) < count or buffer.shape[1:] != array.shape[1:]:
-        buffer = np.empty((2 * count, *array.shape[1:]), array.dtype)
-        buffer[: len(array)] = array
-    buffer[len(array) : count] = new
-    view = buffer[:count]
-    view.flags.writeable = False
-    return view   # type: ignore[return-value]

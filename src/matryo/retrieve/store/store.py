@@ -19,10 +19,8 @@ vectors, is first written as a segment and then added to the list. So each call 
 
 from __future__ import annotations
 
-import difflib
 import json
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,11 +35,9 @@ from matryo.retrieve.store import forks
 from matryo.retrieve.store.about import About
 from matryo.retrieve.store.backup import copy_index, new_backup
 from matryo.retrieve.store.batch import Batch, as_existing_ids, as_new_ids
-from matryo.retrieve.store.filters.language import Exists, Filter, key_of
-from matryo.retrieve.store.filters.reading import names_at, read_columns
+from matryo.retrieve.store.filtering import Filtered
 from matryo.retrieve.store.guides import is_intact, sweep_guides, write_guide
 from matryo.retrieve.store.opening import Opened, create, open_reader, open_writer
-from matryo.retrieve.store.origin import Origin
 from matryo.retrieve.store.payload import as_payload
 from matryo.retrieve.store.segments.pieces import Piece, regroup, to_merge
 from matryo.retrieve.store.segments.segment import (
@@ -73,7 +69,7 @@ if TYPE_CHECKING:
 _LARGE = 2.0**40   # blocks refuse norms above 2⁶², which smaller components cannot reach
 
 
-class Store(Origin):
+class Store(Filtered):
     """Vectors on disk with ids and payloads; make one with :meth:`create` or :meth:`open`.
 
     Threads may share a store; each call is atomic.
@@ -192,50 +188,6 @@ class Store(Origin):
         wanted = as_existing_ids([id])
         return bool(self._read(lambda _: records.find(self._database, wanted)))
 
-    def where(self, where: Mapping[str, Any], *, check: bool = False) -> Snapshot:
-        """The current rows whose payload matches ``where``, a dict as in :mod:`matryo.retrieve.store.filters.language`.
-
-        The first filter on a field reads the column of its values, which takes about a second per million rows. With
-        ``check``, comparing a field that no payload has is an error that suggests a similar one.
-        """
-        key = key_of(where)
-        with self._guard:
-            snapshot = self.snapshot()
-            if key is None:
-                return self._matching(snapshot, where, check)
-            return snapshot.filtered.get((key, check), lambda: self._matching(snapshot, where, check))
-
-    def _matching(self, snapshot: Snapshot, where: Mapping[str, Any], check: bool) -> Snapshot:
-        filter = Filter.of(where)
-        if snapshot.lacks(filter.fields):
-            snapshot = self._read(partial(self._with_columns, filter.fields))
-        for field in filter.compared if check and snapshot.segments else ():
-            if not snapshot.matching(Exists(field)).count:
-                raise self._read(partial(self._unknown_field, field))
-        return snapshot.matching(filter.condition)
-
-    def _with_columns(self, fields: Sequence[str], snapshot: Snapshot) -> Snapshot:
-        for segment in snapshot.segments:
-            read_columns(self._database, segment.parts, segment.rows, fields)
-        return snapshot
-
-    def fields(self) -> list[str]:
-        """The names of all payload fields, in order of appearance."""
-        return self._read(lambda _: records.field_names(self._database))
-
-    def _unknown_field(self, field: str, _: Snapshot) -> InputError:
-        """The error for a field that no payload has, with the most similar existing field."""
-        names, before = field.split("."), list[str]()
-        existing = names_at(self._database, before)
-        while len(names) > 1 and names[0] in existing:
-            before.append(names.pop(0))
-            existing = names_at(self._database, before)
-        near = difflib.get_close_matches(names[0], existing, 1)
-        cure = f"did you mean {'.'.join([*before, *near])}" if near else f"the fields are {', '.join(existing)}"
-        if not existing:
-            cure = "its vectors have no such payload: pass payload=… to add or upsert"
-        return InputError("where compares a field that no payload has", got=repr(field), cure=cure)
-
     def compact(self) -> None:
         """Rewrite the live rows into as few segments as possible, and free the space of deleted rows."""
         with self._changing():
@@ -252,17 +204,22 @@ class Store(Origin):
         """The guides that each segment should have: their arguments by kind."""
         return self._read(lambda _: records.read_wanted(self._database))
 
-    def build_guide(self, kind: str, fields: Mapping[str, Any], make: Callable[[Blocks], Guide]) -> None:
+    def build_guide(
+        self, kind: str, fields: Mapping[str, Any], make: Callable[[Blocks], Guide],
+        own: Callable[[list[int]], list[bool]] | None = None,
+    ) -> None:  # fmt: skip
         """Build a guide of this ``kind`` with these ``fields`` for each segment without an intact one, with ``make``.
 
-        Later calls build it for new segments too. Each guide is one commit: a kill or an error loses only the current
-        one.
+        Given the numbers of their rows, ``own`` returns which segments get one, by default all. Later calls build it
+        for new segments too. Each guide is one commit: a kill or an error loses only the current one.
         """
         with self._changing():
             guides = [guide for guide in records.read_guides(self._database) if guide.kind == kind]
-            built = {guide.segment for guide in guides if guide.fields == fields and is_intact(self.path, guide)}
+            built = {guide.segment for guide in guides if guide.fields == fields}
             listed = records.read_segments(self._database)
-            lacking = [record for record in listed if record.name not in built]
+            needed = own([record.rows for record in listed]) if own else [True] * len(listed)
+            lacking = [record for record, needs in zip(listed, needed, strict=True)
+                       if needs and record.name not in built]  # fmt: skip
             for record in lacking:   # first of all: a guide of damaged vectors would pass for a good one
                 verify_segment(self.path, record)
             wanted = {**records.read_wanted(self._database), kind: dict(fields)}
@@ -277,6 +234,27 @@ class Store(Origin):
                     records.write_wanted(self._database, wanted)
             with self._tidying():
                 self._sweep()
+
+    def add_guide(self, segment: str, guide: Guide, fields: Mapping[str, Any]) -> None:
+        """Store a guide of a segment, which was built with these ``fields``, in one commit."""
+        with self._changing():
+            for listed in records.read_segments(self._database):
+                if listed.name == segment:
+                    verify_segment(self.path, listed)   # a guide of damaged vectors would pass for a good one
+            record = write_guide(self.path, segment, guide.kind, fields, guide)
+            with self._committing():
+                records.insert_guide(self._database, record)
+
+    def drop_damaged_guides(self) -> None:
+        """Forget the guides of which a byte is not as it was written."""
+        with self._changing():
+            damaged = [guide for guide in records.read_guides(self._database) if not is_intact(self.path, guide)]
+            if damaged:
+                with self._committing():
+                    records.remove_guides(self._database, damaged)
+
+    def _join(self) -> None:
+        """Complete the guides of new segments as far as that takes little time; nothing to do for a store."""
 
     def verify(self) -> None:
         """Read every byte; raise an error that names the file if a checksum differs."""
@@ -341,6 +319,8 @@ class Store(Origin):
             with self._tidying():
                 self._sweep()
                 self._merge()
+            with self._tidying("new vectors are scanned for now"):
+                self._join()
 
     def _write(self, new: Piece, old: list[Item]) -> list[records.Record]:
         """Write segments of the pending rows, except those of ``old``, and the new rows."""

@@ -16,18 +16,17 @@ from matryo.retrieve.guides.partition.codes import (
     aligned,
     byte_columns,
     byte_errors,
-    decode_nibbles,
     encode_bytes,
     encode_nibbles,
     nibble_columns,
     tiled,
 )
-from matryo.retrieve.guides.partition.means import SAMPLE, find_means, nearest_mean, two_means
+from matryo.retrieve.guides.partition.means import SAMPLE, find_means
+from matryo.retrieve.guides.partition.placing import adjustments, partitions_of, squared_distance
 from matryo.retrieve.guides.partition.visits import budgets_by_share, needed_budgets, scale_of, widening
 from matryo.retrieve.vectors.blocks import tiles
 
 if TYPE_CHECKING:
-    from matryo.retrieve.guides.partition.codes import Bytes
     from matryo.retrieve.guides.partition.space import Space
     from matryo.retrieve.vectors.types import Array, Doubles, Floats, Indices
 
@@ -66,7 +65,7 @@ class Build:
                 nibbles = encode_nibbles(self.space.tile(whole), self.tile_columns)
                 for copy in places:   # the place of each row, for its home and for its copy
                     flat[copy[part]] = nibbles
-                    adjust[copy[part], 0] = self._adjust(nibbles)
+                    adjust[copy[part], 0] = adjustments(nibbles, self.tile_columns, self.space.metric)
                 coded = encode_bytes(whole[:, :long], self.columns)
                 codes[at, :long] = coded
                 errors[at] = byte_errors(whole[:, :long], coded, self.columns)
@@ -76,7 +75,7 @@ class Build:
         scale, budgets, wider = self._visits(sizes, chosen)
         arrays = {
             "lists": bounds, "slots": slots.reshape(-1, LANES), "tiles": _aligned_copy(tiled(flat)),
-            "adjust": adjust.reshape(-1, LANES), "means": means, "means_adjust": means_adjust,
+            "adjust": adjust.reshape(-1, LANES), "means": means, "means_adjust": means_adjust, "centers": self.means,
             "axes": self.space.axes, "tile_columns": self.tile_columns, "rows": rows.astype(np.uint32),
             "homes": (chosen[rows, 0] if self.copies > 1 else np.empty(0)).astype(np.uint32), "codes": codes,
             "errors": errors, "columns": self.columns, "budgets": budgets, "wider": wider,
@@ -101,24 +100,23 @@ class Build:
 
     def _assigned(self, bar: Any) -> Indices:
         """The partitions of each row, [rows, copies]."""
-        chosen = np.empty((self.blocks.count, self.copies), np.int64)
+        chosen, total = np.empty((self.blocks.count, self.copies), np.int64), 0.0
         for part in tiles(self.blocks.count, max(self.lists, self.blocks.nesting.dim)):
-            coordinates = self.space.divided(self.space.tile(self.space.whole(part)))
-            if self.copies > 1:
-                chosen[part] = two_means(coordinates, self.means, round_=self.round_)
-            else:
-                chosen[part, 0] = nearest_mean(coordinates, self.means, round_=self.round_)
+            coordinates = self.space.tile(self.space.whole(part))
+            chosen[part] = partitions_of(self.space, coordinates, self.means, self.copies)
+            total += squared_distance(self.space, coordinates, self.means, chosen[part])
             bar.update(part.stop - part.start)
+        self.distance = total / max(1, self.blocks.count) * self._overfitting()
         return chosen
 
-    def _adjust(self, nibbles: Bytes) -> Floats:
-        if self.space.metric == "ip":
-            return np.zeros(len(nibbles), np.float32)
-        # Of the codes, not of the row: so no cosine exceeds 1, however short the row is.
-        squares = np.square(decode_nibbles(nibbles, self.tile_columns)).sum(1)
-        if self.space.metric == "l2":
-            return np.asarray(-squares)
-        return np.where(squares > 0, 1 / np.sqrt(np.maximum(squares, _TINY)), 0).astype(np.float32)
+    def _overfitting(self) -> float:
+        """How much farther from the means new rows are than these, as a mean square: the means are those of these rows.
+
+        A mean of n rows is off by the variance / n. So its own rows are nearer by a factor 1 − 1/n, new ones farther by
+        1 + 1/n.
+        """
+        each, share = len(self.sample) / self.lists, len(self.sample) / max(1, self.blocks.count)
+        return 1 + share * ((each + 1) / (each - 1) - 1) if each > 1 else 1.0
 
     def _coded_means(self) -> tuple[Array, Floats]:
         """Encode the means like rows."""
@@ -128,7 +126,7 @@ class Build:
         flat = np.zeros((height, self.space.dim), np.uint8)
         flat[: self.lists] = codes
         adjust = aligned((height, 1), np.float32, np.nan)
-        adjust[: self.lists, 0] = self._adjust(codes)
+        adjust[: self.lists, 0] = adjustments(codes, self.tile_columns, self.space.metric)
         return _aligned_copy(tiled(flat)), adjust.reshape(-1, LANES)
 
     def _visits(self, sizes: Indices, chosen: Indices) -> tuple[float, Floats, Floats]:

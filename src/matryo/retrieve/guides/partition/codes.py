@@ -69,13 +69,20 @@ def byte_errors(rows: Floats, codes: Codes, columns: Floats) -> Floats:
     return np.asarray((apart + 2.0**-21 * sum(added)) * (1 + 1e-6), np.float32)
 
 
-def tiled(codes: Bytes) -> Bytes:
-    """Return 4-bit codes [16 · tiles, columns] as tiles; see ``src/core/codes.h``."""
+def packed(codes: Bytes) -> Bytes:
+    """Return 4-bit codes two per byte: four bytes hold eight columns, the first four in the lower halves."""
     wide = np.zeros((len(codes), -(-codes.shape[1] // EIGHT) * EIGHT), np.uint8)
     wide[:, : codes.shape[1]] = codes
-    fours = wide.reshape(-1, LANES, wide.shape[1] // EIGHT, 2, 4)
-    both = fours[:, :, :, 0] | fours[:, :, :, 1] << 4   # [tile, lane, eight, column]
-    return np.ascontiguousarray(both.transpose(0, 2, 1, 3)).reshape(len(both), -1)
+    fours = wide.reshape(len(codes), -1, 2, 4)
+    both: Bytes = fours[:, :, 0] | fours[:, :, 1] << 4   # [row, eight, column]
+    return both.reshape(len(codes), -1)
+
+
+def tiled(codes: Bytes) -> Bytes:
+    """Return 4-bit codes [16 · tiles, columns] as tiles; see ``src/core/codes.h``."""
+    both = packed(codes)
+    fours = both.reshape(-1, LANES, both.shape[1] // 4, 4)   # [tile, lane, eight, column]
+    return np.ascontiguousarray(fours.transpose(0, 2, 1, 3)).reshape(len(fours), both.shape[1] * LANES)
 
 
 def aligned(shape: tuple[int, ...], dtype: Any, value: Any) -> Array:

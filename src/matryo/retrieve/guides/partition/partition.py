@@ -48,13 +48,14 @@ if TYPE_CHECKING:
     from matryo.retrieve.vectors.types import Array, Codes, Doubles, Floats, Indices
 
 HEADER = "partition.json"
-FORMAT = 2
+FORMAT = 3
 """The version of the folder layout. It grows when the layout changes; guides of another version are built again."""
 
 MOST_COLUMNS = 8192
 """The most columns of a tile (``kMostNibbles`` in ``src/core/codes.h``)."""
 
-_NUMBERS = ("metric", "dim", "long", "count", "scale")   # the fields that are not arrays
+_NUMBERS = ("metric", "dim", "long", "count", "scale", "distance")   # the fields that are not arrays
+_PYTHON = ("centers", "budgets", "wider")   # arrays that searches do not read
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +70,7 @@ class Partition(Guide):
     kind = "partition"
     plan_field = "probe"
     default = True
+    joins = True
     threaded = True
 
     metric: Metric
@@ -80,6 +82,8 @@ class Partition(Guide):
     """The number of rows."""
     scale: float
     """The unit of the differences between scores of means."""
+    distance: float
+    """The mean squared distance of new rows of this kind from the means of their homes."""
     lists: Indices
     """The first tile of each partition and the number of its places, [partitions, 2]."""
     slots: Array
@@ -91,6 +95,8 @@ class Partition(Guide):
     means: Array
     """The means of the partitions, in the layout of the tiles."""
     means_adjust: Floats
+    centers: Floats
+    """The means in full precision, [partitions, dim]: rows that join later are placed by them."""
     axes: Floats
     """The rotation to the coordinates of the tiles, [columns, dim]; empty if these are the first columns."""
     tile_columns: Floats
@@ -145,8 +151,9 @@ class Partition(Guide):
         _check_layout(dim, copies, min(blocks.nesting.dim, MOST_COLUMNS))
         layout, axes = choose_layout(blocks, metric, rng, dim=dim, rotated=rotated, copies=copies)
         space = Space(blocks, metric, axes, layout.dim)
-        arrays, scale = Build(space, long, int(lists), layout.copies if lists > 1 else 1, rng).arrays(progress)
-        return cls(metric, layout.dim, long, blocks.count, scale, **arrays)
+        build = Build(space, long, int(lists), layout.copies if lists > 1 else 1, rng)
+        arrays, scale = build.arrays(progress)
+        return cls(metric, layout.dim, long, blocks.count, scale, build.distance, **arrays)
 
     @property
     def nbytes(self) -> int:
@@ -194,15 +201,15 @@ class Partition(Guide):
         prepared = cache(partial(PartitionSearch, blocks, self, plan))
 
         def search(request: Request, k: int) -> tuple[Indices, Doubles]:
-            share = 1.0 if request.allowed is None else request.count / max(1, self.count)
-            return prepared(k)(request.queries, request.allowed, request.threads, share)
+            share = 1.0 if request.allowed is None else request.count / max(1, len(request.allowed))
+            return prepared(k)(request.queries, request.allowed, request.threads, share, request.tail)
 
         return search
 
     @cached_property
     def compiled(self) -> Any:
         """The arrays as the core sees them: a ``matryo._core.Partition``."""
-        arrays = {name: array for name, array in self.arrays().items() if name not in ("budgets", "wider")}
+        arrays = {name: array for name, array in self.arrays().items() if name not in _PYTHON}
         return require_core().Partition(dim=self.dim, coded=self.long, **arrays)
 
     def check_fits(self, blocks: Blocks) -> None:
@@ -222,6 +229,11 @@ class Partition(Guide):
     def wider_for(self, share: float) -> float:
         """The factor on the budget under a filter that leaves a ``share`` of the rows."""
         return float(np.interp(share, *self.wider[:, ::-1]))
+
+    @property
+    def copies(self) -> int:
+        """The number of partitions that have each row."""
+        return 2 if len(self.homes) else 1
 
     def arrays(self) -> dict[str, Array]:
         """Return the arrays by name."""

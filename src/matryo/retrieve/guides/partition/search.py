@@ -15,6 +15,7 @@ from matryo.retrieve.vectors.queries import as_floats, as_mask, check_scores
 
 if TYPE_CHECKING:
     from matryo.retrieve.guides.partition.partition import Partition
+    from matryo.retrieve.guides.partition.tail import TailView
     from matryo.retrieve.plan.plan import Plan
     from matryo.retrieve.vectors.blocks import Blocks
     from matryo.retrieve.vectors.types import Doubles, Floats, Indices
@@ -52,22 +53,23 @@ class PartitionSearch:
         self._search = self.compiled.search
 
     def __call__(
-        self, queries: Any, allowed: Any = None, threads: int = 1, share: float = 1.0
+        self, queries: Any, allowed: Any = None, threads: int = 1, share: float = 1.0, tail: TailView | None = None
     ) -> tuple[Indices, Doubles]:
         """Return the best k rows of each of the ``queries`` [n, d], or of one [d], and their scores; both [n, k].
 
         Hits are sorted nearest first; of equal scores the smaller row comes first. Scores are computed from the stored
         vectors at the plan's last dim, in float64. ``allowed`` is a mask of the rows that may be found, which are a
         ``share`` of all: the fewer, the more partitions are visited. If there are fewer than k, the remaining places
-        have row −1 and score −∞.
+        have row −1 and score −∞. Rows of a ``tail``, which ``allowed`` covers too, follow those of the partitions.
         """
         vectors = as_floats(queries[None] if getattr(queries, "ndim", 2) == 1 else queries, self._nesting.dim)
         rows = np.empty((len(vectors), self._k), np.int64)
         scores = np.empty(rows.shape)
-        count = self._partition.count
+        count, late = (0, None) if tail is None else (tail.count, tail.compiled)
+        count += self._partition.count
         mask = None if allowed is None or not count else as_bytes(as_mask(allowed, count))
         wider = 1.0 if mask is None else self._partition.wider_for(share)
-        if self._search(vectors, mask, rows, scores, threads, wider) >= 0:
+        if self._search(vectors, mask, rows, scores, threads, wider, late) >= 0:
             check_scores(vectors, self._nesting, self._metric)
         return rows, scores
 

@@ -76,6 +76,7 @@ class Sketch(Guide):
 
     kind = "sketch"
     default = True
+    joins = True
     threaded = True
 
     metric: Metric
@@ -92,13 +93,17 @@ class Sketch(Guide):
 
     @classmethod
     def of(
-        cls, blocks: Blocks, metric: Metric = "cosine", *, dims: Sequence[int] | None = None, seed: int = 0
-    ) -> Sketch:
+        cls, blocks: Blocks, metric: Metric = "cosine", *, dims: Sequence[int] | None = None,
+        like: Sketch | None = None, seed: int = 0,
+    ) -> Sketch:  # fmt: skip
         """Sketch every row. ``dims`` are the coordinates known at each level, by default chosen on a sample of rows.
 
-        The first must be a multiple of 4, up to 512; each later one adds a multiple of 64, up to 512.
+        The first must be a multiple of 4, up to 512; each later one adds a multiple of 64, up to 512. With ``like``,
+        the dims and the axes are those of another sketch, which saves the time to find them.
         """
         check_metric(metric)
+        if like is not None:
+            return _fill(blocks, metric, like.axes, like.dims, unit(blocks, metric))
         if dims is not None:
             _check_dims(dims)
         sample = np.random.default_rng(seed).permutation(blocks.count)[:_SAMPLE]

@@ -68,14 +68,14 @@ class Ids:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def take(self, positions: Any) -> Array:
-        """The ids at ``positions``, an integer array of any shape, as int64 or as str objects.
+    def take(self, positions: Any) -> Any:
+        """The ids at ``positions``, an integer or an array of any shape, as int64 or as str objects.
 
         Arrays of fixed-width text would give every id the width of the longest.
         """
-        where = np.asarray(positions, np.int64)
         if self.text is None:
-            return np.asarray(self.numbers[where])
+            return self.numbers[positions]
+        where = np.asarray(positions, np.int64)
         starts, ends = np.where(where > 0, self.numbers[where - 1], 0).ravel(), self.numbers[where].ravel()
         out = np.empty(where.size, np.object_)
         try:
@@ -85,7 +85,7 @@ class Ids:
             out[:] = [self.text[start:end].tobytes().decode() for start, end in pairs]
         except ValueError as error:   # also text that is not UTF-8
             raise IndexFolderError.damaged(self.path, f"{_IDS} and {_TEXT}: {error}") from error
-        return out.reshape(where.shape)
+        return out.reshape(where.shape) if where.ndim else out[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +102,8 @@ class Segment:
     """The folder of each guide, by kind."""
     parts: tuple[Part, ...] = ()
     """The columns of payload fields, which snapshots share."""
+    name: str = ""
+    """The name of its folder; empty for recent rows, which are in no folder."""
 
     @cached_property
     def live(self) -> int:
@@ -165,7 +167,8 @@ def open_segment(root: Path, record: Record) -> Segment:
         blocks = Blocks.open(folder / _BLOCKS)
     except EmbeddingsError as error:
         raise IndexFolderError(str(error)) from error
-    segment = Segment(blocks, _mapped(folder / _ROWS, record.rows), ids, parts=(Part(0, record.rows),))
+    parts = (Part(0, record.rows),)
+    segment = Segment(blocks, _mapped(folder / _ROWS, record.rows), ids, parts=parts, name=record.name)
     if segment.blocks.count != record.rows:
         raise IndexFolderError.damaged(folder / _BLOCKS, f"{segment.blocks.count} rows instead of {record.rows}")
     if segment.rows[0] != record.first or segment.rows[-1] - segment.rows[0] < record.rows - 1:

@@ -299,6 +299,12 @@ def insert_guide(database: Database, new: GuideRecord) -> None:
     database.execute("INSERT INTO guides VALUES (?, ?, ?, ?, ?, ?)", (*values, _crc(*values)))
 
 
+def remove_guides(database: Database, old: Iterable[GuideRecord]) -> None:
+    """Remove guides from the list, in this transaction."""
+    names = [guide.name for guide in old]
+    database.execute(f"DELETE FROM guides WHERE name {_AMONG}", (_as_json(names),))
+
+
 def read_wanted(database: Database) -> dict[str, Any]:
     """The guides that each segment should have: the arguments to build them with, by kind."""
     wanted: dict[str, Any] = take(database, "guides")

@@ -1,0 +1,45 @@
+"""Where rows belong: the partitions of each row, and what a tile holds of it.
+
+Partitions that are built, and rows that join them later, are placed by the same functions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from matryo.retrieve.guides.partition.codes import decode_nibbles
+from matryo.retrieve.guides.partition.means import nearest_mean, two_means
+
+if TYPE_CHECKING:
+    from matryo.retrieve.guides.partition.codes import Bytes
+    from matryo.retrieve.guides.partition.space import Space
+    from matryo.retrieve.vectors.metric import Metric
+    from matryo.retrieve.vectors.types import Floats, Indices
+
+_TINY = np.finfo(np.float32).tiny
+
+
+def partitions_of(space: Space, coordinates: Floats, means: Floats, copies: int) -> Indices:
+    """Return the partitions of rows with these coordinates of the tiles, [rows, copies], the home first."""
+    divided, round_ = space.divided(coordinates), space.metric == "cosine"
+    if copies > 1:
+        return two_means(divided, means, round_=round_)
+    return nearest_mean(divided, means, round_=round_)[:, None]
+
+
+def adjustments(nibbles: Bytes, columns: Floats, metric: Metric) -> Floats:
+    """Return what turns the product with each row into a score: 1 / ‖codes‖ for cosine, −‖codes‖² for L2."""
+    if metric == "ip":
+        return np.zeros(len(nibbles), np.float32)
+    # Of the codes, not of the row: so no cosine exceeds 1, however short the row is.
+    squares = np.square(decode_nibbles(nibbles, columns)).sum(1)
+    if metric == "l2":
+        return np.asarray(-squares)
+    return np.where(squares > 0, 1 / np.sqrt(np.maximum(squares, _TINY)), 0).astype(np.float32)
+
+
+def squared_distance(space: Space, coordinates: Floats, means: Floats, chosen: Indices) -> float:
+    """Return the sum of the squared distances of rows from the means of their homes."""
+    return float(np.square(space.divided(coordinates) - means[chosen[:, 0]]).sum(dtype=np.float64))
