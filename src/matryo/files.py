@@ -281,8 +281,8 @@ def is_below(path: str) -> bool:
 def next_record(reader: Iterator[list[str]]) -> list[str] | None:
     """Return the next record of a ``csv.reader``, whose fields may be long; None at the end.
 
-    The limit of ``csv``, 131,072 characters per field, is too short for documents and lists of numbers. It is global, so
-    it is restored after each record.
+    The limit of ``csv``, 131,072 characters per field, is too short for documents and lists of numbers. It is global,
+    so it is restored after each record.
     """
     before = csv.field_size_limit(_LONGEST_FIELD)
     try:
