@@ -178,6 +178,10 @@ class Index(Store):
             given = given or {kind: True for kind, guide in GUIDES.items() if guide.default}
             wanted = {kind: GUIDES[kind].options(self.nesting, value) for kind, value in given.items() if value}
         self.drop_damaged_guides()   # they are built again
+        largest = max((segment for segment in self.snapshot().segments if segment.name), key=len, default=None)
+        if largest is not None:
+            wanted = {kind: GUIDES[kind].settled(options, largest.blocks, self.metric)
+                      for kind, options in wanted.items()}   # fmt: skip
         own = needs_own if Partition.kind in wanted else None   # small segments join the partitions of a large one
         for kind, guide in GUIDES.items():
             if kind in wanted:
@@ -327,7 +331,9 @@ class Index(Store):
         A new or small segment may have no guide yet. It is scanned instead: nothing is missed, it only takes longer.
         If a filter leaves few rows, these are scored one by one, whatever the plan.
         """
-        if self._engine is None and segment.alive is not None and self._few_are_left(segment, plan):
+        filtered = segment.alive is not None and self._few_are_left(segment, plan)
+        small = plan is None and not segment.guides and are_few(segment.live, segment.blocks, plan)
+        if self._engine is None and (filtered or small):
             return search_among(segment.positions, self.nesting.dim if plan is None else plan.dim)
         for kind, guide in GUIDES.items():
             if kind in segment.guides and guide.serves(plan, self._engine):

@@ -154,14 +154,20 @@ def test_a_narrow_filter_leaves_no_place_empty(tmp_path: Path) -> None:
         assert (np.sort(index.search(vectors[:30], k=3, plan=plan).ids, axis=1) == [0, 1, 2]).all()
 
 
-def test_the_layout_is_that_of_each_segment_or_the_dim_that_is_given(tmp_path: Path) -> None:
+def test_the_layout_is_chosen_once_or_has_the_dim_that_is_given(tmp_path: Path) -> None:
     with Index.create(tmp_path / "index", NESTING) as index:
         index.add(some(300))
         Store.compact(index)
         index.build(partition=True)
-        assert index.wanted() == {"partition": {}}
+        chosen = index.wanted()["partition"]
+        assert sorted(chosen) == ["copies", "dim", "rotated"]
+        index.add(np.random.default_rng(0).normal(size=(900, 64)))   # vectors of another kind
+        index.compact()
+        assert index.wanted() == {"partition": chosen}   # plans keep their meaning
+        index.delete(list(range(300, 1200)))
+        index.compact()
         index.build(partition=33)   # not a dim of the nesting
-        assert index.wanted() == {"partition": {"dim": 33}}
+        assert index.wanted()["partition"]["dim"] == 33
         (segment,) = index.snapshot().segments
         assert Partition.open(segment.guides["partition"]).dim == 33
         plan = Plan((Stage(33, 300, "int4"), Stage(64, 5)), probe=1.0)

@@ -55,6 +55,14 @@ class Guide(ABC):
         return {"dim": value}
 
     @classmethod
+    def settled(cls, options: dict[str, Any], blocks: Blocks, metric: Metric) -> dict[str, Any]:  # noqa: ARG003
+        """Return ``options`` with what is chosen from the vectors, so that later guides are like the first.
+
+        A plan that was made for an index keeps its meaning when guides are built again.
+        """
+        return options
+
+    @classmethod
     @abstractmethod
     def of(cls, blocks: Blocks, metric: Metric, *args: Any, **options: Any) -> Self:
         """Build the guide of ``blocks``; the options are keywords."""

@@ -57,6 +57,8 @@ def choose_layout(
 ) -> tuple[Layout, Floats]:  # fmt: skip
     """Return the cheapest layout for ``blocks`` and its axes; a given ``dim``, ``rotated`` or ``copies`` is kept."""
     width = blocks.nesting.dim
+    if dim is not None and rotated is False and copies is not None:
+        return Layout(dim, False, copies), np.empty((0, dim), np.float32)
     most = max(4 * _QUERIES, min(_ROWS, _NUMBERS // width))
     rows = np.sort(rng.permutation(blocks.count)[:most])
     space = Space(blocks, metric, np.empty((0, width), np.float32), width)

@@ -19,7 +19,7 @@ the query, see :mod:`matryo.retrieve.guides.partition.visits`; the share ``probe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +118,7 @@ class Partition(Guide):
 
     @classmethod
     def options(cls, nesting: Nesting, value: Any) -> dict[str, Any]:
-        """Return the dim of the tiles; True chooses one for each segment."""
+        """Return the dim of the tiles; True chooses one."""
         if value is True:
             return {}
         check_count("partition", value, example=64)
@@ -127,6 +127,14 @@ class Partition(Guide):
             rule = f"partition must be at most {most}, the columns of a row or of a tile"
             raise InputError(rule, got=value, cure="partition=True chooses a dim")
         return {"dim": int(value)}
+
+    @classmethod
+    def settled(cls, options: dict[str, Any], blocks: Blocks, metric: Metric) -> dict[str, Any]:
+        """Return the options with a layout that suits the vectors."""
+        if {"dim", "rotated", "copies"} <= options.keys():
+            return options
+        layout, _ = choose_layout(blocks, metric, np.random.default_rng(0), **options)
+        return asdict(layout)
 
     @classmethod
     def of(
