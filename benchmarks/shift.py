@@ -49,7 +49,8 @@ def measure(index: Index, made: Shifts, target: float, name: str) -> dict[str, A
             "kind": kind, "warned_after": warned_after(index, queries, choice), "verdict": result.verdict,
             "recall": result.recall, "lower": result.lower, "upper": result.upper, "distance": result.distance,
             "again": recall(index, queries, choice if kind == USUAL else plan(index, target, seen[kind])),
-            "robust": recall(index, queries, robust), "from_rows": recall(index, queries, from_rows),
+            "robust": recall(index, queries, robust), "robust_warned_after": warned_after(index, queries, robust),
+            "from_rows": recall(index, queries, from_rows),
             "from_rows_warned_after": warned_after(index, queries, from_rows),
         })  # fmt: skip
         print(lines[-1], flush=True)
@@ -101,7 +102,7 @@ def false_alarms(index: Index, queries: Vectors, choice: Choice) -> int:
         warnings.simplefilter("error", ShiftWarning)
         for _ in range(DRAWS):
             order = random.permutation(len(scores))
-            watch = Watch(Promise.of(scores[order[:QUERIES], -1], recall=choice.target, k=K, confidence=0.95))
+            watch = Watch(Promise.of([scores[order[:QUERIES], -1]], recall=choice.target, k=K, confidence=0.95))
             try:
                 for row in order[QUERIES:]:
                     watch.see(scores[row, None])

@@ -26,7 +26,7 @@ SCALE = np.linspace(2, 0.2, 32)
 
 
 def promise(scores: Any, **fields: Any) -> Promise:
-    return Promise.of(np.asarray(scores), **{"recall": 0.9, "k": K, "confidence": 0.95, **fields})
+    return Promise.of([np.asarray(scores)], **{"recall": 0.9, "k": K, "confidence": 0.95, **fields})
 
 
 def alarms(planned: Promise, scores: np.ndarray, step: int = 64) -> int:
@@ -70,11 +70,11 @@ def test_quantiles_and_distances_are_those_of_plain_loops(count: int) -> None:
     random = np.random.default_rng(count)
     planned, scores = random.normal(size=count), random.normal(0.4, 2, size=70)
     made, order = promise(planned), sorted(planned.tolist())
-    for part, quantile in enumerate(made.scores, start=1):
+    for part, quantile in enumerate(made.scores[0], start=1):
         assert quantile == order[math.ceil(part * count / 50) - 1]
     wanted = max(
         abs(sum(score <= at for score in scores.tolist()) / 70 - sum(score <= at for score in order) / count)
-        for at in made.scores
+        for at in made.scores[0]
     )
     assert made.distance(scores) == pytest.approx(wanted)
     assert made.distance(np.repeat(scores, 3)) == made.distance(scores)   # a query that is repeated counts once
@@ -83,7 +83,8 @@ def test_quantiles_and_distances_are_those_of_plain_loops(count: int) -> None:
 
 def test_scores_that_are_not_finite_do_not_count() -> None:
     assert distinct(np.array([1, -np.inf, 1, np.nan, 0.5])).tolist() == [0.5, 1]
-    assert promise([1.0, 2.0, -np.inf]).queries == 2
+    assert promise([1.0, 2.0, -np.inf]).queries == (2,)
+    assert promise([-np.inf]) == promise([])
     assert promise([1.0, 2.0]).distance(np.array([-np.inf])) == 0
 
 
@@ -104,6 +105,39 @@ def test_other_scores_are_noticed_soon_and_once() -> None:
     late = np.concatenate([random.normal(0.6, 0.1, 3000), searched])
     assert alarms(planned, late[:3000]) == 0
     assert alarms(planned, late) == 1
+
+
+def test_a_promise_for_groups_covers_every_mixture_of_them() -> None:
+    random, false, runs = np.random.default_rng(5), 0, 300
+
+    def drawn(count: int, share: float) -> np.ndarray:
+        return random.normal(np.where(random.random(count) < share, 0.3, 0.7), 0.05)
+
+    for run in range(runs):
+        both = Promise.of([drawn(150, 1), drawn(400, 0)], recall=0.9, k=K, confidence=0.95)
+        false += alarms(both, drawn(1000, (run % 6) / 5))
+    assert false / runs <= FALSE_ALARMS + 2 * math.sqrt(FALSE_ALARMS / runs)
+    assert both.queries == (150, 400)
+    assert alarms(both, random.normal(0.5, 0.01, 1000)) == 0   # between both: could be a mixture, as far as shares say
+    assert alarms(both, random.normal(0.1, 0.05, 64)) == alarms(both, random.normal(0.9, 0.05, 64)) == 1
+
+
+def test_the_distance_from_groups_is_that_of_plain_loops() -> None:
+    random = np.random.default_rng(6)
+    groups, scores = [random.normal(0, 1, 90), random.normal(2, 1, 300)], random.normal(3, 1, 70)
+    made = Promise.of(groups, recall=0.9, k=K, confidence=0.95)
+
+    def shares(group: int, at: float) -> tuple[float, float]:
+        count, known = len(groups[group]), made.scores[group]
+        at_most = [math.ceil(part * count / 50) / count for part, score in enumerate(known, start=1) if score <= at]
+        before_next = [math.ceil(part * count / 50) / count for part, score in enumerate(known, start=1) if score >= at]
+        return max(at_most, default=0.0), min(before_next, default=1.0)
+
+    wanted = 0.0
+    for at in (score for group in made.scores for score in group):
+        share, (a, b) = float((scores <= at).mean()), (shares(0, at), shares(1, at))
+        wanted = max(wanted, share - max(a[1], b[1]), min(a[0], b[0]) - share)
+    assert 0.1 < made.distance(scores) == pytest.approx(wanted)
 
 
 def test_one_query_many_times_is_no_shift() -> None:
@@ -146,15 +180,20 @@ def test_a_promise_comes_back_through_json_and_changes_no_plan() -> None:
     assert plan.for_k(K + 1).promise == made
 
 
+RULE = "a promise has a number of queries and 49 rising scores per group"
+
+
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
-        ({"scores": [0.5]}, "a promise has 49 rising scores"),
-        ({"scores": [1 - n / 49 for n in range(49)]}, "a promise has 49 rising scores"),
-        ({"scores": ["a"] * 49}, "a promise has 49 rising scores"),
+        ({"scores": [0.5]}, RULE),
+        ({"scores": [[1 - n / 49 for n in range(49)]]}, RULE),
+        ({"scores": [["a"] * 49]}, RULE),
+        ({"scores": []}, RULE),
+        ({"queries": [0]}, RULE),
+        ({"queries": 3}, RULE),
         ({"recall": 95}, "recall must be a number from 0 to 1"),
         ({"k": 0}, "k must be an integer of at least 1"),
-        ({"queries": -1}, "queries must be an integer of at least 0"),
         ({"color": 1}, "a plan must have stages with dim and keep"),
     ],
 )
@@ -192,7 +231,7 @@ def reader(index: Index) -> Iterator[Index]:
 @pytest.fixture(scope="module")
 def plan(index: Index) -> Plan:
     choice = index.plan(0.9, K, near(1, 300), cost="bytes", progress=False)
-    assert choice.plan.promise.queries == 300
+    assert choice.plan.promise.queries == (300,)
     found = index.search(near(1, 300), K, replace(choice.plan, promise=None)).scores[:, -1]
     assert choice.plan.promise == promise(found)
     return choice.plan   # type: ignore[no-any-return]
@@ -242,3 +281,11 @@ def test_rows_as_queries_are_named_in_the_promise(index: Index) -> None:
     others = [[s for i, s in zip(*pair, strict=True) if i != own][:K]
               for own, *pair in zip(ids, hits.ids, hits.scores, strict=True)]   # fmt: skip
     assert choice.plan.promise.distance(np.array(others)[:, -1]) == pytest.approx(0, abs=1e-3)
+
+
+def test_a_robust_plan_does_not_warn_for_any_of_its_groups(reader: Index) -> None:
+    queries, names = np.concatenate([near(1, 300), far(1, 200)]), ["near"] * 300 + ["far"] * 200
+    plan = reader.plan(0.9, K, queries, robust=names, cost="bytes", progress=False).plan
+    assert plan.promise.queries == (200, 300)   # names in order
+    reader.search(far(9, 600), K, plan)
+    reader.search(near(9, 600), K, plan)

@@ -3,11 +3,11 @@
 >>> from matryo.retrieve.plan.plan import Plan
 >>> print(Check(Plan.adaptive(16, 64, keep=80), k=10, target=0.95, recall=0.902, lower=0.889, upper=0.915,
 ...             confidence=0.95, queries=1000, latency=0.05, exact_latency=0.6,
-...             score=0.41, planned_score=0.64, distance=0.58, chance=1e-80))
+...             score=0.41, planned_scores=(0.64,), distance=0.58, chance=1e-80))
 plan       16:80 → 64
 recall@10  90.20% on 1,000 queries; between 88.90% and 91.50%, each with 95% confidence
 promise    recall@10 ≥ 95%: broken
-latency    0.05 ms per query; exact search takes 0.6 ms, 12 times as long
+latency    0.05 ms per query; exact search takes 0.6 ms
 k-th score 0.41 in the median, 0.64 when planning: other queries (distance 0.58)
 the plan misses its recall on these queries: plan again with queries=… of all kinds, and name the kinds with robust=…
 """
@@ -26,7 +26,7 @@ from matryo.retrieve.plan.bounds import best_stake, lower_bound, predicted_bound
 from matryo.retrieve.plan.choice import Choice, as_plan, outline, short_number
 from matryo.retrieve.plan.plan import Plan
 from matryo.retrieve.plan.promise import Promise, distinct
-from matryo.retrieve.plan.shift import FALSE_ALARMS, chance_of
+from matryo.retrieve.plan.shift import FALSE_ALARMS, chance_of, span
 from matryo.retrieve.plan.trials import Trials
 from matryo.retrieve.plan.workload import workload_of
 
@@ -66,10 +66,10 @@ class Check(Result):
     """Milliseconds per query of exact search."""
     score: float
     """The median k-th score that the plan found."""
-    planned_score: float | None = None
-    """The median k-th score of the planning queries; None for a plan without their scores, as the next two are."""
+    planned_scores: tuple[float, ...] = ()
+    """The median k-th score of each group of planning queries; empty for a plan without a promise."""
     distance: float | None = None
-    """How far the k-th scores are distributed from those of the planning queries, 0 to 1."""
+    """How far the k-th scores are distributed from those of the planning queries, 0 to 1; None without a promise."""
     chance: float | None = None
     """An upper bound on the probability of this distance for queries like the planning queries."""
     needed: int | None = None
@@ -98,8 +98,9 @@ class Check(Result):
 
     def to_rows(self) -> list[dict[str, Any]]:
         """The check as a list of one flat dict, for a data frame or a CSV file."""
-        own = {"plan": outline(self.plan, self.k), "verdict": self.verdict, "shifted": self.shifted}
-        return [super().to_figures() | own]
+        planned = span(self.planned_scores) if self.planned_scores else None
+        own = {"plan": outline(self.plan, self.k), "planned_scores": planned}
+        return [self.to_figures() | own]
 
     def to_figures(self) -> dict[str, Any]:
         """The check as plain JSON values, for the figures of a stored row."""
@@ -109,22 +110,22 @@ class Check(Result):
     def from_figures(cls, figures: Mapping[str, Any]) -> Self:
         """Rebuild a check from :meth:`to_figures`."""
         fields = {name: value for name, value in figures.items() if name not in ("verdict", "shifted")}
-        return cls(**{**fields, "plan": Plan.from_dict(figures["plan"])})
+        return cls(**{**fields, "plan": Plan.from_dict(figures["plan"]),
+                      "planned_scores": tuple(figures["planned_scores"])})   # fmt: skip
 
     def __str__(self) -> str:
         name, bounds = f"recall@{self.k}", f"between {100 * self.lower:.2f}% and {100 * self.upper:.2f}%"
-        times = short_number(self.exact_latency / self.latency)
         planned = ""
-        if self.planned_score is not None:
+        if self.planned_scores:
             kind = "other queries" if self.shifted else "no other kind of queries detected"
-            planned = f", {self.planned_score:.4g} when planning: {kind} (distance {self.distance:.2f})"
+            planned = f", {span(self.planned_scores)} when planning: {kind} (distance {self.distance:.2f})"
         lines = {
             "plan": outline(self.plan, self.k),
             name: f"{100 * self.recall:.2f}% on {self.queries:,} queries; {bounds}, each with {self.confidence:.0%} "
                   "confidence",
             "promise": f"{name} ≥ {100 * self.target:.4g}%: {self.verdict}",
             "latency": f"{short_number(self.latency)} ms per query; exact search takes "
-                       f"{short_number(self.exact_latency)} ms, {times} times as long",
+                       f"{short_number(self.exact_latency)} ms",
             "k-th score": f"{self.score:.4g} in the median{planned}",
         }   # fmt: skip
         return "\n".join([*(f"{title:10} {text}" for title, text in lines.items()), self.message])
@@ -166,15 +167,15 @@ def check(
     )  # fmt: skip
     if promise is not None and promise.scores and promise.k == k:
         distance = promise.distance(scores)
-        chance = chance_of(distance, len(distinct(scores)), promise.queries)
-        result = replace(result, planned_score=promise.median, distance=distance, chance=chance)
+        chance = chance_of(distance, len(distinct(scores)), min(promise.queries))
+        result = replace(result, planned_scores=promise.medians, distance=distance, chance=chance)
     return replace(result, needed=_needed(worth, target, confidence)) if result.verdict == "undecided" else result
 
 
 def _promise_of(plan: Any) -> Promise | None:
     promise = as_plan(plan).promise
     if promise is None and isinstance(plan, Choice):   # made by hand
-        promise = Promise(plan.target, plan.k, plan.confidence, queries=0, scores=(), metric=plan.metric)
+        promise = Promise(plan.target, plan.k, plan.confidence, queries=(), scores=(), metric=plan.metric)
     return promise
 
 

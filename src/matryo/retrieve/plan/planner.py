@@ -190,9 +190,12 @@ class _Search:
 def _promised(plan: Plan, workload: Workload, goal: Goal) -> Plan:
     """``plan`` with its promise; that of exact search has no scores, because it holds for all queries."""
     is_exact = plan == Plan.single(workload.searcher.nesting.dim, k=workload.k)
-    scores = np.empty(0) if is_exact else workload.find(plan, workload.k).scores[:, -1]
+    groups = []
+    if not is_exact:
+        scores = workload.find(plan, workload.k).scores[:, -1]
+        groups = [scores[goal.groups == group] for group in range(int(goal.groups.max()) + 1)]
     fields = {"recall": goal.target, "k": workload.k, "confidence": goal.confidence, "metric": workload.metric}
-    return replace(plan, promise=Promise.of(scores, **fields))
+    return replace(plan, promise=Promise.of(groups, **fields))
 
 
 def _steady(chosen: list[Trial]) -> list[Trial]:

@@ -19,10 +19,12 @@ from matryo.errors import ShiftWarning
 from matryo.retrieve.plan.promise import distinct
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from matryo.retrieve.plan.promise import Promise
     from matryo.retrieve.vectors.types import Floats
 
-__all__ = ["FALSE_ALARMS", "Watch", "Watches", "chance_of"]
+__all__ = ["FALSE_ALARMS", "Watch", "Watches", "chance_of", "span"]
 
 FALSE_ALARMS = 0.01
 """The largest probability that a watch ever warns while queries are like the planning queries."""
@@ -76,7 +78,7 @@ class Watch:
             self.tests += 1
             self.size = min(2 * self.size, _MOST)
             distance = self.promise.distance(scores)
-            chance = chance_of(distance, len(scores), self.promise.queries)
+            chance = chance_of(distance, len(scores), min(self.promise.queries))
             self.done = differ = chance <= FALSE_ALARMS / (self.tests * (self.tests + 1))
         finally:
             self._testing.release()
@@ -98,10 +100,20 @@ class Watches:
         watch.see(scores)
 
 
+def span(values: Sequence[float]) -> str:
+    """The smallest and the largest value, in words.
+
+    >>> span([0.25]), span([0.5, 0.25, 1])
+    ('0.25', '0.25 to 1')
+    """
+    low, high = f"{min(values):.4g}", f"{max(values):.4g}"
+    return low if low == high else f"{low} to {high}"
+
+
 def _message(promise: Promise, median: float, distance: float) -> str:
+    planned = f"{span(promise.medians)} when planning, distance {distance:.2f}"
     return (
         f"these queries differ from those that the plan was made for, so its {promise.metric} of "
-        f"{100 * promise.recall:.4g}% may not hold (got a median k-th score of {median:.4g}, {promise.median:.4g} when "
-        f"planning, distance {distance:.2f}): measure with index.check(queries, plan) or matryo check, and plan again "
-        "with such queries"
+        f"{100 * promise.recall:.4g}% may not hold (got a median k-th score of {median:.4g}, {planned}): measure with "
+        "index.check(queries, plan) or matryo check, and plan again with such queries"
     )
