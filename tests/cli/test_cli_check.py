@@ -75,3 +75,12 @@ def test_what_cannot_be_checked(capsys: Capture) -> None:
     assert "must have the 32 dims of idx (got 40 in wide.npy)" in run(capsys, "wide.npy", "--plan", "plan.json")[2]
     with pytest.raises(SystemExit):
         main(["check", "idx", "q.npy"])
+
+
+def test_a_search_warns_of_other_queries_in_one_line(capsys: Capture) -> None:
+    for name, lines in (("more", 0), ("other", 1)):
+        assert main(["search", "idx", f"{name}.npy", "-k", "5", "--plan", "plan.json", "--out", "hits.npz"]) == 0
+        err = capsys.readouterr().err
+        assert len(err.splitlines()) == lines
+    assert err.startswith("matryo: warning: these queries differ from those that the plan was made for, so its recall")
+    assert "measure with index.check(queries, plan) or matryo check" in err
