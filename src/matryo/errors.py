@@ -193,4 +193,4 @@ class MissingExtra(MatryoError, ImportError):
 
 
 class ShiftWarning(UserWarning):
-    """Searches differ from the queries that their plan was made for, so its recall may not hold."""
+    """Searches score differently from the queries that their plan was made for, so its recall may not hold."""

@@ -48,7 +48,7 @@ def test_a_plan_keeps_its_promise_and_breaks_it_for_other_queries(capsys: Captur
     code, out, err = run(capsys, "other.npy", "--plan", "plan.json")
     assert code == 1
     assert "promise    recall@5 ≥ 90%: broken" in out
-    assert "other queries (distance" in out
+    assert "when planning: differs (distance" in out
     assert err.startswith("matryo: error: the recall on these queries is below 0.9 (got at most 0.")
     assert "plan again: matryo plan idx --recall 0.9 --queries SOURCE" in err
 
@@ -82,5 +82,5 @@ def test_a_search_warns_of_other_queries_in_one_line(capsys: Capture) -> None:
         assert main(["search", "idx", f"{name}.npy", "-k", "5", "--plan", "plan.json", "--out", "hits.npz"]) == 0
         err = capsys.readouterr().err
         assert len(err.splitlines()) == lines
-    assert err.startswith("matryo: warning: these queries differ from those that the plan was made for, so its recall")
+    assert err.startswith("matryo: warning: these queries score differently from those that the plan was made for")
     assert "measure with index.check(queries, plan) or matryo check" in err

@@ -8,7 +8,7 @@ plan       16:80 → 64
 recall@10  90.20% on 1,000 queries; between 88.90% and 91.50%, each with 95% confidence
 promise    recall@10 ≥ 95%: broken
 latency    0.05 ms per query; exact search takes 0.6 ms
-k-th score 0.41 in the median, 0.64 when planning: other queries (distance 0.58)
+k-th score 0.41 in the median, 0.64 when planning: differs (distance 0.58)
 the plan misses its recall on these queries: plan again with queries=… of all kinds, and name the kinds with robust=…
 """
 
@@ -117,8 +117,8 @@ class Check(Result):
         name, bounds = f"recall@{self.k}", f"between {100 * self.lower:.2f}% and {100 * self.upper:.2f}%"
         planned = ""
         if self.planned_scores:
-            kind = "other queries" if self.shifted else "no other kind of queries detected"
-            planned = f", {span(self.planned_scores)} when planning: {kind} (distance {self.distance:.2f})"
+            differs = "differs" if self.shifted else "no difference detected"
+            planned = f", {span(self.planned_scores)} when planning: {differs} (distance {self.distance:.2f})"
         lines = {
             "plan": outline(self.plan, self.k),
             name: f"{100 * self.recall:.2f}% on {self.queries:,} queries; {bounds}, each with {self.confidence:.0%} "
@@ -156,7 +156,7 @@ def check(
     workload = workload_of(searcher, queries, k, None, 0, seed, False)
     if workload.count < _FEWEST:
         raise InputError(f"a check needs at least {_FEWEST} queries", got=workload.count, cure="pass more queries")
-    hits = workload.find(plan, k)
+    k, hits = workload.k, workload.find(plan, workload.k)
     worth, scores = workload.worth(hits), hits.scores[:, -1].astype(np.float64)
     lower, upper = _bounds(worth, confidence)
     trials, exact = Trials(workload, workload.count, "latency", None), Plan.single(searcher.nesting.dim, k=k)
@@ -164,11 +164,8 @@ def check(
     result = Check(
         plan=plan, k=k, target=target, recall=float(worth.mean()), lower=lower, upper=upper, confidence=confidence,
         queries=workload.count, latency=latency, exact_latency=exact_latency, score=float(np.median(scores)),
+        **_shift(promise, k, scores),
     )  # fmt: skip
-    if promise is not None and promise.scores and promise.k == k:
-        distance = promise.distance(scores)
-        chance = chance_of(distance, len(distinct(scores)), min(promise.queries))
-        result = replace(result, planned_scores=promise.medians, distance=distance, chance=chance)
     return replace(result, needed=_needed(worth, target, confidence)) if result.verdict == "undecided" else result
 
 
@@ -185,6 +182,15 @@ def _target(promise: Promise | None, recall: float | None) -> float:
         raise InputError(f"{lacks}, so the check needs one", got="recall=None", cure="pass recall=0.95")
     given = promise.recall if recall is None and promise is not None else recall
     return as_number(given, "recall", 0, 1, cure="write 95 % as 0.95")
+
+
+def _shift(promise: Promise | None, k: int, scores: Doubles) -> dict[str, Any]:
+    """The comparison with the planning queries, if they had as many hits."""
+    if promise is None or not promise.scores or promise.k != k:
+        return {}
+    distance = promise.distance(scores)
+    chance = chance_of(distance, len(distinct(scores)), min(promise.queries))
+    return {"planned_scores": promise.medians, "distance": distance, "chance": chance}
 
 
 def _bounds(worth: Doubles, confidence: float) -> tuple[float, float]:

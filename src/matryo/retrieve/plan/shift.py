@@ -1,4 +1,4 @@
-"""Shift: searches whose queries differ from the planning queries, noticed by their k-th scores.
+"""Shift: searches that score differently from the planning queries, because the queries or the index are others.
 
 The k-th score says best how hard a query is for a plan: the lower it is, the more rows compete for the last places.
 A watch collects the k-th scores of searches in blocks, and compares each block with the planning queries by the test
@@ -113,7 +113,7 @@ def span(values: Sequence[float]) -> str:
 def _message(promise: Promise, median: float, distance: float) -> str:
     planned = f"{span(promise.medians)} when planning, distance {distance:.2f}"
     return (
-        f"these queries differ from those that the plan was made for, so its {promise.metric} of "
+        f"these queries score differently from those that the plan was made for, so its {promise.metric} of "
         f"{100 * promise.recall:.4g}% may not hold (got a median k-th score of {median:.4g}, {planned}): measure with "
         "index.check(queries, plan) or matryo check, and plan again with such queries"
     )
