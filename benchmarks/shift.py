@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.stats import spearmanr
 from support.shift_sets import QUERIES, SETS, Shifts
 from support.unseen_sets import Sources, Vectors
 
@@ -53,6 +54,7 @@ def measure(index: Index, made: Shifts, target: float, name: str) -> dict[str, A
             "robust": recall(index, queries, robust), "robust_warned_after": warned_after(index, queries, robust),
             "from_rows": recall(index, queries, from_rows),
             "from_rows_warned_after": warned_after(index, queries, from_rows),
+            "correlations": correlations(index, queries, choice),
         })  # fmt: skip
         print(lines[-1], flush=True)
     return {
@@ -81,6 +83,17 @@ def recall(index: Index, queries: Vectors, choice: Choice) -> float:
     bare: Plan = replace(choice.plan, promise=None)   # these searches are not to warn
     true, hits = index.search(queries, K, exact=True).ids, index.search(queries, K, bare).ids
     return float((hits[:, :, None] == true[:, None]).any(axis=1).mean())
+
+
+def correlations(index: Index, queries: Vectors, choice: Choice) -> dict[str, float]:
+    """The rank correlations of the recall of a query with the scores that its search yields."""
+    assert choice.plan is not None
+    hits = index.search(queries, K, replace(choice.plan, promise=None))
+    true = index.search(queries, K, exact=True).ids
+    found = (hits.ids[:, :, None] == true[:, None]).any(axis=1).mean(axis=1)
+    first, kth = hits.scores[:, 0], hits.scores[:, -1]
+    statistics = {"first": first, "k-th": kth, "difference": first - kth}
+    return {name: float(spearmanr(values, found).statistic) for name, values in statistics.items()}
 
 
 def warned_after(index: Index, queries: Vectors, choice: Choice) -> int | None:

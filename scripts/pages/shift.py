@@ -26,7 +26,8 @@ def tables(rows: list[Row]) -> list[str]:
             f"Exact search takes {usual['exact_ms']:.2f} ms per query, the plan {usual['ms']:.3f} ms, the robust plan "
             f"{robust['ms']:.3f} ms, and the plan from rows {from_rows['ms']:.3f} ms. Comparing scores "
             f"takes {figures['watch_microseconds']:.1f} µs per query. False alarms: "
-            f"{figures['false_alarms']} of {figures['draws']:,} draws."
+            f"{figures['false_alarms']} of {figures['draws']:,} draws.",
+            f"Rank correlation with the recall of a query, by kind: {_correlations(figures['kinds'])}.",
         ]
     return parts
 
@@ -76,6 +77,14 @@ def _table(kinds: list[dict[str, Any]]) -> str:
         for kind in kinds
     ]  # fmt: skip
     return grid(heads, lines)
+
+
+def _correlations(kinds: list[dict[str, Any]]) -> str:
+    parts = []
+    for name, title in (("k-th", "k-th score"), ("first", "first score"), ("difference", "their difference")):
+        values = [kind["correlations"][name] for kind in kinds]
+        parts.append(f"{title} {min(values):.2f} to {max(values):.2f}")
+    return ", ".join(parts)
 
 
 def _number(searches: int | None) -> str:
