@@ -127,15 +127,21 @@ def false_alarms(index: Index, queries: Vectors, choice: Choice) -> int:
 
 
 def watch_microseconds(index: Index, queries: Vectors, choice: Choice) -> float:
-    """The mean time that comparing scores adds to a search, one query at a time, the tests included."""
+    """The mean time that comparing scores adds to a search, one query at a time, tests included; the best of 5 rounds.
+
+    The mean of one round also counts what else the machine did.
+    """
     assert choice.plan is not None and choice.plan.promise is not None
-    bare, watches, nanoseconds = replace(choice.plan, promise=None), Watches(), 0
-    for query in queries:
-        scores = index.search(query, K, bare).scores
-        start = time.perf_counter_ns()
-        watches.see(choice.plan.promise, scores)
-        nanoseconds += time.perf_counter_ns() - start
-    return nanoseconds / len(queries) / 1000
+    bare, rounds = replace(choice.plan, promise=None), []
+    for _ in range(5):
+        watches, nanoseconds = Watches(), 0
+        for query in queries:
+            scores = index.search(query, K, bare).scores
+            start = time.perf_counter_ns()
+            watches.see(choice.plan.promise, scores)
+            nanoseconds += time.perf_counter_ns() - start
+        rounds.append(nanoseconds / len(queries) / 1000)
+    return min(rounds)
 
 
 def main() -> None:

@@ -24,8 +24,7 @@ def tables(rows: list[Row]) -> list[str]:
         parts += [f"## {row.subject}, recall@{figures['k']} ≥ {figures['target']:g}", _table(figures["kinds"])]
         parts += [
             f"Exact search takes {usual['exact_ms']:.2f} ms per query, the plan {usual['ms']:.3f} ms, the robust plan "
-            f"{robust['ms']:.3f} ms, and the plan from rows {from_rows['ms']:.3f} ms. Comparing scores "
-            f"takes {figures['watch_microseconds']:.1f} µs per query. False alarms: "
+            f"{robust['ms']:.3f} ms, and the plan from rows {from_rows['ms']:.3f} ms. False alarms: "
             f"{figures['false_alarms']} of {figures['draws']:,} draws.",
             f"Rank correlation with the recall of a query, by kind: {_correlations(figures['kinds'])}.",
         ]

@@ -131,7 +131,8 @@ class Index(Store):
         the path of a saved plan. ``where`` restricts the search to matching payloads (``{"year": {"$gte": 2020}}``);
         if few match, they are all scored, and the hits are exact whatever the plan. If fewer than ``k`` match, the
         remaining scores are −∞ and the ids −1 or "". A single query may be one-dimensional. ``threads`` share the
-        queries. With ``payload`` the hits carry the payloads of their rows.
+        queries. With ``payload`` the hits carry the payloads of their rows. With a plan of the planner, queries that
+        score differently from those of the planner issue one :class:`matryo.errors.ShiftWarning`.
         """
         if threads < 1:
             raise InputError("threads must be at least 1", got=threads, cure="pass threads=1 or more")

@@ -14,6 +14,7 @@ covers every mixture of them.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
@@ -83,11 +84,16 @@ class Promise:
         scores = distinct(kth_scores)
         if not len(scores) or not self.scores:
             return 0.0
-        at = np.unique(self.scores)
-        bounds = [_shares(*group, at) for group in zip(map(np.array, self.scores), self.queries, strict=True)]
-        low, high = np.min([low for low, _ in bounds], axis=0), np.max([high for _, high in bounds], axis=0)
+        at, low, high = self._range
         share = np.searchsorted(scores, at, side="right") / len(scores)
         return float(max(0.0, (share - high).max(), (low - share).max()))
+
+    @cached_property
+    def _range(self) -> tuple[Doubles, Doubles, Doubles]:
+        """Every quantile, and the smallest and the largest share of a group that scores up to it."""
+        at = np.unique(self.scores)
+        bounds = [_shares(*group, at) for group in zip(map(np.array, self.scores), self.queries, strict=True)]
+        return at, np.min([low for low, _ in bounds], axis=0), np.max([high for _, high in bounds], axis=0)
 
     def to_dict(self) -> dict[str, Any]:
         """The promise as JSON values."""
