@@ -19,6 +19,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,7 @@ def ours(
     yield "matryo exact", search_along(None)
     for recall in recalls:
         plan = index.plan(recall=recall, k=K, queries=learn, progress=False).plan
-        print(f"plan {recall:g}: {plan.to_dict() if plan else 'exact'}")
+        print(f"plan {recall:g}: {replace(plan, promise=None).to_dict() if plan else 'exact'}")
         yield f"matryo plan {recall:g}", search_along(plan)
 
 

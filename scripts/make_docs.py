@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pages import losses, modalities, models, promises, retrieval, unseen
+from pages import losses, modalities, models, promises, retrieval, shift, unseen
 from pages.findings import finding
 from pages.markdown import GENERATED, page, sources
 from pages.models import demo_table
@@ -40,6 +40,7 @@ TITLES = {
     "search-core": "The compiled core",
     "search-speed": "Exact search at many dims",
     "sentence-loss": "Nested ranking loss for sentence-transformers",
+    "shift": "Plans that meet other queries",
     "soak": "Attacks on what we promise",
     "step-cost": "Cost of a training step",
     "text-finetune": "Fine-tuned sentence embeddings",
@@ -96,6 +97,9 @@ def pages(root: Path) -> dict[Path, str]:
     readme = read(root / "README.md")
     if readme is not None and "demo" in stored:
         made[root / "README.md"] = between_marks(readme, demo_table(stored["demo"]))
+    planning = read(docs / "planning.md")
+    if planning is not None and "shift" in stored:
+        made[docs / "planning.md"] = between_marks(planning, shift.summary(stored["shift"]), shift.MARKS)
     promised = read(docs / "promises.md")
     if promised is not None and "soak" in stored:
         made[docs / "promises.md"] = between_marks(promised, promises.table(stored["soak"]), promises.MARKS)
@@ -122,7 +126,7 @@ def results_index(stored: dict[str, list[Row]]) -> str:
 def results_page(name: str, rows: list[Row]) -> str:
     """The tables of one file of rows, and where the rows come from."""
     makers = {**models.MAKERS, **losses.MAKERS, **modalities.MAKERS, **retrieval.MAKERS, **promises.MAKERS,
-              **unseen.MAKERS}  # fmt: skip
+              **shift.MAKERS, **unseen.MAKERS}  # fmt: skip
     parts = [GENERATED, f"# {TITLES.get(name, name)}", *filter(None, [finding(name, rows)])]
     for kind in dict.fromkeys(row.kind for row in rows):
         chosen = [row for row in rows if row.kind == kind]

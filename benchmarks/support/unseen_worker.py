@@ -10,7 +10,7 @@ import signal
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -82,7 +82,7 @@ class Ours:
         begin = time.perf_counter()
         choice = index.plan(recall=target, queries=self.queries, progress=False)
         seconds = time.perf_counter() - begin
-        settings: Settings = {} if choice.plan is None else choice.plan.to_dict()
+        settings: Settings = {} if choice.plan is None else replace(choice.plan, promise=None).to_dict()
         return Tuned(settings, lambda query: index.search(query[None], k=K, plan=choice).ids[0],
                      {"plan_seconds": seconds})  # fmt: skip
 

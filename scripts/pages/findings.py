@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from statistics import fmean
 
 from matryo.results import Row
-from pages import promises, unseen
+from pages import promises, shift, unseen
 from pages.models import METRICS, ByColumn, kind_of, last_of_column, seeds_by_column, tuned
 
 __all__ = ["finding"]
@@ -256,6 +256,7 @@ FINDINGS: dict[str, Callable[[list[Row]], str]] = {
     "step-cost": _step_cost,
     "text-finetune": _text_finetune,
     "tiny-imagenet": _tiny_imagenet,
+    "shift": shift.finding,
     "unseen": unseen.finding,
     "vit": _vit,
 }

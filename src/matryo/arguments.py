@@ -38,8 +38,8 @@ _REFUSED = object()
 _LONGEST = 1_000_000   # entries that are read from an iterator, which may be endless
 _CLASSES = {
     "BertConfig", "Blocks", "Dataset", "EmbeddingSet", "Evaluation", "Head", "Layers", "Limits", "Manifest",
-    "Map", "Module", "Nesting", "Pairs", "Plan", "Predictions", "Recipe", "Relevance", "Request", "Result", "Row",
-    "Shortlist", "Stage", "Subject", "Tokens", "TrainedModel", "Trends", "Truncation",
+    "Map", "Module", "Nesting", "Pairs", "Plan", "Predictions", "Promise", "Recipe", "Relevance", "Request", "Result",
+    "Row", "Shortlist", "Stage", "Subject", "Tokens", "TrainedModel", "Trends", "Truncation",
 }  # fmt: skip
 _ERRORS = {"data": DataError, "embeddings": EmbeddingsError, "nesting": NestingError}   # of these rooms
 _LEAST = {"seed": 0}   # the smallest integer that arguments of this name may be

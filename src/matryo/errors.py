@@ -17,7 +17,7 @@
     ├── MissingCore (ImportError)   the compiled search core is not installed, or does not load
     └── MissingExtra (ImportError)  an optional dependency is not installed; prints the pip line
 
-Each message states the rule, the value and how to fix it.
+Each message states the rule, the value and how to fix it. :class:`ShiftWarning` is the one class of warnings.
 
 >>> raise NestingError("dims must increase", got=(8, 8), cure="list each dim once, smallest first")
 Traceback (most recent call last):
@@ -46,6 +46,7 @@ __all__ = [
     "NestingError",
     "RecipeError",
     "RunError",
+    "ShiftWarning",
     "StorageError",
     "TrainingError",
     "UnknownId",
@@ -189,3 +190,7 @@ class MissingExtra(MatryoError, ImportError):
     def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str]]:
         """Support pickling, for errors in worker processes: the constructor takes other arguments than the message."""
         return MissingExtra, (self.package, self.extra)
+
+
+class ShiftWarning(UserWarning):
+    """Searches score differently from the queries that their plan was made for, so its recall may not hold."""

@@ -46,7 +46,7 @@ def test_a_plan_is_chosen_and_searched_by(capsys: Capture) -> None:
     plan = Plan.from_dict(json.loads(Path("plan.json").read_text()))
     assert plan.bytes(COUNT) < Plan.single(DIM).bytes(COUNT)
     assert printed.splitlines()[0].split()[:2] == ["plan", "recall"]
-    assert "recall@5 ≥ 90% on new queries, with 95% confidence" in printed
+    assert "recall@5 ≥ 90% on new queries like these, with 95% confidence" in printed
     assert "guides allow faster plans: matryo index idx --build" in printed
     assert printed.splitlines()[-1] == "wrote the plan to plan.json: matryo search idx QUERIES --plan plan.json"
     with Index.open("idx") as index:

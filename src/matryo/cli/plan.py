@@ -1,10 +1,10 @@
 """Choose a search plan: the cheapest plan that reaches the recall you ask for.
 
 The planner tries plans with many dims, shortlist lengths and first stages, and tests them on held-out queries. The
-chosen plan reaches --recall on new queries with --confidence. Without --queries, rows of the index are used as queries;
-real queries are better. `matryo search FOLDER QUERIES --plan FILE` uses the plan that --out writes. While the index and
-the queries are unchanged, the result of an earlier run with the same options is printed at once, unless --again is
-given.
+chosen plan reaches --recall with --confidence on new queries like those of --queries. Without --queries, rows of the
+index are used as queries; real queries are better. `matryo search FOLDER QUERIES --plan FILE` uses the plan that --out
+writes, and `matryo check` tests it on other queries. While the index and the queries are unchanged, the result of an
+earlier run with the same options is printed at once, unless --again is given.
 """
 
 from __future__ import annotations

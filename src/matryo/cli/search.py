@@ -12,6 +12,8 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import sys
+import warnings
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +24,7 @@ import numpy as np
 from matryo.cli.parts.model import are_vectors, encode_queries
 from matryo.cli.parts.reading import add_source_arguments, open_queries, parse_ids
 from matryo.cli.parts.subjects import parse_dims
-from matryo.errors import InputError
+from matryo.errors import InputError, ShiftWarning, one_line
 from matryo.files import check_may_write, parse_json, replacing
 
 if TYPE_CHECKING:
@@ -66,7 +68,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Search, and print or write the hits."""
+    """Search, and print or write the hits; a warning is one line, without the place in the code."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ShiftWarning)
+        try:
+            _run(args)
+        finally:
+            for warning in caught:
+                print(f"matryo: warning: {one_line(str(warning.message))}", file=sys.stderr)
+
+
+def _run(args: argparse.Namespace) -> None:
     from matryo.retrieve import Index
     from matryo.retrieve.plan.plan import check_count
 

@@ -38,6 +38,7 @@ from matryo.retrieve.hits import Hits
 from matryo.retrieve.parts import Part, drift_of, joined, missing_guide, needs_own, tail_part
 from matryo.retrieve.plan.choice import Choice, Cost, as_plan
 from matryo.retrieve.plan.plan import Plan, check_count
+from matryo.retrieve.plan.shift import Watches
 from matryo.retrieve.store import Limits, Segment, Snapshot, Store
 from matryo.retrieve.store.guides import damaged_guide
 from matryo.retrieve.store.opening import Opened, index_exists
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from matryo.nesting import Nesting
+    from matryo.retrieve.plan.check import Check
     from matryo.retrieve.vectors.blocks import Blocks
     from matryo.retrieve.vectors.metric import Metric
     from matryo.retrieve.vectors.types import Array, Doubles, Floats, Indices
@@ -69,6 +71,7 @@ class Index(Store):
     def __init__(self, opened: Opened, limits: Limits) -> None:
         super().__init__(opened, limits)
         self.to(None)
+        self._watches = Watches()
 
     @staticmethod
     @checked
@@ -130,7 +133,8 @@ class Index(Store):
         the path of a saved plan. ``where`` restricts the search to matching payloads (``{"year": {"$gte": 2020}}``);
         if few match, they are all scored, and the hits are exact whatever the plan. If fewer than ``k`` match, the
         remaining scores are −∞ and the ids −1 or "". A single query may be one-dimensional. ``threads`` share the
-        queries. With ``payload`` the hits carry the payloads of their rows.
+        queries. With ``payload`` the hits carry the payloads of their rows. With a plan of the planner, queries that
+        score differently from those of the planner issue one :class:`matryo.errors.ShiftWarning`.
         """
         if threads < 1:
             raise InputError("threads must be at least 1", got=threads, cure="pass threads=1 or more")
@@ -152,13 +156,17 @@ class Index(Store):
         while True:
             snapshot = current()
             try:
-                return self._search(snapshot, vectors, k, stages, threads, payload)
+                hits = self._search(snapshot, vectors, k, stages, threads, payload)
+                break
             except (EmbeddingsError, IndexFolderError, OSError):
                 # Another process may have replaced a guide, or deleted a hit before its payload was read. If the index
                 # is unchanged, the error is real.
                 if current() is snapshot:
                     with storage(self.path, "read"):
                         raise
+        if stages is not None and stages.promise is not None and where is None:
+            self._watches.see(stages.promise, hits.scores)
+        return hits
 
     @checked
     def build(self, **guides: int | bool | None) -> None:
@@ -231,6 +239,19 @@ class Index(Store):
             robust=robust, confidence=confidence, seed=seed, progress=progress,
         )  # fmt: skip
         return choices[0] if isinstance(recall, float | int) else choices
+
+    @checked
+    def check(
+        self, queries: Any, plan: Any, k: int | None = None, *,
+        recall: float | None = None, confidence: float = 0.95, seed: int = 0,
+    ) -> Check:   # fmt: skip
+        """Measure whether ``plan`` (see :meth:`search`) reaches the recall that the planner promised on these queries.
+
+        ``recall`` and ``k`` are those of the promise by default. See :func:`matryo.retrieve.plan.check.check`.
+        """
+        from matryo.retrieve.plan.check import check
+
+        return check(self, queries, plan, k=k, recall=recall, confidence=confidence, seed=seed)
 
     @property
     def openings(self) -> Sequence[Plan]:

@@ -136,10 +136,11 @@ def test_the_table_marks_the_chosen_and_those_that_held() -> None:
 
 
 def test_the_message_says_what_is_promised_or_why_nothing_is() -> None:
-    assert MET.message == "recall@10 ≥ 99% on new queries, with 95% confidence: 0.21 ms per query"
+    assert MET.message == "recall@10 ≥ 99% on new queries like these, with 95% confidence: 0.21 ms per query"
     exact = replace(MET, plan=POINTS[0].plan, frontier=POINTS[:1], unit="bytes", metric="mAP")
-    assert exact.message == ("mAP@10 ≥ 99% of exact search's on new queries, with 95% confidence: 25.6M bytes per "
-                             "query; no plan cheaper than exact search reaches it")  # fmt: skip
+    assert exact.message == ("mAP@10 ≥ 99% of exact search's on new queries like these, with 95% confidence: 25.6M "
+                             "bytes per query; no plan cheaper than exact search reaches it")  # fmt: skip
+    assert "≥ 99% on queries like the rows of the index, with" in replace(MET, from_rows=True).message
     short = replace(MET, plan=None, budget=0.15)
     assert short.message == ("no plan within 0.15 ms per query reaches recall@10 ≥ 99%, with 95% confidence: the "
                              "cheapest plan that does costs 0.21 ms; "

@@ -38,7 +38,7 @@ __all__ = ["load_choice", "plan_key", "store_choice"]
 PLANS = "plans"
 MOST = 48
 """The most choices that are kept; the oldest ones are deleted."""
-_FORMAT = 1   # increases when the planner of one version chooses differently
+_FORMAT = 2   # increases when the planner of one version chooses differently
 
 
 def plan_key(state: str, queries: Array | None, **settings: Any) -> str:

@@ -6,7 +6,7 @@
    plan           recall  at least    ms   bytes  MFLOPs
    64            100.00%   100.00%   0.8   25.6M     6.4  passed
  ▸ 16:80 → 64     99.50%    99.10%  0.21    6.4M     1.6  passed
-recall@10 ≥ 99% on new queries, with 95% confidence: 0.21 ms per query
+recall@10 ≥ 99% on new queries like these, with 95% confidence: 0.21 ms per query
 """
 
 from __future__ import annotations
@@ -74,6 +74,8 @@ class Choice(Result):
     budget: float | None = None
     metric: Literal["recall", "mAP"] = "recall"
     """The quantity that the target applies to: recall of exact search, or mAP by labels relative to exact search."""
+    from_rows: bool = False
+    """Whether rows of the index were used as queries: the guarantee is then for queries like the rows."""
 
     @property
     def met(self) -> bool:
@@ -96,9 +98,10 @@ class Choice(Result):
         confidence = f"with {self.confidence:.0%} confidence"
         of_exact = " of exact search's" if self.metric == "mAP" else ""
         goal = f"{self.metric}@{self.k} ≥ {100 * self.target:.4g}%{of_exact}"
+        like = "queries like the rows of the index" if self.from_rows else "new queries like these"
         if self.point is not None:
             only = "; no plan cheaper than exact search reaches it" if self.point == self.frontier[0] else ""
-            return f"{goal} on new queries, {confidence}: {self._priced(self.point.cost(self.unit))} per query{only}"
+            return f"{goal} on {like}, {confidence}: {self._priced(self.point.cost(self.unit))} per query{only}"
         assert self.budget is not None   # exact search always passes, so only a budget can rule out every plan
         cheapest = f"the cheapest plan that does costs {self._priced(self.cheapest.cost(self.unit))}"
         none = f"no plan within {self._priced(self.budget)} per query reaches {goal}, {confidence}: {cheapest}"

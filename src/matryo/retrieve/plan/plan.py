@@ -17,7 +17,7 @@ per query, among 1,000,000 vectors of float32
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -26,6 +26,7 @@ from matryo.arguments import as_integer, checked
 from matryo.errors import InputError, NestingError, shown
 from matryo.metrics import vector_bytes
 from matryo.nesting import as_nesting
+from matryo.retrieve.plan.promise import Promise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -78,6 +79,8 @@ class Plan:
     """
     ef: int | None = None
     """HNSW: the first stage walks the graph with this many candidates (``efSearch``)."""
+    promise: Promise | None = field(default=None, compare=False, repr=False)
+    """The guarantee of the planner that chose this plan; searches compare their queries with it."""
 
     def __post_init__(self) -> None:
         stages = self.stages
@@ -171,7 +174,9 @@ class Plan:
         """
         try:
             stages = tuple(Stage(**stage) for stage in fields["stages"])
-            return cls(stages, **{name: value for name, value in fields.items() if name != "stages"})
+            promise = None if fields.get("promise") is None else Promise.from_dict(fields["promise"])
+            rest = {name: value for name, value in fields.items() if name not in ("stages", "promise")}
+            return cls(stages, promise=promise, **rest)
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise InputError(
                 "a plan must have stages with dim and keep", got=error, cure="write the file with matryo plan --out"
@@ -182,7 +187,8 @@ class Plan:
         stages = [{name: value for name, value in asdict(stage).items() if value not in (None, "full")}
                   for stage in self.stages]
         guide = {name: value for name, value in (("probe", self.probe), ("ef", self.ef)) if value is not None}
-        return {"stages": stages, **guide}
+        promise = {} if self.promise is None else {"promise": self.promise.to_dict()}
+        return {"stages": stages, **guide, **promise}
 
     @property
     def dim(self) -> int:

@@ -19,6 +19,7 @@ compared.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 import numpy as np
@@ -33,6 +34,7 @@ from matryo.retrieve.plan.candidates import Candidates
 from matryo.retrieve.plan.choice import Choice, Cost, Point
 from matryo.retrieve.plan.guided import GuidedPlans
 from matryo.retrieve.plan.plan import Plan, Stage
+from matryo.retrieve.plan.promise import Promise
 from matryo.retrieve.plan.trials import Goal, Trial, Trials
 from matryo.retrieve.plan.workload import Workload, workload_of
 
@@ -137,10 +139,12 @@ def choose_each(
         search = _Search(Trials(workload, tuning, cost, bar))
         choices = []
         for recall in recalls:
-            points = search.tested(Goal(recall, confidence, workload.base, groups, tuning))
+            goal = Goal(recall, confidence, workload.base, groups, tuning)
+            points = search.tested(goal)
             cheapest = min((point for point in reversed(points) if point.held), key=lambda point: point.cost(cost))
+            within = budget is None or cheapest.cost(cost) <= budget
             choices.append(Choice(
-                plan=cheapest.plan if budget is None or cheapest.cost(cost) <= budget else None,
+                plan=_promised(cheapest.plan, workload, goal) if within else None,
                 frontier=tuple(points),
                 target=recall,
                 k=workload.k,
@@ -149,7 +153,8 @@ def choose_each(
                 confidence=confidence,
                 unit=cost,
                 budget=budget,
-                metric="recall" if labels is None else "mAP",
+                metric=workload.metric,
+                from_rows=workload.own is not None,
             ))  # fmt: skip
     return choices
 
@@ -180,6 +185,17 @@ class _Search:
             chosen = _steady(chosen)
         bar.set_description(f"plan {goal.target:g}: testing")
         return _tested(self.workload, goal, chosen, trials.price, bar)
+
+
+def _promised(plan: Plan, workload: Workload, goal: Goal) -> Plan:
+    """``plan`` with its promise; that of exact search has no scores, because it holds for all queries."""
+    is_exact = plan == Plan.single(workload.searcher.nesting.dim, k=workload.k)
+    groups = []
+    if not is_exact:
+        scores = workload.find(plan, workload.k).scores[:, -1]
+        groups = [scores[goal.groups == group] for group in range(int(goal.groups.max()) + 1)]
+    fields = {"recall": goal.target, "k": workload.k, "confidence": goal.confidence, "metric": workload.metric}
+    return replace(plan, promise=Promise.of(groups, **fields))
 
 
 def _steady(chosen: list[Trial]) -> list[Trial]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -89,6 +89,11 @@ class Workload:
     @property
     def count(self) -> int:
         return len(self.queries)
+
+    @property
+    def metric(self) -> Literal["recall", "mAP"]:
+        """The quality that :meth:`worth` measures."""
+        return "recall" if self.labels is None else "mAP"
 
     @cached_property
     def true(self) -> Hits:
