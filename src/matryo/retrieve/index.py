@@ -14,11 +14,9 @@ array([[1.  , 0.94]], dtype=float32)
 
 from __future__ import annotations
 
-import weakref
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,20 +25,15 @@ from matryo.arrays import as_array
 from matryo.errors import EmbeddingsError, IndexFolderError, InputError, MissingExtra, shown
 from matryo.files import storage
 from matryo.retrieve.description import Description, describe, outline_guides
-from matryo.retrieve.engines.compiled import best_engine
-from matryo.retrieve.engines.execute import Engine, execute
-from matryo.retrieve.engines.few_rows import are_few, search_among
-from matryo.retrieve.engines.request import Request
+from matryo.retrieve.engines.execute import Engine
 from matryo.retrieve.guides import GUIDES, Partition
-from matryo.retrieve.guides.guide import Guide, Search, shared, unguided
-from matryo.retrieve.guides.partition import Joined, Tail
 from matryo.retrieve.hits import Hits
-from matryo.retrieve.parts import Part, drift_of, joined, missing_guide, needs_own, tail_part
+from matryo.retrieve.parts import drift_of, missing_guide, needs_own
 from matryo.retrieve.plan.choice import Choice, Cost, as_plan
 from matryo.retrieve.plan.plan import Plan, check_count
 from matryo.retrieve.plan.shift import Watches
-from matryo.retrieve.store import Limits, Segment, Snapshot, Store
-from matryo.retrieve.store.guides import damaged_guide
+from matryo.retrieve.routes import Routes
+from matryo.retrieve.store import Limits, Snapshot, Store
 from matryo.retrieve.store.opening import Opened, index_exists
 from matryo.retrieve.store.origin import how_to_encode
 
@@ -49,7 +42,6 @@ if TYPE_CHECKING:
 
     from matryo.nesting import Nesting
     from matryo.retrieve.plan.check import Check
-    from matryo.retrieve.vectors.blocks import Blocks
     from matryo.retrieve.vectors.metric import Metric
     from matryo.retrieve.vectors.types import Array, Doubles, Floats, Indices
 
@@ -81,7 +73,7 @@ class Index(Store):
 
     def describe(self) -> Description:
         """The size, settings, guides and payload fields of the index."""
-        return describe(self, *drift_of(self.snapshot().segments, self._guide))
+        return describe(self, *drift_of(self.snapshot().segments, self._routes.guide))
 
     @property
     def nesting(self) -> Nesting:
@@ -200,15 +192,13 @@ class Index(Store):
     @checked
     def to(self, device: str | None) -> Index:
         """Run later searches on a torch ``device`` such as "cuda"; None returns to the CPU."""
-        self._engine: Engine | None = None
+        engine: Engine | None = None
         if device is not None:
             with MissingExtra.unless_installed("torch", "train"):
                 from matryo.retrieve.engines.torch.engine import torch_engine
 
-            self._engine = torch_engine(device)
-        # Opened guides and prepared searches, kept as long as the blocks of their segment.
-        self._ready: weakref.WeakKeyDictionary[Blocks, dict[Any, Any]] = weakref.WeakKeyDictionary()
-        self._routes: weakref.WeakKeyDictionary[Snapshot, dict[Any, Any]] = weakref.WeakKeyDictionary()
+            engine = torch_engine(device)
+        self._routes = Routes(self.nesting, self.metric, engine, self.wanted)
         return self
 
     @checked
@@ -262,8 +252,8 @@ class Index(Store):
         stages = [*openings(nesting, int8=[dim for dim in nesting.dims if dim <= self.about.int8_up_to])]
         for kind, guide in GUIDES.items():
             largest = max((segment for segment in segments if kind in segment.guides), key=len, default=None)
-            opening = None if largest is None else self._guide(largest, kind).opening()
-            if opening is not None and guide.serves(opening, self._engine):
+            opening = None if largest is None else self._routes.guide(largest, kind).opening()
+            if opening is not None and guide.serves(opening, self._routes.engine):
                 stages.append(opening)
         return tuple(dict.fromkeys(stages))
 
@@ -296,7 +286,7 @@ class Index(Store):
         ids: list[Array] = []
         scores: list[Doubles] = []
         numbers: list[Indices] = []   # of the rows, if their payloads are wanted
-        for part in self._route(snapshot, plan, k):
+        for part in self._routes.of(snapshot, plan, k):
             rows, row_scores = part.search(part.request(queries, self.metric, threads), min(k, part.count))
             ids.append(part.ids(rows, nothing))
             scores.append(row_scores)
@@ -316,99 +306,12 @@ class Index(Store):
         wide_ids, wide_scores = _widened(ids[0], k, nothing), _widened(scores[0].astype(np.float32), k, -np.inf)
         return Hits(wide_ids, wide_scores, self._payloads(_widened(numbers[0], k, -1)) if payload else None)
 
-    def _route(self, snapshot: Snapshot, plan: Plan | None, k: int) -> list[Part]:
-        """The parts to search along a plan, checked and prepared once per snapshot."""
-        routes = self._routes.setdefault(snapshot, {})
-        known = routes.get((id(plan), k))
-        if known is None or known[0] is not plan:
-            self._check_guide(snapshot, plan)
-            (plan or Plan.single(self.nesting.dim)).for_k(k).check_fits(self.nesting)
-            # The plan is held, so that no other plan gets its id.
-            known = routes[id(plan), k] = plan, self._parts(snapshot.segments, plan, k)
-        return known[1]
-
-    def _parts(self, segments: tuple[Segment, ...], plan: Plan | None, k: int) -> list[Part]:
-        """Each segment by itself, but for the rows that joined partitions: they are searched with these."""
-        parts = []
-        host, late = joined(segments, self._guide) if Partition.serves(plan, self._engine) else (None, ())
-        alone = host is None or k > len(host) or (host.alive is not None and self._few_are_left(host, plan))
-        for segment in segments:
-            if not alone and segment is host:
-                partition = cast("Partition", self._guide(segment, Partition.kind))
-                tail = self._ready[segment.blocks].setdefault(("tail", partition), Tail(partition))
-                view = tail.view([tail_part(other, self._guide) for other in late])
-                parts.append(Part((segment, *late), self._segment_search(segment, plan), view))
-            elif alone or segment not in late:
-                parts.append(Part((segment,), self._segment_search(segment, plan)))
-        return parts
-
     def _join(self) -> None:
-        while (missing := missing_guide(self.snapshot().segments, self._guide, self.metric, self.wanted())) is not None:
-            self.add_guide(*missing)
+        def missing() -> Any:
+            return missing_guide(self.snapshot().segments, self._routes.guide, self.metric, self.wanted())
 
-    def _segment_search(self, segment: Segment, plan: Plan | None) -> Search:
-        """The search of the best live rows of a segment, with the first guide that serves the plan.
-
-        A new or small segment may have no guide yet. It is scanned instead: nothing is missed, it only takes longer.
-        If a filter leaves few rows, these are scored one by one, whatever the plan.
-        """
-        filtered = segment.alive is not None and self._few_are_left(segment, plan)
-        small = plan is None and not segment.guides and are_few(segment.live, segment.blocks, plan)
-        if self._engine is None and (filtered or small):
-            return search_among(segment.positions, self.nesting.dim if plan is None else plan.dim)
-        for kind, guide in GUIDES.items():
-            if kind in segment.guides and guide.serves(plan, self._engine):
-                search = self._prepared(segment, kind, plan)
-                if search is not None:
-                    return search if guide.threaded else shared(search)
-        engine = self._engine or best_engine()
-
-        def scan(request: Request, k: int) -> tuple[Indices, Doubles]:
-            blocks = request.blocks
-            stages = unguided(plan or Plan.single(blocks.nesting.dim, k=max(k, 1)), blocks)
-            return execute(blocks, request.queries, stages, k, request.metric, request.allowed, engine=engine)
-
-        return shared(scan)
-
-    def _few_are_left(self, segment: Segment, plan: Plan | None) -> bool:
-        """Whether scoring the live rows of a segment one by one costs less than the plan."""
-        guided = None
-        for kind, guide in GUIDES.items():
-            if plan is not None and kind in segment.guides and guide.serves(plan, self._engine):
-                guided = self._guide(segment, kind).reads(plan, segment.live / max(1, len(segment)))
-                break
-        return are_few(segment.live, segment.blocks, plan, guided)
-
-    def _prepared(self, segment: Segment, kind: str, plan: Plan | None) -> Search | None:
-        """The search of a segment along a plan with its guide of this ``kind``, prepared once."""
-        guide, folder, ready = self._guide(segment, kind), segment.guides[kind], self._ready[segment.blocks]
-        if (folder, plan) not in ready:
-            with damaged_guide(folder):
-                # The copy shares its arrays. A reference to the blocks themselves would keep their entry alive forever.
-                blocks = ready.setdefault("blocks", replace(segment.blocks))
-                ready[folder, plan] = guide.searcher(blocks, plan, self._engine)
-        search: Search | None = ready[folder, plan]
-        return search
-
-    def _guide(self, segment: Segment, kind: str) -> Guide:
-        """The guide of this ``kind`` of a segment, opened once."""
-        folder, ready = segment.guides[kind], self._ready.setdefault(segment.blocks, {})
-        if folder not in ready:
-            with damaged_guide(folder):
-                ready[folder] = (Joined if kind == Joined.kind else GUIDES[kind]).open(folder)
-        guide: Guide = ready[folder]
-        return guide
-
-    def _check_guide(self, snapshot: Snapshot, plan: Plan | None) -> None:
-        for kind, guide in GUIDES.items():
-            value = None if plan is None or guide.plan_field is None else getattr(plan, guide.plan_field)
-            built = any(kind in segment.guides for segment in snapshot.segments)
-            if plan is not None and value is not None and not built and kind not in self.wanted():
-                raise InputError(
-                    f"a plan with {guide.plan_field} needs an index with a {kind}",
-                    got=f"{guide.plan_field}={value}",
-                    cure=f"index.build({kind}={'True' if kind == 'partition' else plan.stages[0].dim})",
-                )
+        while (made := missing()) is not None:
+            self.add_guide(*made)
 
 
 def _widened(array: Array, width: int, value: Any) -> Array:
