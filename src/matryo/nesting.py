@@ -171,6 +171,9 @@ def prefix_norms(z: Any, dims: Sequence[int]) -> Any:
     """
     z, nesting = _as_vectors(z), as_nesting(dims)
     nesting.check_fits(z.shape[-1])
+    if isinstance(z, np.ndarray) and z.dtype in (np.float32, np.float64) and not _is_extreme(_peaks(z, nesting)).any():
+        sums = [np.square(z[..., low:high]).sum(-1, keepdims=True) for low, high in nesting.blocks]
+        return np.sqrt(np.cumsum(np.concatenate(sums, -1), -1))   # as below, without scaling
     blocks = [_scaled(z[..., low:high]) for low, high in nesting.blocks]
     if not isinstance(z, np.ndarray):
         torch = _torch()
@@ -182,6 +185,11 @@ def prefix_norms(z: Any, dims: Sequence[int]) -> Any:
     with np.errstate(over="ignore"):
         return np.where((factors == 1).all(-1, keepdims=True), unscaled,
                         np.hypot.accumulate(np.sqrt(squares) * factors, -1))  # fmt: skip
+
+
+def _peaks(z: Any, nesting: Nesting) -> Any:
+    """The largest absolute value of each block of each row."""
+    return np.maximum.reduceat(np.abs(z[..., : nesting.dim]), [low for low, _ in nesting.blocks], axis=-1)
 
 
 def _as_vectors(z: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from matryo.errors import InputError
@@ -45,7 +46,7 @@ class Routes:
         known = routes.get((id(plan), k))
         if known is None or known[0] is not plan:
             self._check_guides(snapshot, plan)
-            (plan or Plan.single(self.nesting.dim)).for_k(k).check_fits(self.nesting)
+            _check_fits(plan or Plan.single(self.nesting.dim), k, self.nesting)
             # The plan is held, so that no other plan gets its id.
             known = routes[id(plan), k] = plan, self._parts(snapshot.segments, plan, k)
         return known[1]
@@ -135,3 +136,8 @@ class Routes:
                     got=f"{guide.plan_field}={value}",
                     cure=f"index.build({kind}={'True' if kind == 'partition' else plan.stages[0].dim})",
                 )
+
+
+@lru_cache(maxsize=256)   # a plan is checked again after each commit
+def _check_fits(plan: Plan, k: int, nesting: Nesting) -> None:
+    plan.for_k(k).check_fits(nesting)

@@ -299,7 +299,7 @@ def test_a_reader_that_loses_the_race_against_compaction_looks_again(
         lost = []
 
         def late(root: Path, about: Any, database: Any, opened: Any) -> Any:
-            if opened is reader._segments and not lost:   # in its transaction, before it opens a segment
+            if opened is reader._loaded and not lost:   # in its transaction, before it opens a segment
                 lost.append(lengths(store))
                 store.delete(list(range(5)))
                 store.compact()

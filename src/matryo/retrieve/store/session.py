@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from matryo.errors import InputError, MatryoError
 from matryo.files import storage
 from matryo.retrieve.store import forks
-from matryo.retrieve.store.snapshot import Snapshot, load
+from matryo.retrieve.store.snapshot import Loaded, Snapshot, load
 from matryo.retrieve.store.sql import records
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from typing import Self, TypeVar
 
     from matryo.retrieve.store.opening import Opened
-    from matryo.retrieve.store.segments.segment import Segment
     from matryo.retrieve.store.sql.database import Version
     from matryo.retrieve.store.sql.records import State
 
@@ -34,7 +33,7 @@ class Session:
         self.path, self.given, self.about = opened.folder.path, opened.folder.given, opened.about
         self._opened, self._database = opened, opened.database
         self._forked_from: int | None = None   # the process of a writer, in a child that inherited it
-        self._segments: dict[str, Segment] = {}   # those that are open
+        self._loaded = Loaded()
         self._latest: tuple[Version, Snapshot] | None = None
         self._guard = threading.RLock()   # held in every transaction
         # Also closes a store that is garbage-collected: its lock would exclude writers until the process ends.
@@ -54,7 +53,7 @@ class Session:
         with self._guard:
             self._closing()
             self._latest = None   # unmap the files that no snapshot uses
-            self._segments.clear()
+            self._loaded = Loaded()
 
     def __enter__(self) -> Self:
         return self
@@ -92,9 +91,9 @@ class Session:
     def _snapshot(self) -> Snapshot:
         version = self._database.version
         if self._latest is not None and self._latest[0][0] != version[0]:
-            self._segments.clear()   # read by another connection, perhaps while the files changed
+            self._loaded = Loaded()   # read by another connection, perhaps while the files changed
         if self._latest is None or self._latest[0] != version:
-            self._latest = version, load(self.path, self.about, self._database, self._segments)
+            self._latest = version, load(self.path, self.about, self._database, self._loaded)
         return self._latest[1]
 
     def _names(self) -> list[str]:

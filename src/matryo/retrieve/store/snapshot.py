@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -23,11 +23,10 @@ if TYPE_CHECKING:
     from matryo.retrieve.store.about import About
     from matryo.retrieve.store.filters.language import Condition
     from matryo.retrieve.store.sql.database import Database
-    from matryo.retrieve.vectors.types import Array, Bools, Floats, Indices
+    from matryo.retrieve.vectors.types import Array, Floats, Indices
 
 
 _STEP_BYTES = 64 << 20
-_RECENT = ""   # no segment has this name
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,36 +111,54 @@ class Snapshot:
                 yield Piece(segment.blocks.rows(at, dim), segment.rows[at], segment.ids.take(at).tolist())
 
 
-def load(root: Path, about: About, database: Database, opened: dict[str, Segment]) -> Snapshot:
-    """The snapshot of the current commit; call this inside a transaction.
+@dataclass
+class Loaded:
+    """The state of the last commit that was loaded. Of the next one, only what differs is read."""
 
-    ``opened`` has the segments that are open, by name, and the recent rows by "". They are reused, and the dict is
-    brought up to date.
-    """
+    segments: dict[str, Segment] = field(default_factory=dict)
+    """The segments by name, with their guides and masks."""
+    recent: Segment | None = None
+    dead: Indices = field(default_factory=lambda: np.empty(0, np.int64))
+    """The tombstones."""
+    deleted: list[int] = field(default_factory=list)
+    """Rows that this process has deleted since."""
+
+
+def load(root: Path, about: About, database: Database, before: Loaded) -> Snapshot:
+    """The snapshot of the current commit; call this inside a transaction. ``before`` is brought up to date."""
     listed = records.read_segments(database)
-    current = {record.name: opened.get(record.name) or open_segment(root, record) for record in listed}
-    recent = read_recent(database, about, opened.get(_RECENT))
-    opened.clear()
-    opened.update(current, **({} if recent is None else {_RECENT: recent}))
-    dead = records.read_dead(database)
-    guides: dict[str, dict[str, Path]] = {record.name: {} for record in listed}
+    segments = {record.name: before.segments.get(record.name) or open_segment(root, record) for record in listed}
+    guides: dict[str, dict[str, Path]] = {}
     for guide in records.read_guides(database):
         guides.setdefault(guide.segment, {})[guide.kind] = guide_folder(root, guide.name)
-    segments = [_without(replace(segment, guides=guides[name]), dead) for name, segment in current.items()]
-    return Snapshot(root, about, (*segments, *([] if recent is None else [recent])))
+    recent = read_recent(database, about, before.recent)
+    new = _new_dead(database, before) if list(before.segments) == list(segments) else None
+    dead = records.read_dead(database) if new is None else np.union1d(before.dead, new) if len(new) else before.dead
+    for name, segment in segments.items():
+        if new is None and segment.alive is not None:
+            segment = replace(segment, alive=None)
+        if segment.guides != guides.get(name, {}):
+            segment = replace(segment, guides=guides.get(name, {}))
+        segments[name] = _without(segment, dead if new is None else new)
+    before.segments, before.recent, before.dead, before.deleted = segments, recent, dead, []
+    return Snapshot(root, about, (*segments.values(), *([] if recent is None else [recent])))
+
+
+def _new_dead(database: Database, before: Loaded) -> Indices | None:
+    """The tombstones since then, if they are those of this process; None if all must be read.
+
+    While the segments stay, no tombstone goes. So the number of tombstones tells whether there are others.
+    """
+    new = records.find_dead(database, before.deleted)
+    return new if records.count_dead(database) == len(before.dead) + len(new) else None
 
 
 def _without(segment: Segment, dead: Indices) -> Segment:
-    if not len(dead) or dead[-1] < segment.rows[0] or dead[0] > segment.rows[-1]:
+    """``segment`` without the rows that are ``dead``."""
+    near = dead[slice(*np.searchsorted(dead, (segment.rows[0], segment.rows[-1] + 1)))] if len(dead) else dead
+    if not len(near):
         return segment
-    return replace(segment, alive=~_lies_in(segment.rows, dead))
-
-
-def _lies_in(rows: Indices, chosen: Indices) -> Bools:
-    """Which of ``rows`` are in ``chosen``; both are sorted."""
-    mask = np.zeros(len(rows), np.bool_)
-    low, high = np.searchsorted(chosen, (rows[0], rows[-1] + 1))
-    near = chosen[low:high]
-    at = np.minimum(np.searchsorted(rows, near), len(rows) - 1)   # past the end only if a damaged file is not sorted
-    mask[at[rows[at] == near]] = True
-    return mask
+    at = np.minimum(np.searchsorted(segment.rows, near), len(segment) - 1)   # rows of a damaged file are not sorted
+    alive = np.ones(len(segment), np.bool_) if segment.alive is None else segment.alive.copy()
+    alive[at[segment.rows[at] == near]] = False
+    return replace(segment, alive=alive)

@@ -160,6 +160,7 @@ class Store(Filtered):
             with self._committing():
                 records.remove(self._database, [item.row for item in found])
                 records.write_state(self._database, replace(state, count=state.count - len(found), total=total))
+            self._loaded.deleted += [item.row for item in found]
 
     def get(self, ids: Any) -> tuple[Floats, list[dict[str, Any]]]:
         """The vectors (float32 [ids, d]) and the payloads of ``ids``, all of which must exist."""
@@ -315,6 +316,7 @@ class Store(Filtered):
             else:
                 records.insert_pending(self._database, new)
             records.write_state(self._database, moved)
+        self._loaded.deleted += [item.row for item in old]
         if written:
             with self._tidying():
                 self._sweep()

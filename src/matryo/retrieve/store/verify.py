@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from matryo.errors import IndexFolderError
 from matryo.retrieve.store.guides import verify_guide
 from matryo.retrieve.store.segments.segment import verify_segment
-from matryo.retrieve.store.snapshot import load
+from matryo.retrieve.store.snapshot import Loaded, load
 from matryo.retrieve.store.sql import records
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def verify(root: Path, database: Database, about: About) -> None:
     if (count, total) != (state.count, state.total):
         found = f"{count} items that differ from the {state.count} committed ones"
         raise IndexFolderError.damaged(database.path, found)
-    segments = load(root, about, database, {}).segments
+    segments = load(root, about, database, Loaded()).segments
     _check_items(database, segments)
     if sum(len(segment) - segment.live for segment in segments) != len(records.read_dead(database)):
         raise IndexFolderError.damaged(database.path, "tombstones of rows that do not exist")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,6 +52,7 @@ class PartitionSearch:
             min(lists, math.ceil(1.5 * max(budget, _PLACES_PER_HIT * k) / places * lists) + _SPARE),
         )
         self._search = self.compiled.search
+        self._wider_for = lru_cache(maxsize=256)(partition.wider_for)   # searches often have the same share
 
     def __call__(
         self, queries: Any, allowed: Any = None, threads: int = 1, share: float = 1.0, tail: TailView | None = None
@@ -68,7 +70,7 @@ class PartitionSearch:
         count, late = (0, None) if tail is None else (tail.count, tail.compiled)
         count += self._partition.count
         mask = None if allowed is None or not count else as_bytes(as_mask(allowed, count))
-        wider = 1.0 if mask is None else self._partition.wider_for(share)
+        wider = 1.0 if mask is None else self._wider_for(share)
         if self._search(vectors, mask, rows, scores, threads, wider, late) >= 0:
             check_scores(vectors, self._nesting, self._metric)
         return rows, scores

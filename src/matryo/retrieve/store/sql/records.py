@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import zlib
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from matryo.retrieve.store.segments.pieces import Piece
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from matryo.retrieve.store.sql.database import Database
     from matryo.retrieve.vectors.types import Indices
@@ -252,15 +253,28 @@ def read_dead(database: Database) -> Indices:
     return np.array([row for (row,) in database.execute("SELECT row FROM dead ORDER BY row")], np.int64)
 
 
+def count_dead(database: Database) -> int:
+    """The number of tombstones."""
+    return int(database.execute("SELECT count(*) FROM dead").fetchone()[0])
+
+
+def find_dead(database: Database, rows: Sequence[int]) -> Indices:
+    """Those of ``rows`` that are tombstones, in order."""
+    found = (row for part in _parts(rows)
+             for (row,) in database.execute(f"SELECT row FROM dead WHERE row {_AMONG}", (_as_json(part),)))  # fmt: skip
+    return np.array(sorted(found), np.int64)
+
+
 def read_segments(database: Database) -> list[Record]:
     """The committed segments in the order of their rows, with their checksums verified."""
-    records = []
-    for first, name, rows, files, crc in database.execute("SELECT * FROM segments ORDER BY first"):
-        if crc != _crc(first, name, rows, files):
-            raise IndexFolderError.damaged(database.path, f"the record of segment {name!r:.40}")
-        by_path = {path: FileRecord(*record) for path, record in json.loads(files).items()}
-        records.append(Record(name, first, rows, by_path))
-    return records
+    return [_segment(database.path, *values) for values in database.execute("SELECT * FROM segments ORDER BY first")]
+
+
+@lru_cache(maxsize=1024, typed=True)   # they are read again after each commit
+def _segment(path: Path, first: int, name: str, rows: int, files: str, crc: int) -> Record:
+    if crc != _crc(first, name, rows, files):
+        raise IndexFolderError.damaged(path, f"the record of segment {name!r:.40}")
+    return Record(name, first, rows, {path: FileRecord(*record) for path, record in json.loads(files).items()})
 
 
 def insert_segments(database: Database, new: Iterable[Record]) -> None:
@@ -283,13 +297,14 @@ def remove_segments(database: Database, old: Iterable[Record], last: int) -> Non
 
 def read_guides(database: Database) -> list[GuideRecord]:
     """The committed guides, with their checksums verified."""
-    guides = []
-    for *values, crc in database.execute("SELECT * FROM guides"):
-        if crc != _crc(*values):
-            raise IndexFolderError.damaged(database.path, f"the record of guide {values[0]!r:.40}")
-        name, segment, kind, fields, header = values
-        guides.append(GuideRecord(name, segment, kind, json.loads(fields), header))
-    return guides
+    return [_guide(database.path, *values) for values in database.execute("SELECT * FROM guides")]
+
+
+@lru_cache(maxsize=1024, typed=True)
+def _guide(path: Path, name: str, segment: str, kind: str, fields: str, header: str, crc: int) -> GuideRecord:
+    if crc != _crc(name, segment, kind, fields, header):
+        raise IndexFolderError.damaged(path, f"the record of guide {name!r:.40}")
+    return GuideRecord(name, segment, kind, json.loads(fields), header)
 
 
 def insert_guide(database: Database, new: GuideRecord) -> None:
