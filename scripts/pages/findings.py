@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from statistics import fmean
 
 from matryo.results import Row
-from pages import promises, shift, unseen
+from pages import filters, promises, shift, unseen, updates
 from pages.models import METRICS, ByColumn, kind_of, last_of_column, seeds_by_column, tuned
 
 __all__ = ["finding"]
@@ -241,6 +241,7 @@ def _tables(rows: list[Row]) -> str:
 FINDINGS: dict[str, Callable[[list[Row]], str]] = {
     "cascade": _cascade,
     "demo": _demo,
+    "filters": filters.finding,
     "fused-losses": _fused_losses,
     "generator": _generator,
     "image-text": _image_text,
@@ -258,5 +259,6 @@ FINDINGS: dict[str, Callable[[list[Row]], str]] = {
     "tiny-imagenet": _tiny_imagenet,
     "shift": shift.finding,
     "unseen": unseen.finding,
+    "updates": updates.finding,
     "vit": _vit,
 }
