@@ -134,11 +134,11 @@ def load(root: Path, about: About, database: Database, opened: dict[str, Segment
 def _without(segment: Segment, dead: Indices) -> Segment:
     if not len(dead) or dead[-1] < segment.rows[0] or dead[0] > segment.rows[-1]:
         return segment
-    return replace(segment, alive=~_lies_in(segment.rows, dead))
+    return replace(segment, alive=~lies_in(segment.rows, dead))
 
 
-def _lies_in(rows: Indices, chosen: Indices) -> Bools:
-    """Which of ``rows`` are in ``chosen``; both are sorted."""
+def lies_in(rows: Indices, chosen: Indices) -> Bools:
+    """Return which of ``rows`` are in ``chosen``; both are sorted."""
     mask = np.zeros(len(rows), np.bool_)
     low, high = np.searchsorted(chosen, (rows[0], rows[-1] + 1))
     near = chosen[low:high]

@@ -252,6 +252,12 @@ def read_dead(database: Database) -> Indices:
     return np.array([row for (row,) in database.execute("SELECT row FROM dead ORDER BY row")], np.int64)
 
 
+def insert_dead(database: Database, rows: Sequence[int]) -> None:
+    """Add tombstones of rows that new segments hold, in this transaction."""
+    for part in _parts(rows):
+        database.execute("INSERT INTO dead SELECT value FROM json_each(?)", (_as_json(part),))
+
+
 def read_segments(database: Database) -> list[Record]:
     """The committed segments in the order of their rows, with their checksums verified."""
     records = []
