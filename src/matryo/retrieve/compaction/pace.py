@@ -25,7 +25,7 @@ _LOOK = 0.2   # seconds between two looks at the parent
 def keeping_share(share: float) -> Iterator[None]:
     """Let this process use a ``share`` of one core in the block, and give way to others; only for the main thread.
 
-    The time since the process started counts, too. Without such timers (on Windows) nothing is limited.
+    The time since the process started counts, too. Without such timers, only the priority is lowered.
     """
     with contextlib.suppress(AttributeError, OSError):
         os.nice(19)
