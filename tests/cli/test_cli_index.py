@@ -178,7 +178,7 @@ def test_rows_are_replaced_and_deleted_and_their_space_given_back(capsys: Captur
     assert "d5" not in held()
     assert "the index has no such id (got 'd5')" in refused(capsys, "idx", "--delete", "d1", "d5")
     before = json.loads(run(capsys, "idx", "--json"))
-    after = json.loads(run(capsys, "idx", "--compact", "--json"))
+    after = json.loads(run(capsys, "idx", "--compact", "--share", "1", "--json"))
     assert (before["segments"], after["segments"], after["count"]) == (2, 1, 298)
     assert "(1 deleted, all checksums match)" in run(capsys, "idx", "--delete", "d9", "--verify")
 
@@ -263,6 +263,9 @@ def test_folders_that_hold_no_index(capsys: Capture) -> None:
         "there is no index to describe or change (got idx): check the path, or create an index: matryo index idx SOURCE"
     )
     assert "there is no index" in refused(capsys, "idx", "--compact")
+    assert refused(capsys, "idx", "--share", 1) == "--share applies to --compact (got no --compact): add --compact"
+    told = "--share must be a number from 0.01 to 1 (got 2.0): use --share 0.25"
+    assert refused(capsys, "idx", "--compact", "--share", 2) == told
     Path("full").mkdir()
     Path("full/notes.txt").write_text("mine")
     assert "a.npy" in refused(capsys, "a.npy", "a.npy")   # a file, where a folder must be
@@ -349,7 +352,7 @@ def test_an_interrupt_leaves_what_was_added_and_says_how_to_go_on() -> None:
 
 
 def test_an_interrupt_after_the_last_row_says_so(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(_: Index) -> None:
+    def stopped(_: Index, **__: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

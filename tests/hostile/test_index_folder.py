@@ -12,7 +12,8 @@ import pytest
 
 from matryo.errors import IndexFolderError, MatryoError, StorageError
 from matryo.retrieve import Index
-from matryo.retrieve.store import Limits, store
+from matryo.retrieve.store import Limits
+from matryo.retrieve.store.merging import merging
 
 VECTORS = np.random.default_rng(0).standard_normal((60, 8)).astype(np.float32)
 LIMITS = Limits(pending_bytes=10 * 32)
@@ -89,7 +90,7 @@ def test_a_folder_that_moves_during_a_call_is_not_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
-    index, write = create(old, 30), store.write_segment
+    index, write = create(old, 30), merging.write_segment
 
     def move(*arguments: Any) -> Any:
         if late:
@@ -98,7 +99,7 @@ def test_a_folder_that_moves_during_a_call_is_not_made_again(
         return record if late else write(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(store, "write_segment", move)
+        patch.setattr(merging, "write_segment", move)
         with pytest.raises(StorageError, match=MOVED if late else "cannot write"):
             index.add(VECTORS[30:])
     index.close()

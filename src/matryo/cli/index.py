@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from tqdm import tqdm
 
+from matryo.arguments import as_number
 from matryo.cli.parts.added import Numbered, check_not_added, numbered_sources, record_added
 from matryo.cli.parts.model import common_model, record_model
 from matryo.cli.parts.reading import add_source_arguments, open_sources, parse_ids
@@ -64,6 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     care = parser.add_argument_group("an existing index")
     care.add_argument("--delete", nargs="+", metavar="ID", help="remove these rows")
     care.add_argument("--compact", action="store_true", help="free the space of deleted and replaced rows")
+    care.add_argument("--share", type=float, metavar="S", help="with --compact: use this share of one core, for "
+                      "example 0.25; other processes can search meanwhile")  # fmt: skip
     care.add_argument("--build", action="store_true", help="build guides, which speed up searches: those built before, "
                       "else a sketch and partitions")  # fmt: skip
     care.add_argument("--sketch", action="store_true", help="build a sketch, for faster exact search")
@@ -120,11 +123,12 @@ def _compact_and_build(args: argparse.Namespace, index: Index, new: bool) -> Non
     guides = _guides(args)
     try:
         if args.compact or new:   # a new index ends with as few segments as possible
-            index.compact()
+            index.compact(share=args.share)
         if guides is not None:
             index.build(**guides)
     except KeyboardInterrupt:
-        options = f"--compact{' --build' if guides is not None else ''}"
+        share = f" --share {args.share:g}" if args.share is not None else ""
+        options = f"--compact{share}{' --build' if guides is not None else ''}"
         command = f"matryo index {args.folder} {options}"
         message = f"all {_counted(len(index))} are in {args.folder}: to resume, run {command}"
         raise KeyboardInterrupt(message) from None
@@ -150,6 +154,10 @@ def _check_options(args: argparse.Namespace) -> None:
     if args.ids and (args.id_column or len(args.sources) > 1):
         got = "--ids and --id-column" if args.id_column else f"{len(args.sources)} sources"
         raise InputError("--ids replaces the ids of a single SOURCE", got=got, cure="drop one")
+    if args.share is not None:
+        as_number(args.share, "--share", 0.01, 1, cure="use --share 0.25")
+        if not args.compact:
+            raise InputError("--share applies to --compact", got="no --compact", cure="add --compact")
     if args.backup is not None:
         check_new(args.backup)
     for name in ("partition", "graph"):

@@ -1,5 +1,6 @@
 """Retrieval: search few dims first, then re-rank the shortlist with more."""
 
+from matryo.retrieve.compaction import Compaction
 from matryo.retrieve.engines.execute import NUMPY, Engine, execute
 from matryo.retrieve.engines.numpy.scan import first_stage
 from matryo.retrieve.engines.numpy.shortlist import Shortlist, rerank
@@ -10,5 +11,5 @@ from matryo.retrieve.plan.plan import Plan, Precision, Stage
 from matryo.retrieve.vectors.blocks import Blocks, Int8Block
 from matryo.retrieve.vectors.metric import METRICS, Metric
 
-__all__ = ["METRICS", "NUMPY", "Blocks", "Engine", "Hit", "Hits", "Index", "Int8Block", "Metric", "Plan", "Precision",
-           "Request", "Shortlist", "Stage", "execute", "first_stage", "rerank"]  # fmt: skip
+__all__ = ["METRICS", "NUMPY", "Blocks", "Compaction", "Engine", "Hit", "Hits", "Index", "Int8Block", "Metric", "Plan",
+           "Precision", "Request", "Shortlist", "Stage", "execute", "first_stage", "rerank"]  # fmt: skip

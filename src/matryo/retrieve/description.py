@@ -84,7 +84,7 @@ def describe(store: Store, joined: int, drift: float | None) -> Description:
         ids="strings" if snapshot.text_ids else "integers",
         segments=len(snapshot.segments),
         guides={kind: options.get("dim") for kind, options in wanted.items()},
-        unguided=sum(len(segment) for segment in snapshot.segments if _lacks(segment, wanted)),
+        unguided=sum(len(segment) for segment in snapshot.segments if lacks(segment, wanted)),
         joined=joined,
         drift=drift,
         bytes=sum(path.stat().st_size for path in store.path.rglob("*") if path.is_file()),
@@ -94,8 +94,8 @@ def describe(store: Store, joined: int, drift: float | None) -> Description:
     )
 
 
-def _lacks(segment: Segment, wanted: dict[str, Any]) -> bool:
-    """Whether a segment lacks one of the guides; that its rows joined partitions counts as having some."""
+def lacks(segment: Segment, wanted: dict[str, Any]) -> bool:
+    """Return whether a segment lacks one of the guides; that its rows joined partitions counts as having some."""
     kinds = {*segment.guides, *(("partition",) if "joined" in segment.guides else ())}
     return bool(wanted.keys() - kinds)
 

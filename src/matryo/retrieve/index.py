@@ -14,17 +14,19 @@ array([[1.  , 0.94]], dtype=float32)
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
 
-from matryo.arguments import as_integer, checked
+from matryo.arguments import as_integer, as_number, checked
 from matryo.arrays import as_array
 from matryo.errors import EmbeddingsError, IndexFolderError, InputError, MissingExtra, shown
 from matryo.files import storage
-from matryo.retrieve.description import Description, describe, outline_guides
+from matryo.retrieve.compaction import Compaction, Task
+from matryo.retrieve.description import Description, describe, lacks, outline_guides
 from matryo.retrieve.engines.execute import Engine
 from matryo.retrieve.guides import GUIDES, Partition
 from matryo.retrieve.hits import Hits
@@ -38,7 +40,7 @@ from matryo.retrieve.store.opening import Opened, index_exists
 from matryo.retrieve.store.origin import how_to_encode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from matryo.nesting import Nesting
     from matryo.retrieve.plan.check import Check
@@ -64,6 +66,7 @@ class Index(Store):
         super().__init__(opened, limits)
         self.to(None)
         self._watches = Watches()
+        self._compaction = Compaction()   # none yet
 
     @staticmethod
     @checked
@@ -262,12 +265,62 @@ class Index(Store):
         """Ids and vectors of ``count`` random rows."""
         return self.snapshot().sample(as_integer(count, "count", 0, len(self)), seed)
 
-    def compact(self) -> None:
-        """Rewrite the index into as few files as possible, free deleted space, and complete the guides."""
+    @overload
+    def compact(self, *, background: Literal[False] = False, share: float | None = None) -> None: ...
+
+    @overload
+    def compact(self, *, background: Literal[True], share: float | None = None) -> Compaction: ...
+
+    def compact(self, *, background: bool = False, share: float | None = None) -> Compaction | None:
+        """Rewrite the index into as few files as possible, free deleted space, and complete the guides.
+
+        With ``background``, a child process does the work, with a ``share`` of one core (0.25 by default), while
+        searches, additions and deletions continue. The result appears in one commit, with its guides. The call returns
+        a :class:`matryo.retrieve.Compaction` at once; if one runs already, the call returns that one. Closing the index
+        or compacting it without ``background`` cancels it. ``share`` alone limits the work in the same way, and waits.
+        """
+        if background or share is not None:
+            share = 0.25 if share is None else as_number(share, "share", 0.01, 1, cure="pass share=0.25")
+            compaction = self._start_compaction(share)
+            if background:
+                return compaction
+            with _cancelling(compaction):
+                compaction.wait()
+            return None
+        self._compaction.cancel()
         super().compact()
         with self._tidying("guides are not complete"):
             if self.wanted():
                 self.build()
+        return None
+
+    def close(self) -> None:
+        """Close the files, and cancel a compaction in the background; snapshots in use stay valid."""
+        self._compaction.cancel()
+        super().close()
+
+    def _start_compaction(self, share: float) -> Compaction:
+        with self._changing():
+            if not self._compaction.done:
+                return self._compaction
+            wanted = self.wanted()
+            if self._is_compact() and not any(lacks(segment, wanted) for segment in self.snapshot().segments):
+                return Compaction()
+            scratch = self._reserve()
+
+            def adopt() -> None:
+                self._adopt(scratch)
+                if self.wanted() != wanted:   # guides of another kind were built meanwhile
+                    with self._tidying("guides are not complete"):
+                        self.build()
+
+            try:
+                task = Task(str(self.path), str(scratch.path), scratch.names, self._limits, share)
+                self._compaction = Compaction(task, adopt, lambda: self._release(scratch))
+            except BaseException:
+                self._release(scratch)
+                raise
+            return self._compaction
 
     def _as_vectors(self, queries: Any) -> Array:
         """Queries as an array [n, d]; a single query may be one-dimensional."""
@@ -312,6 +365,16 @@ class Index(Store):
 
         while (made := missing()) is not None:
             self.add_guide(*made)
+
+
+@contextmanager
+def _cancelling(compaction: Compaction) -> Iterator[None]:
+    """Cancel a compaction if the block raises, for example at Ctrl-C."""
+    try:
+        yield
+    except BaseException:
+        compaction.cancel()
+        raise
 
 
 def _widened(array: Array, width: int, value: Any) -> Array:

@@ -17,7 +17,8 @@ from matryo.errors import IndexFolderError, MatryoError
 from matryo.files import resolve, storage, sync_folder
 from matryo.retrieve.store import forks
 from matryo.retrieve.store.folder import Folder
-from matryo.retrieve.store.guides import GUIDES
+from matryo.retrieve.store.guides import GUIDES, sweep_guides
+from matryo.retrieve.store.merging.scratch import sweep_scratch
 from matryo.retrieve.store.segments.segment import SEGMENTS, set_aside, sweep
 from matryo.retrieve.store.sql import origin, records
 from matryo.retrieve.store.sql.database import DATABASE, Database, has_log
@@ -95,6 +96,9 @@ def open_writer(path: Path, *, recover: bool = False) -> Opened:
         opened = Opened(folder, _about(database, may_lack_log=recover), database, writable=True)
         with database.errors():
             (set_aside if recover else sweep)(folder.path, records.read_segments(database))
+            if not recover:
+                sweep_guides(folder.path, records.read_guides(database))
+            sweep_scratch(folder.path)
         _mark_open(database)
         undo.pop_all()
     return opened

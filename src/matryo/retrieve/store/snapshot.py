@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matryo.retrieve.store.about import About
     from matryo.retrieve.store.filters.language import Condition
     from matryo.retrieve.store.sql.database import Database
-    from matryo.retrieve.vectors.types import Array, Floats, Indices
+    from matryo.retrieve.vectors.types import Array, Bools, Floats, Indices
 
 
 _STEP_BYTES = 64 << 20
@@ -155,10 +155,16 @@ def _new_dead(database: Database, before: Loaded) -> Indices | None:
 
 def _without(segment: Segment, dead: Indices) -> Segment:
     """``segment`` without the rows that are ``dead``."""
-    near = dead[slice(*np.searchsorted(dead, (segment.rows[0], segment.rows[-1] + 1)))] if len(dead) else dead
-    if not len(near):
+    if not len(dead) or dead[-1] < segment.rows[0] or dead[0] > segment.rows[-1]:
         return segment
-    at = np.minimum(np.searchsorted(segment.rows, near), len(segment) - 1)   # rows of a damaged file are not sorted
-    alive = np.ones(len(segment), np.bool_) if segment.alive is None else segment.alive.copy()
-    alive[at[segment.rows[at] == near]] = False
-    return replace(segment, alive=alive)
+    alive = ~lies_in(segment.rows, dead)
+    return replace(segment, alive=alive if segment.alive is None else alive & segment.alive)
+
+
+def lies_in(rows: Indices, chosen: Indices) -> Bools:
+    """Return which of ``rows`` are in ``chosen``; both are sorted."""
+    mask = np.zeros(len(rows), np.bool_)
+    near = chosen[slice(*np.searchsorted(chosen, (rows[0], rows[-1] + 1)))]
+    at = np.minimum(np.searchsorted(rows, near), len(rows) - 1)   # past the end only if a damaged file is not sorted
+    mask[at[rows[at] == near]] = True
+    return mask

@@ -35,28 +35,20 @@ from matryo.retrieve.store import forks
 from matryo.retrieve.store.about import About
 from matryo.retrieve.store.backup import copy_index, new_backup
 from matryo.retrieve.store.batch import Batch, as_existing_ids, as_new_ids
-from matryo.retrieve.store.filtering import Filtered
-from matryo.retrieve.store.guides import is_intact, sweep_guides, write_guide
-from matryo.retrieve.store.opening import Opened, create, open_reader, open_writer
+from matryo.retrieve.store.guides import is_intact, write_guide
+from matryo.retrieve.store.merging.merging import Merging
+from matryo.retrieve.store.opening import create, open_reader, open_writer
 from matryo.retrieve.store.payload import as_payload
-from matryo.retrieve.store.segments.pieces import Piece, regroup, to_merge
-from matryo.retrieve.store.segments.segment import (
-    Limits,
-    Segment,
-    open_segment,
-    remove_segments,
-    sweep,
-    verify_segment,
-    write_segment,
-)  # fmt: skip
+from matryo.retrieve.store.segments.pieces import Piece
+from matryo.retrieve.store.segments.segment import Limits, open_segment, verify_segment
 from matryo.retrieve.store.snapshot import Snapshot
 from matryo.retrieve.store.sql import records
 from matryo.retrieve.store.sql.records import Item, State
-from matryo.retrieve.store.verify import verify, verify_copied
+from matryo.retrieve.store.verify import verify
 from matryo.retrieve.vectors.blocks import Blocks, checked_norms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Self, TypeVar
 
     from matryo.retrieve.guides.guide import Guide
@@ -69,15 +61,11 @@ if TYPE_CHECKING:
 _LARGE = 2.0**40   # blocks refuse norms above 2⁶², which smaller components cannot reach
 
 
-class Store(Filtered):
+class Store(Merging):
     """Vectors on disk with ids and payloads; make one with :meth:`create` or :meth:`open`.
 
     Threads may share a store; each call is atomic.
     """
-
-    def __init__(self, opened: Opened, limits: Limits) -> None:
-        super().__init__(opened)
-        self._limits = limits
 
     @classmethod
     @checked
@@ -189,18 +177,6 @@ class Store(Filtered):
         wanted = as_existing_ids([id])
         return bool(self._read(lambda _: records.find(self._database, wanted)))
 
-    def compact(self) -> None:
-        """Rewrite the live rows into as few segments as possible, and free the space of deleted rows."""
-        with self._changing():
-            snapshot, most = self.snapshot(), self._rows_per_segment
-            whole = all(segment.alive is None for segment in snapshot.segments)
-            pending = records.count_pending(self._database)
-            if whole and not pending and len(snapshot.segments) <= -(-snapshot.count // most):
-                return
-            self._replace(len(snapshot.segments), snapshot.segments)
-            with self._tidying():
-                self._database.execute("PRAGMA incremental_vacuum").fetchall()
-
     def wanted(self) -> dict[str, Any]:
         """The guides that each segment should have: their arguments by kind."""
         return self._read(lambda _: records.read_wanted(self._database))
@@ -237,11 +213,15 @@ class Store(Filtered):
                 self._sweep()
 
     def add_guide(self, segment: str, guide: Guide, fields: Mapping[str, Any]) -> None:
-        """Store a guide of a segment, which was built with these ``fields``, in one commit."""
+        """Store a guide of a segment, which was built with these ``fields``, in one commit.
+
+        If the segment was merged since, nothing is stored.
+        """
         with self._changing():
-            for listed in records.read_segments(self._database):
-                if listed.name == segment:
-                    verify_segment(self.path, listed)   # a guide of damaged vectors would pass for a good one
+            listed = next((listed for listed in self._listed() if listed.name == segment), None)
+            if listed is None:
+                return
+            verify_segment(self.path, listed)   # a guide of damaged vectors would pass for a good one
             record = write_guide(self.path, segment, guide.kind, fields, guide)
             with self._committing():
                 records.insert_guide(self._database, record)
@@ -253,9 +233,6 @@ class Store(Filtered):
             if damaged:
                 with self._committing():
                     records.remove_guides(self._database, damaged)
-
-    def _join(self) -> None:
-        """Complete the guides of new segments as far as that takes little time; nothing to do for a store."""
 
     def verify(self) -> None:
         """Read every byte; raise an error that names the file if a checksum differs."""
@@ -274,10 +251,6 @@ class Store(Filtered):
             except IndexFolderError:
                 self.verify()   # names the damaged file of the index rather than its copy
                 raise
-
-    @property
-    def _rows_per_segment(self) -> int:
-        return max(1, self._limits.segment_bytes // self.about.row_bytes)
 
     def _put(self, vectors: Any, ids: Any, payload: Any, *, may_replace: bool) -> Ids:
         with self._changing() as state:
@@ -330,42 +303,3 @@ class Store(Filtered):
         stay = np.flatnonzero(~np.isin(pending.rows, [item.row for item in old]))
         kept = Piece(pending.vectors[stay], pending.rows[stay], [pending.ids[i] for i in stay])
         return self._write_segments((kept, new))
-
-    def _write_segments(self, pieces: Iterable[Piece]) -> list[records.Record]:
-        """Write the rows of ``pieces`` as segments: all, or none."""
-        written: list[records.Record] = []
-        try:
-            for piece in regroup(pieces, self._rows_per_segment):   # extended one by one, to remove them on an error
-                written += [write_segment(self.path, self.about, piece)]
-        except BaseException:
-            remove_segments(self.path, written)
-            raise
-        return written
-
-    def _merge(self) -> None:
-        listed = records.read_segments(self._database)
-        count = to_merge([record.rows for record in listed], self._rows_per_segment)
-        if count:
-            self._replace(count, self.snapshot().segments[len(listed) - count : len(listed)])
-
-    def _replace(self, count: int, segments: Sequence[Segment]) -> None:
-        """Rewrite the live rows of the last ``count`` segments, and of the pending rows if ``segments`` has them."""
-        old = records.read_segments(self._database)[-count:]
-        pending = len(segments) > len(old)
-        verify_copied(self.path, self._database, old, segments)
-        written = self._write_segments(Snapshot(self.path, self.about, tuple(segments)).pieces())
-        with self._committing():
-            records.remove_segments(self._database, old, int(segments[-1].rows[-1]))
-            if pending:
-                records.clear_pending(self._database)
-            records.insert_segments(self._database, written)
-        with self._tidying():
-            self._sweep()
-
-    def _sweep(self) -> None:
-        # Only after a commit: a commit that seemed to fail may still be on disk, and then needs its folders. And only
-        # when the commit is in the file: if the log were lost, the file would need the old folders.
-        if not self._database.checkpoint():
-            return
-        sweep(self.path, records.read_segments(self._database))
-        sweep_guides(self.path, records.read_guides(self._database))

@@ -41,7 +41,7 @@ def verify(root: Path, database: Database, about: About) -> None:
         found = f"{count} items that differ from the {state.count} committed ones"
         raise IndexFolderError.damaged(database.path, found)
     segments = load(root, about, database, Loaded()).segments
-    _check_items(database, segments)
+    check_items(database, segments)
     if sum(len(segment) - segment.live for segment in segments) != len(records.read_dead(database)):
         raise IndexFolderError.damaged(database.path, "tombstones of rows that do not exist")
 
@@ -56,10 +56,10 @@ def verify_copied(
     for record in listed:
         verify_segment(root, record)
     if segments:
-        _check_items(database, segments, int(segments[0].rows[0]), int(segments[-1].rows[-1]))
+        check_items(database, segments, int(segments[0].rows[0]), int(segments[-1].rows[-1]))
 
 
-def _check_items(database: Database, segments: Sequence[Segment], *between: int) -> None:
+def check_items(database: Database, segments: Sequence[Segment], *between: int) -> None:
     """Check that the live rows of ``segments`` are the items ``between`` two row numbers, with the same ids."""
     items = records.row_ids(database, *between)
     for segment in segments:

@@ -265,6 +265,12 @@ def find_dead(database: Database, rows: Sequence[int]) -> Indices:
     return np.array(sorted(found), np.int64)
 
 
+def insert_dead(database: Database, rows: Sequence[int]) -> None:
+    """Add tombstones of rows that new segments hold, in this transaction."""
+    for part in _parts(rows):
+        database.execute("INSERT INTO dead SELECT value FROM json_each(?)", (_as_json(part),))
+
+
 def read_segments(database: Database) -> list[Record]:
     """The committed segments in the order of their rows, with their checksums verified."""
     return [_segment(database.path, *values) for values in database.execute("SELECT * FROM segments ORDER BY first")]
