@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pages import losses, modalities, models, promises, retrieval, shift, unseen
+from pages import losses, modalities, models, promises, retrieval, shift, unseen, unseen_plans
 from pages.findings import finding
 from pages.markdown import GENERATED, page, sources
 from pages.models import demo_table
@@ -46,6 +46,7 @@ TITLES = {
     "text-finetune": "Fine-tuned sentence embeddings",
     "tiny-imagenet": "Tiny-ImageNet",
     "unseen": "Search with defaults on unseen kinds of vectors",
+    "unseen-plans": "Plans with defaults on unseen kinds of vectors",
     "vit": "A vision transformer",
 }
 RESULTS = """What was measured, and what it shows. Every number is computed from a stored row, and every row names the
@@ -126,7 +127,7 @@ def results_index(stored: dict[str, list[Row]]) -> str:
 def results_page(name: str, rows: list[Row]) -> str:
     """The tables of one file of rows, and where the rows come from."""
     makers = {**models.MAKERS, **losses.MAKERS, **modalities.MAKERS, **retrieval.MAKERS, **promises.MAKERS,
-              **shift.MAKERS, **unseen.MAKERS}  # fmt: skip
+              **shift.MAKERS, **unseen.MAKERS, **unseen_plans.MAKERS}  # fmt: skip
     parts = [GENERATED, f"# {TITLES.get(name, name)}", *filter(None, [finding(name, rows)])]
     for kind in dict.fromkeys(row.kind for row in rows):
         chosen = [row for row in rows if row.kind == kind]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from statistics import fmean
 
 from matryo.results import Row
-from pages import promises, shift, unseen
+from pages import promises, shift, unseen, unseen_plans
 from pages.models import METRICS, ByColumn, kind_of, last_of_column, seeds_by_column, tuned
 
 __all__ = ["finding"]
@@ -258,5 +258,6 @@ FINDINGS: dict[str, Callable[[list[Row]], str]] = {
     "tiny-imagenet": _tiny_imagenet,
     "shift": shift.finding,
     "unseen": unseen.finding,
+    "unseen-plans": unseen_plans.finding,
     "vit": _vit,
 }
