@@ -38,7 +38,7 @@ Figures = dict[str, Any]
 
 
 def run(args: argparse.Namespace) -> None:
-    """Measure, print and store, one set at a time, each in a process of its own."""
+    """Measure and store, one set at a time, each in a process of its own."""
     for name in THREADS:
         os.environ[name] = "1"   # for the processes, which start afresh
     for name in args.sets:
@@ -47,7 +47,6 @@ def run(args: argparse.Namespace) -> None:
             continue
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
             found: list[Figures] = process.submit(args.measure, Task(args.data / name), args).result()
-        print(args.table(found), flush=True)
         if args.out:
             subject = f"{name}, {found[0]['count']:,} × {found[0]['dim']}"
             append_rows(args.out, [stamp(args.kind, subject, figures, seed=args.seed) for figures in found])
@@ -64,7 +63,7 @@ def grid(task: Task, args: argparse.Namespace) -> list[Figures]:
         for target in args.targets:
             figures = compare(task, index, target, plans, args.rounds, args.seconds)
             found.append(about(task) | {"queries": len(task.queries("test"))} | figures)
-            print(f"{task.name} at {target:g}: {ratio(figures, 'chosen', 'hand'):.2f} × the plan by hand", flush=True)
+            print(grid_table(found[-1:]), flush=True)
     return found
 
 
@@ -79,7 +78,9 @@ def promise(task: Task, args: argparse.Namespace) -> list[Figures]:
             index, judge, args.targets, confidence=args.confidence, seen=args.seen, draws=args.draws, seed=args.seed,
             threads=args.threads, say=lambda line: print(f"{task.name} {line}", flush=True),
         )  # fmt: skip
-    return [about(task) | figures for figures in found]
+    rows = [about(task) | figures for figures in found]
+    print(promise_table(rows), flush=True)
+    return rows
 
 
 def about(task: Task) -> Figures:
@@ -137,12 +138,12 @@ def main() -> None:
     both.add_argument("--seed", type=int, default=0)
     both.add_argument("--out", type=Path, metavar="ROWS", help="add the rows to this file")
     first = verbs.add_parser("grid", parents=[both], help="compare with the best plan by hand")
-    first.set_defaults(do=run, measure=grid, table=grid_table, kind=KINDS[0])
+    first.set_defaults(do=run, measure=grid, kind=KINDS[0])
     first.add_argument("--targets", type=float, nargs="+", default=[0.95, 0.99], help="recall@10")
     first.add_argument("--rounds", type=int, default=9, help="turns of every plan")
     first.add_argument("--seconds", type=float, default=1.0, help="of one turn, about")
     second = verbs.add_parser("promise", parents=[both], help="count promises that hold")
-    second.set_defaults(do=run, measure=promise, table=promise_table, kind=KINDS[1])
+    second.set_defaults(do=run, measure=promise, kind=KINDS[1])
     second.add_argument("--targets", type=float, nargs="+", default=[0.95], help="recall@10")
     second.add_argument("--confidence", type=float, default=0.95)
     second.add_argument("--seen", type=int, default=1000, help="queries that the planner sees")
