@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pages import filters, losses, modalities, models, promises, retrieval, shift, unseen, updates
+from pages import filters, losses, modalities, models, promises, retrieval, shift, unseen, unseen_plans, updates
 from pages.findings import finding
 from pages.markdown import GENERATED, page, sources
 from pages.models import demo_table
@@ -47,6 +47,7 @@ TITLES = {
     "text-finetune": "Fine-tuned sentence embeddings",
     "tiny-imagenet": "Tiny-ImageNet",
     "unseen": "Search with defaults on unseen kinds of vectors",
+    "unseen-plans": "Plans with defaults on unseen kinds of vectors",
     "updates": "Search while the index changes",
     "vit": "A vision transformer",
 }
@@ -128,7 +129,7 @@ def results_index(stored: dict[str, list[Row]]) -> str:
 def results_page(name: str, rows: list[Row]) -> str:
     """The tables of one file of rows, and where the rows come from."""
     makers = {**models.MAKERS, **losses.MAKERS, **modalities.MAKERS, **retrieval.MAKERS, **promises.MAKERS,
-              **shift.MAKERS, **unseen.MAKERS, **filters.MAKERS, **updates.MAKERS}  # fmt: skip
+              **shift.MAKERS, **unseen.MAKERS, **unseen_plans.MAKERS, **filters.MAKERS, **updates.MAKERS}  # fmt: skip
     parts = [GENERATED, f"# {TITLES.get(name, name)}", *filter(None, [finding(name, rows)])]
     for kind in dict.fromkeys(row.kind for row in rows):
         chosen = [row for row in rows if row.kind == kind]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from statistics import fmean
 
 from matryo.results import Row
-from pages import filters, promises, shift, unseen, updates
+from pages import filters, promises, shift, unseen, unseen_plans, updates
 from pages.models import METRICS, ByColumn, kind_of, last_of_column, seeds_by_column, tuned
 
 __all__ = ["finding"]
@@ -259,6 +259,7 @@ FINDINGS: dict[str, Callable[[list[Row]], str]] = {
     "tiny-imagenet": _tiny_imagenet,
     "shift": shift.finding,
     "unseen": unseen.finding,
+    "unseen-plans": unseen_plans.finding,
     "updates": updates.finding,
     "vit": _vit,
 }
