@@ -11,6 +11,8 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from matryo.retrieve.plan.plan import Plan, Stage
 from matryo.retrieve.plan.trials import Trial, widened
 
@@ -23,6 +25,8 @@ _START, _STEP = 6.0, 1.6   # the first shortlist, in multiples of k, and the fac
 _LONGEST = 400   # the longest shortlist, in multiples of k
 _CLOSE = 1.04   # bisection ends when the effort is known up to this factor
 _BETTER = 0.98   # a plan must cost at most this share of another one to replace it
+_FEW = (2.0, 1.6, 1.3)   # rows that a stage in int8 at full dim keeps, in multiples of k
+_WITHIN = (0.75, 0.5, 0.3)   # the shares of queries whose whole shortlist is within the margin
 _WIDER = (4.0, 2.5, 1.7, 1.4, 1.25, 1.15, 1.08, 1.0, 0.94, 0.88, 0.82, 0.74, 0.62)   # factors on the effort
 _KEEP_POWER = 0.4   # the shortlist grows by this power of the factor
 
@@ -40,7 +44,7 @@ class GuidedPlans:
         best = self._cheapest(goal)
         if best is None:
             return None
-        best = self._with_middle(best, goal)
+        best = self._with_margin(self._with_middle(best, goal), goal)
         chain = [widened(best.plan, factor, factor**_KEEP_POWER) for factor in _WIDER]
         return best, list(dict.fromkeys(chain))
 
@@ -108,16 +112,39 @@ class GuidedPlans:
         first, *later = best.plan.stages
         if first.precision != "int4":   # only partitions have codes in int8 of all dims
             return best
-        dims = [dim for dim in self.nesting.dims if first.dim < dim <= self.nesting.dim // 2][:3]
-        for dim in dims:
-            for part in (2, 4):
-                keep = first.keep // part
-                if keep > 2 * self.k:
-                    plan = replace(best.plan, stages=(first, Stage(dim, keep, "int8"), *later))
-                    if goal.expected(self.trials.worth(plan)) >= goal.target:
-                        found, best = self.trials.run([plan, best.plan])
-                        best = found if self._price(found) < _BETTER * self._price(best) else best
+        full = self.nesting.dim
+        dims = [dim for dim in self.nesting.dims if first.dim < dim <= full // 2][:3]
+        middles = [(dim, first.keep // part) for dim in dims for part in (2, 4) if first.keep // part > 2 * self.k]
+        # At full dim, this stage drops rows that the last one would decide by bounds.
+        middles += [(full, round(factor * self.k)) for factor in _FEW if factor * self.k < first.keep]
+        for dim, keep in middles:
+            plan = replace(best.plan, stages=(first, Stage(dim, keep, "int8"), *later))
+            best = self._better(best, plan, goal)
         return best
+
+    def _with_margin(self, best: Trial, goal: Goal) -> Trial:
+        """The plan with a margin at its first stage, where that is cheaper: some queries need few rows."""
+        first = best.plan.stages[0]
+        if first.precision != "int4":
+            return best
+        # Exact scores stand for those of the first stage, which only the search sees.
+        whole = replace(best.plan, stages=(first, Stage(self.nesting.dim, first.keep)))
+        scores = self.trials.scores(whole, first.keep)
+        gaps = scores[:, self.k - 1] - scores[:, -1]
+        gaps = gaps[np.isfinite(gaps)]
+        for share in _WITHIN if len(gaps) else ():
+            margin = float(f"{np.quantile(gaps, share):.3g}")
+            if margin > 0:
+                plan = replace(best.plan, stages=(replace(best.plan.stages[0], margin=margin), *best.plan.stages[1:]))
+                best = self._better(best, plan, goal)
+        return best
+
+    def _better(self, best: Trial, plan: Plan, goal: Goal) -> Trial:
+        """``plan`` if it is expected to pass and clearly cheaper, else ``best``."""
+        if goal.expected(self.trials.worth(plan)) < goal.target:
+            return best
+        found, best = self.trials.run([plan, best.plan])
+        return found if self._price(found) < _BETTER * self._price(best) else best
 
     def _price(self, trial: Trial) -> float:
         return self.trials.price(trial)

@@ -80,6 +80,10 @@ class Trials:
             self.bar.update()
         return self._worth[plan]
 
+    def scores(self, plan: Plan, k: int) -> Doubles:
+        """The scores of the ``k`` hits of ``plan`` for each tuning query."""
+        return np.asarray(self.workload.find(plan, k, slice(self.tuning)).scores, np.float64)
+
     def run(self, plans: Sequence[Plan], read: Callable[[Plan], tuple[float, float]] | None = None) -> list[Trial]:
         """Run plans and measure their costs; ``read`` returns bytes and MFLOPs if they are not those of the plan."""
         read = read or self.read
