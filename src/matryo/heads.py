@@ -90,7 +90,7 @@ class NestedLinear(nn.Module):
     def losses(self, z: Tensor, target: Tensor, **options: Any) -> Tensor:
         """The unweighted cross-entropy at each dim, [dims], without storing the logits if they are many.
 
-        The options are ``label_smoothing``, ``ignore_index``, ``class_weight`` and ``engine`` of
+        The options are ``label_smoothing``, ``ignore_index``, ``class_weight``, ``self_distil`` and ``engine`` of
         :func:`~matryo.losses.nested_cross_entropy`.
         """
         check_dims(self.nesting, z)

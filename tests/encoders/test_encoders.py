@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from matryo.encoders import ConvNet, build_encoder, encoder_names, from_timm
+from matryo.encoders import ConvNet, Projected, build_encoder, encoder_names, from_timm
 from matryo.encoders.layers import BlurConv2d, Layers
 from matryo.errors import InputError, MissingExtra
 
@@ -270,3 +270,44 @@ def test_a_timm_model_is_an_encoder():
         assert projected(torch.randn(2, 3, 64, 64)).shape == (2, 32)
     with pytest.raises(InputError, match=r"unknown timm model \(got 'resnet_none'\)"):
         build_encoder("timm:resnet_none")
+
+
+@pytest.mark.parametrize("neck", ["batch", "layer", "linear", "linear+batch", "linear+layer"])
+@pytest.mark.parametrize("dim", [0, 24])
+def test_a_neck_maps_and_normalises(neck, dim):
+    torch.manual_seed(0)
+    encoder = build_encoder("convnet", dim=32, neck=neck)
+    encoder = encoder if not dim else Projected(encoder.encoder, dim, neck=neck)
+    images = torch.randn(64, 3, 16, 16)
+    z = encoder(images)
+    assert z.shape == (64, dim or 32)
+    if "batch" in neck:   # in training mode, of the batch
+        torch.testing.assert_close(z.mean(0), torch.zeros(z.shape[1]), atol=1e-5, rtol=0)
+        torch.testing.assert_close(z.var(0, unbiased=False), torch.ones(z.shape[1]), atol=1e-2, rtol=0)
+    if "layer" in neck:
+        torch.testing.assert_close(z.mean(1), torch.zeros(64), atol=1e-5, rtol=0)
+    if "linear" in neck:
+        weight = encoder.projection.weight
+        torch.testing.assert_close(weight @ weight.T, torch.eye(len(weight)), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("neck", ["none", "batch", "linear", "linear+batch"])
+@pytest.mark.parametrize("dim", [24, 32])
+def test_an_exported_neck_is_one_linear_map(neck, dim):
+    torch.manual_seed(0)
+    encoder = Projected(ConvNet(32), dim, neck=neck)
+    with torch.no_grad():
+        for _ in range(3):
+            encoder(torch.randn(64, 3, 16, 16))   # statistics of the norm
+        if encoder.norm is not None:
+            encoder.norm.weight.uniform_(0.5, 2)
+            encoder.norm.bias.normal_()
+        encoder.eval()
+        images = torch.randn(5, 3, 16, 16)
+        weight, bias = encoder.folded()
+        torch.testing.assert_close(F.linear(encoder.encoder(images), weight, bias), encoder(images))
+
+
+def test_a_layer_norm_is_not_exported_as_a_map():
+    with pytest.raises(InputError, match=r"layer norm .*neck batch"):
+        Projected(ConvNet(32), 32, neck="layer").folded()

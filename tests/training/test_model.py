@@ -50,6 +50,19 @@ def test_weights_do_not_depend_on_the_random_state():
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
+def test_a_classifier_trains_as_its_recipe_says():
+    fields = {"head__dims": "8,16,512", "head__smoothing": "0,0.1,0.2", "head__self_distil": 0.5}
+    model = build_model(recipe(encoder__stem="small", encoder__neck="batch", **fields), classes=5)
+    images, target = torch.randn(4, 3, 32, 32), torch.arange(4)
+    z, losses = model(images, target)
+    logits = model.head.logits(z)
+    hard = [F.cross_entropy(own, target, label_smoothing=e) for own, e in zip(logits, (0, 0.1, 0.2), strict=True)]
+    soft = [F.cross_entropy(own, logits[-1].softmax(-1)) for own in logits[:-1]]
+    right = [(a + b) / 2 for a, b in zip(hard[:-1], soft, strict=True)] + hard[-1:]
+    torch.testing.assert_close(losses, torch.stack(right))
+    assert z.mean(0).abs().max() < 1e-5   # the neck
+
+
 @pytest.mark.parametrize(
     ("kind", "weight", "bias"),
     [("separate", (5, 8 + 512), (2, 5)), ("tied", (5, 512), (5,)), ("fixed", (5, 8), (1, 5))],

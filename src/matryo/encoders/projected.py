@@ -1,24 +1,63 @@
-"""An encoder followed by a linear projection."""
+"""An encoder followed by a linear projection, a norm, or both."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, get_args
 
+import torch
 from torch import Tensor, nn
 
 from matryo.arguments import as_integer, checked
+from matryo.errors import InputError
+
+Neck = Literal["none", "batch", "layer", "linear", "linear+batch", "linear+layer"]
 
 
 class Projected(nn.Module):
-    """An encoder followed by a linear map to ``dim`` dimensions."""
+    """An encoder followed by a linear map to ``dim`` dimensions, or by a *neck*.
+
+    A neck of ``batch`` or ``layer`` is that norm: every dimension starts with its share of the variance, and so does
+    every prefix. ``linear`` is a map without bias that starts orthogonal; ``linear+batch`` is both.
+    """
 
     @checked
-    def __init__(self, encoder: nn.Module, dim: int, *, bias: bool = True) -> None:
+    def __init__(self, encoder: nn.Module, dim: int, *, bias: bool = True, neck: Neck = "none") -> None:
         super().__init__()
-        self.encoder = encoder
-        self.projection = nn.Linear(encoder.dim, as_integer(dim, "dim", 1), bias=bias)   # type: ignore[arg-type]
-        self.dim = dim
+        if neck not in get_args(Neck):
+            rule = f"neck must be one of {', '.join(get_args(Neck))}"
+            raise InputError(rule, got=repr(neck), cure='use "batch", or "none"')
+        width = int(encoder.dim)   # type: ignore[arg-type]
+        self.encoder, self.dim = encoder, as_integer(dim, "dim", 1)
+        kind, _, norm = neck.rpartition("+") if neck not in ("linear", "none") else (neck, "", "")
+        self.projection: nn.Linear | None = None
+        if kind or width != dim:   # a norm alone needs no map, unless the size changes
+            self.projection = nn.Linear(width, dim, bias=bias and kind == "none")
+            if kind != "none":
+                nn.init.orthogonal_(self.projection.weight)
+        self.norm: nn.Module | None = None
+        if norm:
+            self.norm = (nn.BatchNorm1d if norm == "batch" else nn.LayerNorm)(dim)
 
     def forward(self, x: Any) -> Tensor:
         """[batch, …] → [batch, dim]."""
-        return self.projection(self.encoder(x))
+        z: Tensor = self.encoder(x)
+        if self.projection is not None:
+            z = self.projection(z)
+        return z if self.norm is None else self.norm(z)
+
+    @torch.no_grad()
+    def folded(self) -> tuple[Tensor, Tensor | None]:
+        """Weight [dim, encoder's dim] and bias [dim] of the one linear map that equals this map and its batch norm."""
+        norm = self.norm
+        if isinstance(norm, nn.LayerNorm):
+            cure = "train with encoder.neck batch"
+            raise InputError("a layer norm after the encoder cannot be exported", got="encoder.neck layer", cure=cure)
+        weight, bias = torch.eye(self.dim), None
+        if self.projection is not None:
+            weight, bias = self.projection.weight, self.projection.bias
+        if not isinstance(norm, nn.BatchNorm1d):
+            return weight, bias
+        assert norm.running_mean is not None and norm.running_var is not None   # those of a default batch norm
+        scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
+        start = norm.bias - norm.running_mean * scale
+        return scale[:, None] * weight.to(scale), start if bias is None else start + scale * bias

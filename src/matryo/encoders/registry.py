@@ -19,7 +19,7 @@ from matryo.encoders.bert.model import BERTS, Bert, BertConfig
 from matryo.encoders.convnet import ConvNet
 from matryo.encoders.dual import DualEncoder
 from matryo.encoders.layers import Layers
-from matryo.encoders.projected import Projected
+from matryo.encoders.projected import Neck, Projected
 from matryo.encoders.resnet import SHAPES, ResNet
 from matryo.encoders.slimmable import SlimmableResNet
 from matryo.encoders.vit import VITS, vit
@@ -39,6 +39,7 @@ def build_encoder(
     name: str,
     *,
     dim: int = 0,
+    neck: Neck = "none",
     stem: str = "imagenet",
     blurpool: bool = False,
     norm: str = "batch",
@@ -59,6 +60,8 @@ def build_encoder(
             BERT from a Hugging Face or sentence-transformers folder without these libraries.
         dim: the embedding size. 0 keeps that of the network (512 for ResNet18, 2048 for ResNet50); other values add a
             linear projection, except for ``convnet``, which is built for any dim.
+        neck: a norm (``batch``, ``layer``), a matrix that starts orthogonal (``linear``), or both (``linear+batch``),
+            between the network and the embedding; see :class:`Projected`.
         stem: the stem of a ResNet: ``imagenet`` or ``small``.
         blurpool: anti-alias the strided convolutions of a ResNet.
         norm: ``batch`` or ``group``, for ``convnet`` and the ResNets.
@@ -74,9 +77,10 @@ def build_encoder(
         shape: a folder written by :func:`save_shape`. The encoder is built from it; its original source is not read.
     """
     _check_options(name, pretrained, widths, dim)
-    if name == "convnet":
-        return ConvNet(dim or 256, norm=norm)
     encoder: nn.Module
+    if name == "convnet":
+        encoder = ConvNet(dim or 256, norm=norm)
+        return encoder if neck == "none" else Projected(encoder, encoder.dim, neck=neck)
     library, _, inside = name.partition(":")
     if library == "timm":
         source = f"local-dir:{shape}" if shape is not None and ":" in inside else inside
@@ -95,11 +99,12 @@ def build_encoder(
         encoder = Bert(config if dropout is None else config.with_dropout(dropout), pooling=pooling or "mean")
     else:
         raise _unknown(name)
-    if not dim or dim == encoder.dim:
+    if neck == "none" and (not dim or dim == encoder.dim):
         return encoder
     if isinstance(encoder, DualEncoder):
-        raise InputError(f"this dual encoder has dim {encoder.dim}", got=f"dim {dim}", cure="use dim 0")
-    return Projected(encoder, dim)
+        got, cure = f"dim {dim}, neck {neck}", "use dim 0 and neck none"
+        raise InputError(f"this dual encoder has dim {encoder.dim}, and no neck", got=got, cure=cure)
+    return Projected(encoder, dim or int(encoder.dim), neck=neck)   # type: ignore[arg-type]
 
 
 def save_shape(encoder: nn.Module, folder: Path) -> None:

@@ -34,8 +34,8 @@ def parts_of(model: TrainedModel) -> Parts:
     """Split ``model`` into its encoder and the linear map to the largest trained dim; columns beyond it are dropped."""
     encoder, dim = model.network.encoder, model.nesting.dim
     if isinstance(encoder, Projected):
-        bias = encoder.projection.bias
-        return Parts(encoder.encoder, encoder.projection.weight[:dim], None if bias is None else bias[:dim])
+        weight, bias = encoder.folded()
+        return Parts(encoder.encoder, weight[:dim], None if bias is None else bias[:dim])
     width = int(encoder.dim)   # type: ignore[arg-type]
     return Parts(encoder) if dim == width else Parts(encoder, torch.eye(width)[:dim])
 

@@ -6,7 +6,7 @@ If the logits are too many to store, an engine of :mod:`matryo.losses.engines` r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate
@@ -20,6 +20,7 @@ from matryo.errors import InputError
 from matryo.losses.engines import choose, wide
 from matryo.losses.engines.autograd import reduce
 from matryo.losses.engines.contract import Scores
+from matryo.losses.self_distil import SelfDistil
 from matryo.losses.vectors import as_autocast, check_dims, check_vectors
 from matryo.nesting import Nesting
 
@@ -32,9 +33,10 @@ def nested_cross_entropy(
     nesting: Nesting | Iterable[int],
     bias: Tensor | None = None,
     *,
-    label_smoothing: float = 0.0,
+    label_smoothing: float | Sequence[float] = 0.0,
     ignore_index: int = -100,
     class_weight: Tensor | None = None,
+    self_distil: float | SelfDistil = 0.0,
     engine: str = "auto",
 ) -> Tensor:
     """The loss of a tied head: Σ c_m · cross_entropy(z[:, :m] @ weight[:, :m].T + bias, target).
@@ -45,9 +47,11 @@ def nested_cross_entropy(
         target: class indices, [batch].
         nesting: the dims and their weights c_m, or a list of dims.
         bias: [classes], the same at every dim.
-        label_smoothing: as in ``torch.nn.functional.cross_entropy``, at each dim.
+        label_smoothing: as in ``torch.nn.functional.cross_entropy``; one number, or one per dim.
         ignore_index: targets of this value do not count.
         class_weight: [classes], as ``weight`` in torch.
+        self_distil: a share of the loss of each smaller dim imitates the probabilities at the full dim instead of the
+            label; a number, or a :class:`~matryo.losses.SelfDistil`.
         engine: ``plain`` stores all logits; ``triton`` (GPU) and ``chunked`` (any device) recompute them in the
             backward pass instead. ``auto`` uses ``plain`` while the logits are few.
 
@@ -65,6 +69,7 @@ def nested_cross_entropy(
         label_smoothing=label_smoothing,
         ignore_index=ignore_index,
         class_weight=class_weight,
+        self_distil=self_distil,
         engine=engine,
     )
     return weighed(losses, nesting)
@@ -72,9 +77,14 @@ def nested_cross_entropy(
 
 def weighed(losses: Tensor, nesting: Nesting) -> Tensor:
     """Σ c_m · losses[m]."""
-    real = type(losses) is torch.Tensor and not torch.compiler.is_compiling()   # a traced tensor must not be cached
+    return (losses * _weights_of(nesting.weights, losses)).sum()   # autocast would change a matmul
+
+
+def _weights_of(weights: tuple[float, ...], like: Tensor) -> Tensor:
+    """Numbers as a tensor, with the dtype and device of ``like``."""
+    real = type(like) is torch.Tensor and not torch.compiler.is_compiling()   # a traced tensor must not be cached
     make = _weights if real else _weights.__wrapped__
-    return (losses * make(nesting.weights, losses.dtype, losses.device)).sum()   # autocast would change a matmul
+    return make(weights, like.dtype, like.device)
 
 
 @lru_cache(maxsize=256)   # cached, because a copy from host to GPU cannot be recorded in a CUDA graph
@@ -111,30 +121,58 @@ def cross_entropy_by_dim(
     logits: Tensor,
     target: Tensor,
     *,
-    label_smoothing: float = 0.0,
+    label_smoothing: float | Sequence[float] = 0.0,
     ignore_index: int = -100,
     class_weight: Tensor | None = None,
+    self_distil: float | SelfDistil = 0.0,
 ) -> Tensor:
     """The mean cross-entropy at each dim, [dims], of logits [dims, batch, classes] against one target [batch]."""
     if logits.dim() != 3:
         got = f"shape {tuple(logits.shape)}"
         raise InputError("logits must be [dims, batch, classes]", got=got, cure="use prefix_logits(z, weight, nesting)")
     dims, batch, classes = logits.shape
-    _check_target(target, batch, classes, logits.device, label_smoothing, ignore_index, class_weight)
+    smoothing, distil = _by_dim(label_smoothing, dims), SelfDistil.of(self_distil)
+    _check_target(target, batch, classes, logits.device, smoothing, ignore_index, class_weight)
     logits, target = logits.to(wide(logits.dtype)), target.long()
     if class_weight is not None:
         class_weight = class_weight.detach().to(logits.dtype)
-    losses = F.cross_entropy(
-        logits.reshape(dims * batch, classes),
-        target.repeat(dims),
-        weight=class_weight,
-        ignore_index=ignore_index,
-        label_smoothing=label_smoothing,
-        reduction="none",
-    )
+    weights = _example_weights(target, logits.dtype, ignore_index, class_weight)
+    if distil is None and len(set(smoothing)) == 1:
+        losses = F.cross_entropy(
+            logits.reshape(dims * batch, classes),
+            target.repeat(dims),
+            weight=class_weight,
+            ignore_index=ignore_index,
+            label_smoothing=smoothing[0],
+            reduction="none",
+        ).view(dims, batch)
+    else:
+        shares, counted = logits.log_softmax(-1), target != ignore_index
+        at_target = shares.gather(-1, target.where(counted, 0).expand(dims, batch)[..., None])[..., 0]
+        share = shares.new_ones(classes) if class_weight is None else class_weight
+        losses = _smoothed(-at_target * weights, -(shares @ share), smoothing, classes)
+        if distil is not None:
+            losses = distil.mixed(losses, lambda: weights * distil.soft(logits, shares))
+        losses = losses.where(counted, 0)
     # If all targets are ignored the result is NaN, as in torch.
-    weights = _example_weights(target, losses.dtype, ignore_index, class_weight)
-    return losses.view(dims, batch).sum(1) / weights.sum()
+    return losses.sum(1) / weights.sum()
+
+
+def _by_dim(label_smoothing: float | Sequence[float], dims: int) -> tuple[float, ...]:
+    """The label smoothing at each dim."""
+    given = tuple(label_smoothing) if isinstance(label_smoothing, Iterable) else (label_smoothing,) * dims
+    if len(given) != dims:
+        rule, got = f"label_smoothing must be one number, or one per dim ({dims})", f"{len(given)} numbers"
+        raise InputError(rule, got=got, cure="use label_smoothing=0.1")
+    return given
+
+
+def _smoothed(losses: Tensor, uniform: Tensor, smoothing: tuple[float, ...], classes: int) -> Tensor:
+    """The losses of the labels and the sums over all classes, both [dims, batch], as one loss at each dim."""
+    if len(set(smoothing)) == 1:
+        return (1 - smoothing[0]) * losses + smoothing[0] / classes * uniform
+    by_dim = _weights_of(smoothing, losses)[:, None]
+    return (1 - by_dim) * losses + by_dim / classes * uniform
 
 
 @checked
@@ -143,39 +181,52 @@ def cross_entropy_of(
     target: Tensor,
     logits: Callable[[], Tensor],
     *,
-    label_smoothing: float = 0.0,
+    label_smoothing: float | Sequence[float] = 0.0,
     ignore_index: int = -100,
     class_weight: Tensor | None = None,
+    self_distil: float | SelfDistil = 0.0,
     engine: str = "auto",
 ) -> Tensor:
     """The mean cross-entropy at each dim, [dims], of scores that may be too many to store.
 
     ``logits`` returns the stored scores [dims, batch, classes]; only the plain engine calls it.
     """
-    _check(scores, target, label_smoothing, ignore_index, class_weight)
-    engine = choose(scores, engine)
+    smoothing, distil = _by_dim(label_smoothing, len(scores.nesting)), SelfDistil.of(self_distil)
+    _check(scores, target, smoothing, ignore_index, class_weight)
+    if len(scores.nesting) == 1:
+        distil = None
+    engine = choose(scores, engine, teaching=distil is not None)
     if engine == "plain":
         return cross_entropy_by_dim(
-            logits(), target,
-            label_smoothing=label_smoothing, ignore_index=ignore_index, class_weight=class_weight,
+            logits(), target, label_smoothing=label_smoothing, ignore_index=ignore_index, class_weight=class_weight,
+            self_distil=distil or 0.0,
         )  # fmt: skip
     target = target.long()
     if class_weight is not None:
         class_weight = class_weight.detach().to(wide(scores.x.dtype))
     x, y = as_autocast(scores.x, scores.y)
     scores, counted, share = replace(scores, x=x, y=y), target != ignore_index, None
-    if label_smoothing:
+    if any(smoothing):
         share = x.new_ones(len(y), dtype=wide(x.dtype)) if class_weight is None else class_weight
     targets = target.where(target >= 0, len(y)).where(counted, -1)   # the lookup reports one out of range
-    parts = reduce(scores, targets, share=share, engine=engine)
+    teachers = None if distil is None or distil.temperature != 1 else distil.teachers(len(scores.nesting))
+    parts = reduce(scores, targets, share=share, teachers=teachers, engine=engine)
     losses, weights = parts.row_lse - parts.at_target, counted
     if class_weight is not None:
         weights = _example_weights(target, parts.row_lse.dtype, ignore_index, class_weight)
         losses = weights * losses
     if share is not None:
-        smoothed = share.sum() * parts.row_lse - parts.shared
-        losses = (1 - label_smoothing) * losses + label_smoothing / len(y) * smoothed
+        losses = _smoothed(losses, share.sum() * parts.row_lse - parts.shared, smoothing, len(y))
+    if distil is not None:
+        if teachers is None:   # at another temperature, all scores differ
+            cooler = replace(scores, x=x / distil.temperature, bias=_divided(scores.bias, distil.temperature))
+            parts = reduce(cooler, targets, teachers=distil.teachers(len(scores.nesting)), engine=engine)
+        losses = distil.mixed(losses, lambda: weights * (parts.row_lse[:-1] - parts.at_teacher))
     return losses.where(counted, 0).sum(1) / weights.sum()
+
+
+def _divided(bias: Tensor | None, temperature: float) -> Tensor | None:
+    return None if bias is None else bias / temperature
 
 
 def _example_weights(target: Tensor, dtype: torch.dtype, ignore_index: int, class_weight: Tensor | None) -> Tensor:
@@ -195,11 +246,11 @@ def _check_widths(z: Tensor, weight: Tensor, dims: Nesting | Iterable[int]) -> N
 
 
 def _check(
-    scores: Scores, target: Tensor, label_smoothing: float, ignore_index: int, class_weight: Tensor | None
+    scores: Scores, target: Tensor, smoothing: tuple[float, ...], ignore_index: int, class_weight: Tensor | None
 ) -> None:
     check_vectors(scores.x, scores.y, "z and weight", "[batch, d] and [classes, d]")
     device, classes = scores.x.device, scores.columns
-    _check_target(target, scores.rows, classes, device, label_smoothing, ignore_index, class_weight)
+    _check_target(target, scores.rows, classes, device, smoothing, ignore_index, class_weight)
     _check_per_class("bias", scores.bias, (classes,) if scores.tied else (len(scores.nesting), classes), device)
 
 
@@ -213,7 +264,7 @@ def _check_per_class(name: str, tensor: Tensor | None, shape: tuple[int, ...], d
 
 
 def _check_target(
-    target: Tensor, rows: int, classes: int, device: torch.device, label_smoothing: float, ignore_index: int,
+    target: Tensor, rows: int, classes: int, device: torch.device, smoothing: tuple[float, ...], ignore_index: int,
     class_weight: Tensor | None,
 ) -> None:  # fmt: skip
     kind = target.dtype
@@ -225,8 +276,9 @@ def _check_target(
         got = f"{target.device} and {device}"
         raise InputError("target must be on the device of the embeddings", got=got, cure="move it with .to()")
     _check_per_class("class_weight", class_weight, (classes,), device)
-    if not 0 <= label_smoothing <= 1:
-        raise InputError("label_smoothing must be between 0 and 1", got=label_smoothing, cure="use 0.1, a common value")
+    for value in smoothing:
+        if not 0 <= value <= 1:
+            raise InputError("label_smoothing must be between 0 and 1", got=value, cure="use 0.1, a common value")
     if target.device.type == "cpu" and not torch.compiler.is_compiling():   # on a GPU the checks would synchronise
         if class_weight is not None and bool((class_weight < 0).any()):
             raise InputError("class weights must not be negative", got=float(class_weight.min()), cure="use 0 or more")

@@ -11,6 +11,7 @@ from torch import nn
 from matryo.encoders import Dual, DualEncoder, SlimmableLinear, build_encoder, save_shape
 from matryo.errors import RecipeError, RunError
 from matryo.heads import NestedLinear
+from matryo.losses import SelfDistil
 from matryo.training.objectives.classify import Classifier
 from matryo.training.objectives.masked import MaskedModel
 from matryo.training.objectives.pairs import DistilledModel, PairModel
@@ -47,7 +48,9 @@ def build_model(recipe: Recipe, classes: int = 0, *, vocabulary: int = 0, shapes
             if recipe.head.kind == "slimmable"
             else NestedLinear(nesting, classes, tied=recipe.head.kind == "tied", bias=recipe.head.bias)
         )
-        return Classifier(encoder, head, recipe.optim.label_smoothing)
+        wanted = recipe.head
+        distil = SelfDistil(wanted.self_distil, wanted.self_distil_from, wanted.self_distil_temperature)
+        return Classifier(encoder, head, recipe.smoothing(nesting), distil)
 
 
 def _encoder(recipe: Recipe, vocabulary: int, shapes: Path | None) -> nn.Module:
@@ -72,6 +75,7 @@ def _build(recipe: Recipe, name: str, vocabulary: int, shapes: Path | None, part
     encoder = build_encoder(
         name,
         dim=dim,
+        neck=options.neck,
         stem=options.stem,
         blurpool=options.blurpool,
         norm=options.norm,

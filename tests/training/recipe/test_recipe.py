@@ -145,6 +145,7 @@ def test_a_recipe_that_differs_everywhere_reads_back(tmp_path):
         "data.mean": "0.1,0.2,0.3", "head.dims": "8", "head.weights": "2.5", "augment.scale": "0.3,0.4",
         "head.kind": "fixed", "encoder.widths": "0.5,1",
     }  # fmt: skip
+    del changes["encoder.neck"]   # not beside text.encoder
     recipe = override(Recipe(name="ä"), changes)
     for name, text in changes.items():
         section, key = name.split(".")
@@ -331,6 +332,12 @@ def test_mistakes_in_a_flag_are_named(name, text, message):
         ({"encoder": Encoder(drop_path=1.0)}, r"encoder.drop_path must be in \[0, 1\)"),
         ({"head": Head(kind="fixed", dims=(8, 16))}, r"a fixed head has one dim \(got \(8, 16\)\): choose one dim"),
         ({"head": Head(join=1.0)}, r"head.join must be in \[0, 1\)"),
+        ({"head": Head(smoothing=(0.1, 1.0))}, r"head.smoothing must be in \[0, 1\)"),
+        ({"head": Head(self_distil=1.5)}, r"head.self_distil must be in \[0, 1\]"),
+        ({"head": Head(self_distil_temperature=0.0)}, "head.self_distil_temperature must be positive"),
+        ({"head": Head(self_distil=0.5), "objective": Objective(kind="pairs")}, "head.self_distil needs"),
+        ({"head": Head(smoothing=(0.1,)), "objective": Objective(kind="pairs")}, "head.smoothing needs"),
+        ({"head": Head(kind="slimmable"), "encoder": Encoder(neck="batch")}, "encoder.neck needs one encoder"),
         ({"head": Head(kind="slimmable", join=0.5)}, r"does not apply .*\(got head.join 0.5\): use --head.join 0"),
         ({"head": Head(kind="slimmable", dims=(8,))}, r"dims of a slimmable network .*\(got \(8,\)\): leave head.dims"),
     ],
@@ -338,6 +345,16 @@ def test_mistakes_in_a_flag_are_named(name, text, message):
 def test_values_out_of_range_are_named(section, message):
     with pytest.raises(RecipeError, match=message):
         Recipe(**section)
+
+
+def test_balance_and_smoothing_give_one_number_per_dim():
+    recipe = Recipe(head=Head(balance="ends", smoothing=(0.0, 0.0, 0.05, 0.1)))
+    nesting = recipe.nesting(64)
+    assert (nesting.dims, nesting.weights) == ((8, 16, 32, 64), (0.25, 0.125, 0.25, 1.0))
+    assert recipe.smoothing(nesting) == (0.0, 0.0, 0.05, 0.1)
+    assert Recipe().smoothing(nesting) == (0.0,) * 4
+    with pytest.raises(RecipeError, match=r"head.smoothing needs one number per dim .*give 5"):
+        recipe.smoothing(recipe.nesting(128))
 
 
 def test_a_nesting_that_is_none_or_does_not_fit_is_named():

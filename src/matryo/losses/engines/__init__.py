@@ -28,18 +28,24 @@ def wide(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def choose(scores: Scores, engine: str = "auto") -> str:
-    """Resolve ``auto`` to an engine for these scores, or check that the named engine can run."""
+def choose(scores: Scores, engine: str = "auto", *, teaching: bool = False) -> str:
+    """Resolve ``auto`` to an engine for these scores, or check that the named engine can run.
+
+    With ``teaching``, smaller dims learn from larger ones, which the engine triton cannot compute.
+    """
     if engine not in ENGINES:
         raise InputError(f"engine must be one of {', '.join(ENGINES)}", got=repr(engine), cure='use engine="auto"')
     if engine == "triton":
         _check_triton(scores)
+        if teaching:
+            cure = 'use engine="auto"'
+            raise InputError("engine triton cannot distil from larger dims", got="self_distil", cure=cure)
     if engine != "auto":
         return engine
     if scores.rows * scores.columns * len(scores.nesting) <= _MAX_STORED.get(scores.x.device.type, _MAX_STORED["cpu"]):
         return "plain"
     fits = scores.x.is_cuda and scores.x.dtype != torch.float64 and not torch.are_deterministic_algorithms_enabled()
-    return "triton" if HAS_TRITON and fits else "chunked"
+    return "triton" if HAS_TRITON and fits and not teaching else "chunked"
 
 
 def _check_triton(scores: Scores) -> None:

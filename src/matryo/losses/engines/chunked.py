@@ -40,6 +40,20 @@ def reductions(scores: Scores, target: Tensor, over_rows: bool = False) -> tuple
     return row_lse, scores_at(scores, target), column_lse
 
 
+def teaching(scores: Scores, row_lse: Tensor, teachers: tuple[int, ...]) -> Tensor:
+    """See :mod:`matryo.losses.engines.contract`."""
+    means = row_lse.new_zeros(len(teachers), scores.rows)
+    down, across = _tile(scores)
+    for columns in slices(scores.columns, across):
+        for rows in slices(scores.rows, down):
+            tile = _part(scores, rows, columns)
+            shown = torch.stack([_with_bias(tile, product, i).clone() for i, product in enumerate(_products(tile))])
+            for i, teacher in enumerate(teachers):
+                shares = (shown[teacher] - row_lse[teacher, rows, None]).exp_()
+                means[i, rows] += (shares * shown[i]).sum(1)
+    return means
+
+
 def gradients(scores: Scores, grad: ScoreGradient, *, x: bool = True, y: bool = True, bias: bool = False) -> Gradients:
     """See :mod:`matryo.losses.engines.contract`."""
     dims, new, dtype = len(scores.nesting), scores.x.new_zeros, wide(scores.x.dtype)
@@ -55,13 +69,15 @@ def gradients(scores: Scores, grad: ScoreGradient, *, x: bool = True, y: bool = 
             tile = _part(scores, rows, columns)
             grads = tile.x.new_empty(dims, tile.rows, tile.columns, dtype=dtype)
             for i, product in enumerate(_products(tile)):
-                _score_gradient(grad, i, _with_bias(tile, product, i), rows, columns, out=grads[i])
-                if into_bias is not None:
-                    into_bias[(columns,) if scores.tied else (i, columns)] += grads[i].sum(0)
+                score = _with_bias(tile, product, i)
+                _score_gradient(grad, i, score, rows, columns, out=grads[i])
+                _subtract_shares(grad, i, score, rows, grads)
                 if into_left is not None and into_right is not None:
                     log_scale_grad = grads[i] * product
                     into_left[i, rows] += log_scale_grad.sum(1)
                     into_right[i, columns] += log_scale_grad.sum(0)
+            if into_bias is not None:
+                into_bias[..., columns] += grads.sum((0, 1) if scores.tied else 1)
             _multiply(tile, grads, None if into_x is None else into_x[rows], part_y)
         if into_y is not None and part_y is not None:
             into_y[columns] = part_y
@@ -120,6 +136,16 @@ def _score_gradient(grad: ScoreGradient, i: int, score: Tensor, rows: slice, col
     out.scatter_add_(1, (target - columns.start).where(inside, 0), -target_coef)
     if grad.share_coef is not None and grad.share is not None:
         out.addr_(grad.share_coef[i, rows], grad.share[columns], alpha=-1)
+
+
+def _subtract_shares(grad: ScoreGradient, i: int, score: Tensor, rows: slice, grads: Tensor) -> None:
+    """Subtract the softmax of dim i from the score gradients of the smaller dims that it teaches."""
+    if grad.teacher_coef is None or i not in grad.teachers:
+        return
+    shares = (score - grad.row_lse[i, rows, None]).exp_()
+    for pupil, teacher in enumerate(grad.teachers):
+        if teacher == i:
+            grads[pupil].addcmul_(shares, grad.teacher_coef[pupil, rows, None], value=-1)
 
 
 def _multiply(tile: Scores, grads: Tensor, into_x: Tensor | None, into_y: Tensor | None) -> None:

@@ -8,6 +8,8 @@ An *engine* is a module with two functions:
     reductions(scores, target, over_rows=False) -> (log-sum-exp per row [dims, rows],
                                                     score of each row's target [dims, rows],
                                                     log-sum-exp per column [dims, columns], or None)
+    teaching(scores, row_lse, teachers)         -> mean score under the softmax of another dim, [dims − 1, rows]
+                                                   (only the chunked engine)
     gradients(scores, grad, ...)                -> Gradients
 """
 
@@ -75,6 +77,7 @@ class ScoreGradient:
 
         g[i, b, v] = row_coef[i, b] · exp(s − row_lse[i, b]) + column_coef[i, v] · exp(s − column_lse[i, v])
                      − target_coef[i, b] · [v = target[b]] − share_coef[i, b] · share[v]
+                     − teacher_coef[i, b] · exp(s[teacher of i] − row_lse[teacher of i, b])
 
     All tensors are float32 (float64 for float64 vectors). None means 0.
     """  # fmt: skip
@@ -97,6 +100,10 @@ class ScoreGradient:
     """[dims, rows]: the coefficient of the label-smoothing term."""
     share: Tensor | None = None
     """[columns]: the weight of each column in the label-smoothing term."""
+    teacher_coef: Tensor | None = None
+    """[dims − 1, rows]: the negated upstream gradient of ``at_teacher``."""
+    teachers: tuple[int, ...] = ()
+    """The number of the teacher of each dim but the largest: a larger dim."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 
@@ -10,6 +12,11 @@ from matryo.errors import InputError
 from matryo.heads import NestedLinear
 from matryo.training.objectives.base import NestedModel
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matryo.losses import SelfDistil
+
 
 class Classifier(NestedModel):
     """Maps images or texts to embeddings, and to the loss of the head at every dim.
@@ -17,15 +24,19 @@ class Classifier(NestedModel):
     Embeddings are [batch, d]; those of a slimmable network are [widths, batch, d].
     """
 
-    def __init__(self, encoder: nn.Module, head: NestedLinear, label_smoothing: float = 0.0) -> None:
+    def __init__(
+        self, encoder: nn.Module, head: NestedLinear, label_smoothing: float | Sequence[float] = 0.0,
+        self_distil: SelfDistil | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.encoder, self.head, self.nesting = encoder, head, head.nesting
-        self.label_smoothing = label_smoothing
+        self.label_smoothing, self.self_distil = label_smoothing, self_distil
 
     def forward(self, inputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """The embeddings [batch, d] and the unweighted loss at each dim [dims]."""
         z = self.encoder(inputs)
-        return z, self.head.losses(z, target, label_smoothing=self.label_smoothing)
+        options = {"label_smoothing": self.label_smoothing, "self_distil": self.self_distil or 0.0}
+        return z, self.head.losses(z, target, **options)
 
     def hits(self, z: Tensor, target: Tensor) -> Tensor:
         """The share of the batch that is classified correctly at each dim."""

@@ -29,6 +29,7 @@ def check_rules(rules: list[Rule]) -> None:
 
 
 def _of_fields(recipe: Recipe) -> list[Rule]:
+    text = recipe.text
     data, head, augment, optim, loop = recipe.data, recipe.head, recipe.augment, recipe.optim, recipe.loop
     return [
         # By default a run is written to runs/<name>, so the name of a recipe must not lead elsewhere.
@@ -73,6 +74,18 @@ def _of_fields(recipe: Recipe) -> list[Rule]:
         (not data.size_end or (len(data.size_ramp) == 2 and data.size_ramp[0] < data.size_ramp[1]),
          "data.size_end needs data.size_ramp", data.size_ramp, "give the first and last epoch of the change"),
         (head.kind != "fixed" or len(head.dims) <= 1, "a fixed head has one dim", head.dims, "choose one dim"),
+        (all(0 <= value < 1 for value in head.smoothing), "head.smoothing must be in [0, 1)", head.smoothing,
+         "use 0.1 for each dim"),
+        (0 <= head.self_distil <= 1, "head.self_distil must be in [0, 1]", head.self_distil, "use 0.5, or 0 for none"),
+        (head.self_distil_temperature > 0, "head.self_distil_temperature must be positive",
+         head.self_distil_temperature, "use 1"),
+        (not head.self_distil or recipe.objective.kind == "classify", "head.self_distil needs objective.kind classify",
+         f"objective.kind {recipe.objective.kind}", "use --head.self_distil 0"),
+        (not head.smoothing or recipe.objective.kind == "classify", "head.smoothing needs objective.kind classify",
+         f"objective.kind {recipe.objective.kind}", "leave head.smoothing empty"),
+        (recipe.encoder.neck == "none" or (head.kind != "slimmable" and not text.encoder),
+         "encoder.neck needs one encoder with one width", f"encoder.neck {recipe.encoder.neck}",
+         "use --encoder.neck none"),
         (0 <= head.join < 1, "head.join must be in [0, 1)", head.join, "use 0 to train all dims from the start"),
         (not head.join or head.kind != "slimmable", "head.join does not apply to a slimmable network",
          f"head.join {head.join:g}", "use --head.join 0"),
@@ -85,7 +98,8 @@ def _of_objectives(recipe: Recipe) -> list[Rule]:
     objective, kind, text, head = recipe.objective, recipe.objective.kind, recipe.text, recipe.head.kind
     dropout, path = recipe.encoder.dropout, recipe.encoder.drop_path
     # A projection and a second tower have random weights, unless finetune.start loads a whole run.
-    whole = bool(recipe.finetune.start) or (recipe.pretrained and not recipe.encoder.dim and not text.encoder)
+    random = recipe.encoder.dim or recipe.encoder.neck != "none" or text.encoder
+    whole = bool(recipe.finetune.start) or (recipe.pretrained and not random)
     kept = whole and kind == "pairs" and head == "fixed"
     return [
         (kept or recipe.trains, "loop.epochs 0 needs a model whose weights are all pretrained",

@@ -9,7 +9,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from matryo.errors import NestingError
+from matryo.errors import NestingError, RecipeError
 from matryo.nesting import Nesting
 from matryo.training.recipe.checks import check
 
@@ -74,6 +74,11 @@ class Encoder:
     widths: Annotated[Floats, "shares of channels that a ResNet is trained at (head.kind slimmable)"] = (
         0.25, 0.5, 0.75, 1.0,
     )  # fmt: skip
+    neck: Annotated[
+        Literal["none", "batch", "layer", "linear", "linear+batch", "linear+layer"],
+        "between encoder and nesting: a norm (batch, layer), a matrix that starts orthogonal (linear), or both. "
+        "batch helps every small dim",
+    ] = "none"
     pooling: Annotated[
         Literal["", "mean", "cls", "last"], "how a transformer's tokens become one vector; empty is the model's default"
     ] = ""
@@ -126,6 +131,17 @@ class Head:
     ] = "separate"
     dims: Annotated[Ints, "the dims; empty is d halved down to 8 (fixed: d; slimmable: d at each width)"] = ()
     weights: Annotated[Floats, "the weights of the losses, one per dim; empty is 1 each"] = ()
+    balance: Annotated[
+        Literal["equal", "ends"],
+        "the weights if head.weights is empty. equal: 1 each; ends: 1 for the largest dim, 1/4 for the next one and "
+        "the smallest, 1/8 for those between",
+    ] = "equal"
+    smoothing: Annotated[Floats, "label smoothing at each dim; empty is optim.label_smoothing at every dim"] = ()
+    self_distil: Annotated[
+        float, "share of the loss of the smaller dims that imitates the model's own probabilities at a larger dim"
+    ] = 0.0
+    self_distil_from: Annotated[Literal["full", "next"], "that larger dim: full, or the next larger one"] = "full"
+    self_distil_temperature: Annotated[float, "divides the logits for these probabilities"] = 1.0
     join: Annotated[float, "share of the steps after which the smaller dims join the largest; 0: from the start"] = 0.0
     bias: Annotated[bool, "give the heads a bias"] = True
 
@@ -250,7 +266,8 @@ class Recipe:
             "slimmable": tuple(round(width * dim) for width in self.encoder.widths),
         }
         default = by_kind.get(self.head.kind) or Nesting.halving(dim, min(8, dim)).dims
-        nesting = Nesting(self.head.dims or default, self.head.weights or None)
+        dims = self.head.dims or default
+        nesting = Nesting(dims, self.head.weights or self._balance(len(dims)))
         if nesting.dim > dim:
             narrow = f"; encoder.dim is {dim}, and --encoder.dim 0 uses the encoder's own" if self.encoder.dim else ""
             raise NestingError(
@@ -259,6 +276,19 @@ class Recipe:
                 cure=f"use --head.dims '' for the default dims{narrow}",
             )
         return nesting
+
+    def smoothing(self, nesting: Nesting) -> tuple[float, ...]:
+        """The label smoothing at each dim."""
+        given = self.head.smoothing or (self.optim.label_smoothing,) * len(nesting)
+        if len(given) != len(nesting):
+            rule, cure = "head.smoothing needs one number per dim", f"give {len(nesting)}, for {nesting.dims}"
+            raise RecipeError(rule, got=given, cure=cure)
+        return given
+
+    def _balance(self, dims: int) -> tuple[float, ...] | None:
+        if self.head.balance == "equal":
+            return None
+        return tuple(1.0 if i == dims - 1 else 0.25 if i in (0, dims - 2) else 0.125 for i in range(dims))
 
     def to_toml(self) -> str:
         """The whole recipe as TOML, which :func:`load_recipe` can read."""
