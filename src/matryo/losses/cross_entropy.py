@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from matryo.arguments import checked
+from matryo.arguments import as_number, checked
 from matryo.errors import InputError
 from matryo.losses.engines import choose, wide
 from matryo.losses.engines.autograd import reduce
@@ -160,11 +161,13 @@ def cross_entropy_by_dim(
 
 def _by_dim(label_smoothing: float | Sequence[float], dims: int) -> tuple[float, ...]:
     """The label smoothing at each dim."""
-    given = tuple(label_smoothing) if isinstance(label_smoothing, Iterable) else (label_smoothing,) * dims
+    many = isinstance(label_smoothing, list | tuple)
+    given: tuple[Any, ...] = tuple(label_smoothing) if many else (label_smoothing,) * dims   # type: ignore[arg-type]
     if len(given) != dims:
         rule, got = f"label_smoothing must be one number, or one per dim ({dims})", f"{len(given)} numbers"
         raise InputError(rule, got=got, cure="use label_smoothing=0.1")
-    return given
+    cure = "use 0.1, a common value"
+    return tuple(v if type(v) is float else as_number(v, "label_smoothing", 0, 1, cure=cure) for v in given)
 
 
 def _smoothed(losses: Tensor, uniform: Tensor, smoothing: tuple[float, ...], classes: int) -> Tensor:

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
+from matryo.arguments import checked
 from matryo.errors import InputError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+@checked
 @dataclass(frozen=True)
 class SelfDistil:
     """The loss of each dim but the largest is (1 − share) · cross-entropy + share · that to the teacher's softmax.
@@ -43,7 +45,7 @@ class SelfDistil:
     @classmethod
     def of(cls, given: Any) -> SelfDistil | None:
         """Return ``given``, a share or an object of this class; None if it has no effect."""
-        made = given if isinstance(given, SelfDistil) else cls(float(given))
+        made = given if isinstance(given, SelfDistil) else cls(given)
         return made if made.share else None
 
     def teachers(self, dims: int) -> list[int]:

@@ -18,7 +18,7 @@ def add_torch(add: Callable[..., None], given: Any) -> None:
     """Add them, with valid arguments."""
     torch.manual_seed(0)
     z, target, weight = torch.randn(4, 8), torch.tensor([0, 1, 2, 0]), torch.randn(3, 8)
-    options = {"label_smoothing": 0.1, "ignore_index": -100, "class_weight": torch.ones(3)}
+    options = {"label_smoothing": 0.1, "ignore_index": -100, "class_weight": torch.ones(3), "self_distil": 0.5}
     head = NestedLinear([4, 8], 3)
     add("heads.NestedLinear", NestedLinear, nesting=[4, 8], classes=3, tied=True, bias=True)
     add("heads.NestedLinear.forward", head.forward, z=z)
@@ -70,6 +70,7 @@ def add_torch(add: Callable[..., None], given: Any) -> None:
             candidates=z,
             teacher_candidates=torch.randn(4, 5),
         )
+    add("losses.SelfDistil", losses.SelfDistil, share=0.5, teacher="full", temperature=1.0)
     add("losses.nested", losses.nested, loss=torch.nn.MSELoss(), nesting=[4, 8], normalize=True, embeddings=2)
     both = losses.nested(torch.nn.functional.mse_loss, [4, 8], normalize=True, embeddings=2)
     add("losses.nested(call)", lambda a, b: both(a, b), a=z, b=z)
@@ -78,6 +79,7 @@ def add_torch(add: Callable[..., None], given: Any) -> None:
         encoders.build_encoder,
         name="resnet18",
         dim=0,
+        neck="none",
         stem="small",
         blurpool=False,
         norm="batch",
@@ -121,7 +123,7 @@ def add_torch(add: Callable[..., None], given: Any) -> None:
     add("encoders.SlimmableLinear", encoders.SlimmableLinear, nesting=[4, 8], classes=3, bias=True)
     add("encoders.widths_dims", encoders.widths_dims, count=64, widths=[0.5, 1.0])
     small = encoders.ConvNet(8, width=8, stages=2)
-    add("encoders.Projected", encoders.Projected, encoder=small, dim=4, bias=True)
+    add("encoders.Projected", encoders.Projected, encoder=small, dim=4, bias=True, neck="linear+batch")
     add("encoders.Dual", encoders.Dual, queries=small, candidates=small, dim=4, temperature=0.07)
     add("training.load_recipe", load_recipe, source="demo", overrides={"loop.epochs": "1"})
     add(
