@@ -50,6 +50,7 @@ def torch_call(name: str) -> Callable[[Any, Any], Any]:
 
         from matryo import heads, losses
         from matryo.encoders import SlimmableLinear
+        from matryo.training import Recipe
 
         torch.manual_seed(0)
         z, other, weight, target = torch.randn(6, 16), torch.randn(6, 16), torch.randn(4, 16), torch.arange(6) % 4
@@ -67,6 +68,7 @@ def torch_call(name: str) -> Callable[[Any, Any], Any]:
             "losses.nested_cross_entropy": lambda: losses.nested_cross_entropy(z, weight, target, nesting).tolist(),
             "losses.nested_distil": lambda: losses.nested_distil(z, other, nesting).tolist(),
             "losses.prefix_logits": lambda: [logits.tolist() for logits in losses.prefix_logits(z, weight, nesting)],
+            "training.Recipe.smoothing": lambda: Recipe().smoothing(nesting),
         }
         return calls[name]()
 
@@ -96,7 +98,7 @@ TORCH = {
     for name in (
         "heads.NestedLinear", "encoders.SlimmableLinear", "losses.NestedRankingLoss", "losses.contrastive_by_dim",
         "losses.distil_by_dim", "losses.nested", "losses.nested_contrastive", "losses.nested_cross_entropy",
-        "losses.nested_distil", "losses.prefix_logits",
+        "losses.nested_distil", "losses.prefix_logits", "training.Recipe.smoothing",
     )
 }  # fmt: skip
 CALLS = NUMPY | (TORCH if HAS_TORCH else {})

@@ -92,7 +92,9 @@ def test_bad_options_are_refused(options, message):
         nested_cross_entropy(torch.randn(4, 16), torch.randn(CLASSES, 16), torch.arange(4), DIMS, **options)
 
 
-@pytest.mark.parametrize(("teacher", "temperature", "message"), [("last", 1, "full or next"), ("full", 0, "positive")])
+@pytest.mark.parametrize(
+    ("teacher", "temperature", "message"), [("last", 1, "one of 'full', 'next'"), ("full", 0, "positive")]
+)
 def test_bad_teachers_are_refused(teacher, temperature, message):
     with pytest.raises(InputError, match=message):
         SelfDistil(0.5, teacher, temperature)

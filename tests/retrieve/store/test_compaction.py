@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from matryo import Index
+from matryo.compiled import NUMPY, isa
 from matryo.errors import IndexFolderError
 from matryo.retrieve.compaction import Task
 from matryo.retrieve.compaction.worker import make
@@ -116,7 +117,7 @@ def test_changes_meanwhile_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             finish(index, scratch)
             oracle.check(index)
             assert before.ids().tolist() == held[1] == list(held[0])   # an old snapshot stays as it was
-            if seed % 2:   # by their records, as guides are opened only where the core is
+            if seed % 2 and isa() != NUMPY:   # new segments get guides only where the core is
                 guided = {record.segment for record in records.read_guides(index._database)}
                 assert guided == {record.name for record in records.read_segments(index._database)}
         assert folders(index) == set()

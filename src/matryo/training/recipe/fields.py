@@ -6,11 +6,12 @@ The help of each field is written here once; the command line and the docs are g
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from matryo.errors import NestingError, RecipeError
-from matryo.nesting import Nesting
+from matryo.nesting import Nesting, as_nesting
 from matryo.training.recipe.checks import check
 
 Floats = tuple[float, ...]
@@ -277,8 +278,9 @@ class Recipe:
             )
         return nesting
 
-    def smoothing(self, nesting: Nesting) -> tuple[float, ...]:
+    def smoothing(self, nesting: Nesting | Iterable[int]) -> tuple[float, ...]:
         """The label smoothing at each dim."""
+        nesting = as_nesting(nesting)
         given = self.head.smoothing or (self.optim.label_smoothing,) * len(nesting)
         if len(given) != len(nesting):
             rule, cure = "head.smoothing needs one number per dim", f"give {len(nesting)}, for {nesting.dims}"
