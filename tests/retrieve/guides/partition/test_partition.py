@@ -98,7 +98,7 @@ def test_known_clusters_are_partitions(copies: int) -> None:
 def test_defaults_fit_the_rows() -> None:
     rows = np.random.default_rng(0).standard_normal((900, 160)).astype("f4")
     partition = Partition.of(Blocks.of(rows, NESTING))
-    assert (partition.long, len(partition.lists)) == (160, 8 * 30)
+    assert (partition.long, len(partition.lists)) == (160, 4 * 30)
     assert len(Partition.of(Blocks.of(rows[:2], NESTING)).lists) == 2
     assert partition.nbytes == sum(array.nbytes for array in partition.arrays().values())
     assert all(not array.flags.writeable for array in partition.arrays().values())

@@ -33,10 +33,10 @@ _FINALISTS = 4   # candidates for which partitions are made
 _TARGETS = ((0.985, 0.97, 0.015), (0.998, 0.993, 0.05))
 """For a search with recall 0.95 and one with 0.99: the recalls of the shortlist and of the visits, and a first guess of
 the share of the rows that it visits."""
-_GROWTH = 0.35   # the share to visit falls with this power of the number of rows
+_GROWTH = 0.6   # the share to visit falls with this power of the number of rows
 _ROW, _BYTE, _SCAN, _TURN = 200.0, 0.06, 0.06, 0.04   # nanoseconds: per candidate and its byte, byte scanned, product
-_COPIES = 1.1   # a second copy must save this factor
-LISTS = 8   # partitions by default: this times the square root of the number of rows
+_COPIES = 0.85   # factor on the cost of a second copy, as it saves more among all rows than in the sample
+LISTS = 4   # partitions by default: this times the square root of the number of rows
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,7 @@ class Partition(Guide):
         copies: int | None = None, long: int | None = None, lists: int | None = None, seed: int = 0,
         progress: bool = False,
     ) -> Partition:  # fmt: skip
-        """Divide the rows. By default, the layout is chosen on a sample of them, and there are 8 · √count partitions.
+        """Divide the rows. By default, the layout is chosen on a sample of them, and there are 4 · √count partitions.
 
         ``dim`` columns are in tiles, ``rotated`` to principal axes or not, in ``copies`` partitions per row (1 or 2).
         The columns up to ``long``, a dim of the nesting, are also stored in 8 bits, by default all.
