@@ -72,7 +72,8 @@ class PartitionSearch : Reranker {
     if (vectors_.metric == Metric::l2) factor = 2;
     if (vectors_.metric == Metric::cosine) factor = length > 0 ? 1 / length : 0;
     query.look = encode<Layout::tile>(turned, part_.tile_steps, part_.tile_lows, 0, part_.dim, 0, query.codes,
-                                      8 * part_.eights, factor);
+                                      8 * part_.eights, factor, tile_unit(turned, part_.tile_steps, part_.dim));
+    query.wide = query.codes.wide(part_.eights);
     // The scale of inner products is that of queries of norm 1.
     query.unit = 1 / route_.scale;
     if (vectors_.metric == Metric::ip) query.unit /= static_cast<float>(length > kTiny ? length : kTiny);
@@ -119,10 +120,10 @@ class PartitionSearch : Reranker {
     int64_t count = part_.mean_tiles * kTileRows;
     float* means = work_.means.reserve(kSharing * count);
     for (int64_t tile = 0; tile < part_.mean_tiles; tile++) {
-      Floats scores[Q][kTileParts];
-      score_tile<Q>(part_.means + tile * tile_bytes(), part_.means_adjust + tile * kTileRows, queries, scores);
+      Floats scores[1][Q][kTileParts];
+      score_tiles<Q>(part_.means + tile * tile_bytes(), part_.means_adjust + tile * kTileRows, queries, scores);
       for (int q = 0; q < Q; q++)
-        for (int p = 0; p < kTileParts; p++) store(means + q * count + tile * kTileRows + p * kFloats, scores[q][p]);
+        for (int p = 0; p < kTileParts; p++) store(means + q * count + tile * kTileRows + p * kFloats, scores[0][q][p]);
     }
   }
 
@@ -203,20 +204,26 @@ class PartitionSearch : Reranker {
 
   MATRYO_INLINE int64_t tile_bytes() const { return static_cast<int64_t>(part_.eights) * 4 * kTileRows; }
 
-  // The scores of the rows of a tile for Q queries, [Q][16]. NaN marks an empty place.
-  template <int Q>
-  MATRYO_INLINE void score_tile(const uint8_t* tile, const float* adjust, PartitionQuery* const* queries,
-                                Floats (*scores)[kTileParts]) const {
+  // The scores of the rows of T tiles, one after another, for Q queries, [T][Q][16]. NaN marks an empty place.
+  template <int Q, int T = 1>
+  MATRYO_INLINE void score_tiles(const uint8_t* tiles, const float* adjust, PartitionQuery* const* queries,
+                                 Floats (*scores)[Q][kTileParts]) const {
     const QueryCodes* codes[Q];
-    for (int q = 0; q < Q; q++) codes[q] = &queries[q]->codes;
-    TileSums sums[Q];
-    multiply_nibbles<Q>(tile, part_.eights, codes, sums);
+    int wide = 0;
     for (int q = 0; q < Q; q++) {
-      for (int p = 0; p < kTileParts; p++) {
-        Floats score = to_floats(sums[q].part[p]) * broadcast(queries[q]->look.scale);
-        score += broadcast(queries[q]->look.shift);
-        Floats other = load<Floats>(adjust + p * kFloats);
-        scores[q][p] = vectors_.metric == Metric::cosine ? score * other : score + other;
+      codes[q] = &queries[q]->codes;
+      wide = queries[q]->wide > wide ? queries[q]->wide : wide;
+    }
+    TileSums sums[T][Q];
+    multiply_nibbles<Q, T>(tiles, part_.eights, wide, codes, sums);
+    for (int t = 0; t < T; t++) {
+      for (int q = 0; q < Q; q++) {
+        for (int p = 0; p < kTileParts; p++) {
+          Floats score = to_floats(sums[t][q].part[p]) * broadcast(queries[q]->look.scale);
+          score += broadcast(queries[q]->look.shift);
+          Floats other = load<Floats>(adjust + t * kTileRows + p * kFloats);
+          scores[t][q][p] = vectors_.metric == Metric::cosine ? score * other : score + other;
+        }
       }
     }
   }
@@ -287,9 +294,9 @@ class PartitionSearch : Reranker {
   template <int Q>
   MATRYO_INLINE void scan_tail(PartitionQuery* const* queries, int64_t list, const TailTile* tile) {
     for (; tile != nullptr; tile = tile->next) {
-      Floats scores[Q][kTileParts];
-      score_tile<Q>(tile->codes(), tile->adjust, queries, scores);
-      for (int q = 0; q < Q; q++) collect(*queries[q], list, *tile, scores[q]);
+      Floats scores[1][Q][kTileParts];
+      score_tiles<Q>(tile->codes(), tile->adjust, queries, scores);
+      for (int q = 0; q < Q; q++) collect(*queries[q], list, *tile, scores[0][q]);
     }
   }
 
@@ -304,13 +311,24 @@ class PartitionSearch : Reranker {
       const TailTile* tail = newest_tile(list);
       int64_t first = first_tile(list), last = first + tiles_beside(list, tail), after = first_tile(next);
       if (tail_ != nullptr) prefetch_tail(query, i);
-      for (int64_t tile = first; tile < last; tile++) {
+      auto fetch = [&](int64_t tile) __attribute__((always_inline)) {
         int64_t coming = tile + kTilesAhead;
         if (coming >= last) coming += after - last;
         for (int64_t at = 0; at < size; at += kLine) prefetch(part_.codes_of_tiles + coming * size + at);
-        Floats scores[1][kTileParts];
-        score_tile<1>(part_.codes_of_tiles + tile * size, part_.adjust + tile * kTileRows, &alone, scores);
-        collect(query, list, tile, scores[0]);
+      };
+      int64_t tile = first;
+      for (; tile + 2 <= last; tile += 2) {   // two at a time share what is loaded of the query
+        fetch(tile);
+        fetch(tile + 1);
+        Floats scores[2][1][kTileParts];
+        score_tiles<1, 2>(part_.codes_of_tiles + tile * size, part_.adjust + tile * kTileRows, &alone, scores);
+        for (int t = 0; t < 2; t++) collect(query, list, tile + t, scores[t][0]);
+      }
+      if (tile < last) {
+        fetch(tile);
+        Floats scores[1][1][kTileParts];
+        score_tiles<1>(part_.codes_of_tiles + tile * size, part_.adjust + tile * kTileRows, &alone, scores);
+        collect(query, list, tile, scores[0][0]);
       }
       scan_tail<1>(&alone, list, tail);
     }
@@ -324,9 +342,9 @@ class PartitionSearch : Reranker {
     for (int64_t tile = first; tile < last; tile++) {
       const uint8_t* codes = part_.codes_of_tiles + tile * size;
       for (int64_t at = 0; at < size; at += kLine) prefetch(codes + kTilesAhead * size + at);
-      Floats scores[Q][kTileParts];
-      score_tile<Q>(codes, part_.adjust + tile * kTileRows, queries, scores);
-      for (int q = 0; q < Q; q++) collect(*queries[q], list, tile, scores[q]);
+      Floats scores[1][Q][kTileParts];
+      score_tiles<Q>(codes, part_.adjust + tile * kTileRows, queries, scores);
+      for (int q = 0; q < Q; q++) collect(*queries[q], list, tile, scores[0][q]);
     }
     scan_tail<Q>(queries, list, tail);
   }

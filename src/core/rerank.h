@@ -14,6 +14,7 @@ constexpr int kTilesAhead = 6, kCodesAhead = 12, kRowsAhead = 16, kNormsAhead = 
 constexpr int64_t kAheadBytes = 128 << 10;   // codes that are prefetched for the next query of a batch
 constexpr int kReadAll = 3;                  // below this many candidates per row kept, bounds cost more than they save
 constexpr int kFewColumns = 256;             // of a query that are encoded at a time
+constexpr float kRough = 1.0f / 35;          // see tile_unit; deviations of 4-bit codes are about 3.5
 constexpr float kTiny = 0x1p-126f;           // the smallest normal float32
 constexpr double kLargestNorm = 0x1p62;      // of a query, as of a row
 constexpr double kHalfStep = 0x1p-24;        // half the value of the last bit of the float32 number 1
@@ -34,6 +35,7 @@ struct PartitionQuery {
   Buffer<float> turned;     // in the coordinates of the tiles
   QueryCodes codes;         // of the columns of the tiles
   CodedLook look;
+  int wide;           // the first eights of the tiles whose codes have upper halves
   float unit;         // turns a difference of scores of means into a multiple of the scale
   Buffer<Key> keys;   // candidates: slot and score
   int64_t found;
@@ -105,13 +107,27 @@ class Reranker {
     return most;
   }
 
-  // Encode the columns low … high, at `start` of the codes, for rows whose codes c stand for shift + step · c; all is
-  // multiplied by the factor.
+  // The unit of the codes of a query for tiles: so small that its rounding errors add at most about 1 % to the squared
+  // errors of 4-bit codes, and no smaller, so that few codes of the query need two bytes.
+  static float tile_unit(const float* vector, const float* steps, int dim) {
+    float most = peak(vector, steps, 0, dim), inverse = most >= kTiny ? 1 / most : 0;
+    Floats squares = {};
+    for (int j = 0; j < dim; j += kFloats) {
+      int columns = dim - j < kFloats ? dim - j : kFloats;
+      Floats size = widen(vector + j, columns) * widen(steps + j, columns) * broadcast(inverse);
+      squares = multiply_add(size, size, squares);
+    }
+    float rough = kRough * __builtin_sqrtf(sum_lanes(squares) / static_cast<float>(dim));
+    constexpr float fine = 1.0f / kFinest;
+    return most * (rough > fine ? rough : fine);
+  }
+
+  // Encode the columns low … high in multiples of `unit`, at `start` of the codes, for rows whose codes c stand for
+  // shift + step · c; all is multiplied by the factor.
   template <Layout layout>
   static CodedLook encode(const float* vector, const float* steps, const float* shifts, int low, int high, int start,
-                          QueryCodes& codes, int width, double factor) {
-    float scale = peak(vector, steps, low, high) / static_cast<float>(kFinest);
-    float inverse = scale >= kTiny ? 1 / scale : 0;
+                          QueryCodes& codes, int width, double factor, float unit) {
+    float inverse = unit >= kTiny ? 1 / unit : 0;
     codes.clear(width);
     Floats limit = broadcast(kFinest + 1.0f);
     Doubles middles = {};
@@ -135,7 +151,7 @@ class Reranker {
     }
     double shift = 0;
     for (int i = 0; i < kDoubles; i++) shift += middles[i];
-    return CodedLook{static_cast<float>(factor * scale), static_cast<float>(factor * shift)};
+    return CodedLook{static_cast<float>(factor * unit), static_cast<float>(factor * shift)};
   }
 
   // ── what belongs to a slot ────────────────────────────────────────────────────────────────────────────────────────
@@ -202,8 +218,9 @@ class Reranker {
   void add_codes(const PartitionQuery& query, int done, int dim, const Candidates& some) {
     if (dim <= done) return;
     int first = done / kLine * kLine, width = (dim + kLine - 1) / kLine * kLine - first;
+    float unit = peak(query.vector.data(), part_.steps, done, dim) / static_cast<float>(kFinest);
     CodedLook look = encode<Layout::row>(query.vector.data(), part_.steps, part_.middles, done, dim, done - first,
-                                         work_.more, width, 1);
+                                         work_.more, width, 1, unit);
     auto row = [&](int64_t i) { return codes_at(some.slots[i]) + first; };
     auto fetch = [&](int64_t i) { prefetch_codes(some.slots[i], first, first + width); };
     for (int64_t i = 0; i < kCodesAhead && i < some.count; i++) fetch(i);

@@ -65,29 +65,36 @@ def places_of(partition: Partition) -> list[Array]:
     return [np.arange(16 * first, 16 * first + size) for first, size in partition.lists.tolist()]
 
 
-def tile_scores(partition: Partition, tiles: Array, adjust: Array, query: Array) -> Array:
-    """The score of every place of some tiles."""
+def turned_query(partition: Partition, query: Array) -> Array:
+    """A query in the coordinates of the tiles; for cosine, divided by its norm."""
     q = query.astype(np.float64)
-    if partition.metric == "cosine":
-        q = q / np.linalg.norm(q)
-    turned = coordinates(partition, q[None])[0]
-    length = float(np.linalg.norm(turned))
-    products, added = decoded_tiles(partition, tiles) @ turned, adjust.ravel().astype(float)
+    return coordinates(partition, (q / np.linalg.norm(q) if partition.metric == "cosine" else q)[None])[0]
+
+
+def query_unit(partition: Partition, turned: Array) -> float:
+    """The unit of the codes of a query: 1/35 of the typical product with a step, but the largest code has 15 bits."""
+    products = np.abs(turned * partition.tile_columns[0])
+    return float(max(np.sqrt(np.square(products).mean()) / 35, products.max() / (127 * 128 + 63)))
+
+
+def tile_scores(partition: Partition, tiles: Array, adjust: Array, query: Array) -> Array:
+    """The score of every place of some tiles, with a query in codes."""
+    turned = turned_query(partition, query)
+    length, unit = float(np.linalg.norm(turned)), query_unit(partition, turned)
+    codes = np.rint(turned * partition.tile_columns[0] / unit) if unit else 0 * turned
+    products = nibbles(tiles, partition.dim) @ codes * unit + turned @ partition.tile_columns[1]
+    added = adjust.ravel().astype(float)
     if partition.metric == "cosine":
         return products * added / length if length else 0 * added
     return 2 * products + added if partition.metric == "l2" else products + added
 
 
 def code_slack(partition: Partition, query: Array) -> float:
-    """How far the score of a row may be from ``tile_scores``, because the query has codes of 14 bits, too."""
-    q = query.astype(np.float64)
-    if partition.metric == "cosine":
-        q = q / np.linalg.norm(q)
-    turned = coordinates(partition, q[None])[0]
-    unit = np.abs(turned * partition.tile_columns[0]).max() / (127 * 128 + 63)
+    """How far the score of a row may be from ``tile_scores``: float32, and two codes of the query that round apart."""
+    turned = turned_query(partition, query)
     factor = {"ip": 1.0, "l2": 2.0, "cosine": np.nanmax(partition.adjust) / max(np.linalg.norm(turned), TINY)}
     rounding = 1e-6 * np.abs(turned) @ (np.abs(partition.tile_columns[1]) + 15 * partition.tile_columns[0])
-    return float(factor[partition.metric] * (0.51 * 15 * partition.dim * unit + rounding))
+    return float(factor[partition.metric] * (2 * 15 * query_unit(partition, turned) + rounding))
 
 
 def list_scores(partition: Partition, query: Array) -> Array:

@@ -80,6 +80,8 @@ class Part:
     def _each(self, rows: Indices, take: Callable[[Segment, Any], Any], nothing: Any) -> Array:
         """The values that ``take`` returns for rows, given the segment of a row and its position there."""
         first, count = self.segments[0], self._ends[0]
+        if len(self.segments) == 1 and rows.size and (rows.item(-1) if len(rows) == 1 else rows[:, -1].min()) >= 0:
+            return np.asarray(take(first, rows))   # −1 would be last
         elsewhere = [(place, row) for place, row in enumerate(rows.ravel().tolist()) if not 0 <= row < count]
         if not elsewhere:
             return np.asarray(take(first, rows))

@@ -12,7 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from needs_core import needs_core
-from partition_oracle import candidates, code_slack, list_scores, replay, tile_scores, true_score, visited
+from partition_oracle import (
+    candidates,
+    code_slack,
+    coordinates,
+    decoded_tiles,
+    list_scores,
+    replay,
+    tile_scores,
+    true_score,
+    turned_query,
+    visited,
+    whole,
+)
 
 from matryo.errors import EmbeddingsError, InputError, NestingError
 from matryo.nesting import Nesting
@@ -115,6 +127,19 @@ def test_scores_of_means_are_those_of_their_codes(metric: Metric, layout: str) -
     for query, some in zip(queries, scores, strict=True):
         true = list_scores(partition, query)
         np.testing.assert_allclose(some, true, rtol=0, atol=2e-3 * np.abs(true).max())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_rounding_a_query_adds_little_to_the_errors_of_the_codes(layout: str) -> None:
+    blocks, partition = made("ip", layout)
+    true, slots = coordinates(partition, whole(blocks, "ip")[partition.rows]), partition.slots.ravel()
+    used = slots < len(true)
+    for query in normal(np.random.default_rng(1), 5):
+        turned = turned_query(partition, query)
+        exact = (decoded_tiles(partition, partition.tiles) @ turned)[used]
+        errors = exact - true[slots[used]] @ turned
+        scores = tile_scores(partition, partition.tiles, np.zeros(len(slots)), query)[used]
+        assert np.var(scores - exact) < 0.03 * np.var(errors)
 
 
 @pytest.mark.parametrize("masked", [False, True])

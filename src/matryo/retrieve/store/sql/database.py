@@ -161,7 +161,9 @@ class Database:
         """A value that changes with each commit of any process; its first entry changes with each connection."""
         try:   # not inside errors(), which takes longer than the statement: every search asks for the version
             self._refresh()
-            return self._connects, int(self.execute("PRAGMA data_version").fetchone()[0]), self._commits
+            alone = self._mode != "ro"   # the only writer, which counts its commits
+            others = 0 if alone else int(self.execute("PRAGMA data_version").fetchone()[0])
+            return self._connects, others, self._commits
         except (sqlite3.Error, OSError):
             with self.errors():
                 raise
