@@ -42,6 +42,8 @@ class Part:
     search: Search
     tail: TailView | None = None
     """The rows of all segments but the first."""
+    masked: bool = True
+    """Whether the search reads the mask of the live rows."""
 
     @cached_property
     def count(self) -> int:
@@ -54,11 +56,10 @@ class Part:
 
     @cached_property
     def _allowed(self) -> Bools | None:
-        """The mask of the live rows; None if all are."""
-        if all(segment.alive is None for segment in self.segments):
+        """The mask of the live rows; None if all are, or if the search does not read it."""
+        if not self.masked or all(segment.alive is None for segment in self.segments):
             return None
-        masks = [segment.alive for segment in self.segments]
-        every = [np.ones(len(s), np.bool_) if m is None else m for s, m in zip(self.segments, masks, strict=True)]
+        every = [np.ones(len(s), np.bool_) if s.alive is None else s.alive.mask for s in self.segments]
         return every[0] if len(every) == 1 else np.concatenate(every)
 
     def request(self, queries: Array, metric: Metric, threads: int) -> Request:

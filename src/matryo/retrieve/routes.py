@@ -36,6 +36,7 @@ class Routes:
         self, nesting: Nesting, metric: Metric, engine: Engine | None, wanted: Callable[[], dict[str, Any]]
     ) -> None:
         self.nesting, self.metric, self.engine, self.wanted = nesting, metric, engine, wanted
+        self._exact = Plan.single(nesting.dim)
         # Opened guides and prepared searches, kept as long as the blocks of their segment.
         self._ready: weakref.WeakKeyDictionary[Blocks, dict[Any, Any]] = weakref.WeakKeyDictionary()
         self._known: weakref.WeakKeyDictionary[Snapshot, dict[Any, Any]] = weakref.WeakKeyDictionary()
@@ -46,7 +47,7 @@ class Routes:
         known = routes.get((id(plan), k))
         if known is None or known[0] is not plan:
             self._check_guides(snapshot, plan)
-            _check_fits(plan or Plan.single(self.nesting.dim), k, self.nesting)
+            _check_fits(plan or self._exact, k, self.nesting)
             # The plan is held, so that no other plan gets its id.
             known = routes[id(plan), k] = plan, self._parts(snapshot.segments, plan, k)
         return known[1]
@@ -61,8 +62,17 @@ class Routes:
                 view = self._tail(segment).view([tail_part(other, self.guide) for other in late])
                 parts.append(Part((segment, *late), self._segment_search(segment, plan), view))
             elif alone or segment not in late:
-                parts.append(Part((segment,), self._segment_search(segment, plan)))
+                parts.append(self._lone(segment, plan))
         return parts
+
+    def _lone(self, segment: Segment, plan: Plan | None) -> Part:
+        """One segment. If a filter leaves few rows, these are scored one by one, whatever the plan."""
+        filtered = segment.alive is not None and self._few_are_left(segment, plan)
+        small = plan is None and not segment.guides and are_few(segment.live, segment.blocks, plan)
+        if self.engine is None and (filtered or small):
+            among = search_among(segment.positions, self.nesting.dim if plan is None else plan.dim)
+            return Part((segment,), among, masked=False)
+        return Part((segment,), self._segment_search(segment, plan))
 
     def _tail(self, segment: Segment) -> Tail:
         """The rows that joined the partitions of a segment."""
@@ -77,12 +87,7 @@ class Routes:
         """The search of the best live rows of a segment, with the first guide that serves the plan.
 
         A new or small segment may have no guide yet. It is scanned instead: nothing is missed, it only takes longer.
-        If a filter leaves few rows, these are scored one by one, whatever the plan.
         """
-        filtered = segment.alive is not None and self._few_are_left(segment, plan)
-        small = plan is None and not segment.guides and are_few(segment.live, segment.blocks, plan)
-        if self.engine is None and (filtered or small):
-            return search_among(segment.positions, self.nesting.dim if plan is None else plan.dim)
         for kind, guide in GUIDES.items():
             if kind in segment.guides and guide.serves(plan, self.engine):
                 search = self._prepared(segment, kind, plan)
@@ -127,10 +132,12 @@ class Routes:
         return guide
 
     def _check_guides(self, snapshot: Snapshot, plan: Plan | None) -> None:
+        if plan is None:
+            return
         for kind, guide in GUIDES.items():
-            value = None if plan is None or guide.plan_field is None else getattr(plan, guide.plan_field)
+            value = None if guide.plan_field is None else getattr(plan, guide.plan_field)
             built = any(kind in segment.guides for segment in snapshot.segments)
-            if plan is not None and value is not None and not built and kind not in self.wanted():
+            if value is not None and not built and kind not in self.wanted():
                 raise InputError(
                     f"a plan with {guide.plan_field} needs an index with a {kind}",
                     got=f"{guide.plan_field}={value}",

@@ -13,6 +13,7 @@ import numpy as np
 
 from matryo.arrays import appended
 from matryo.retrieve.store.filters.masks import extended
+from matryo.retrieve.store.filters.selection import Selection
 from matryo.retrieve.store.segments.segment import Ids, Segment
 from matryo.retrieve.store.sql import records
 from matryo.retrieve.vectors.blocks import Blocks
@@ -34,7 +35,7 @@ def read_recent(database: Database, about: About, before: Segment | None) -> Seg
         alive = np.isin(before.rows, records.pending_rows(database))
         if 2 * np.count_nonzero(alive) < len(alive):
             return read_recent(database, about, None)
-        before = replace(before, alive=alive)
+        before = replace(before, alive=Selection.of_mask(alive))
     if not len(new.rows):
         return before
     blocks = Blocks.of(new.vectors, about.nesting, dtype=about.dtype)
@@ -51,6 +52,6 @@ def _joined(before: Segment, new: Segment) -> Segment:
         replace(before.blocks, full=full, norms=appended(before.blocks.norms, new.blocks.norms)),
         appended(before.rows, new.rows),
         Ids(appended(before.ids.numbers, new.ids.numbers + start), text),
-        None if before.alive is None else np.append(before.alive, np.ones(len(new), np.bool_)),
+        None if before.alive is None else Selection.of_mask(np.append(before.alive.mask, np.ones(len(new), np.bool_))),
         parts=extended(before.parts, len(new)),
     )

@@ -10,6 +10,7 @@ import numpy as np
 
 from matryo.errors import IndexFolderError
 from matryo.retrieve.store.filters.masks import Cache
+from matryo.retrieve.store.filters.selection import Selection
 from matryo.retrieve.store.guides import guide_folder
 from matryo.retrieve.store.recent import read_recent
 from matryo.retrieve.store.segments.pieces import Piece
@@ -86,7 +87,12 @@ class Snapshot:
     @cached_property
     def filtered(self) -> Cache[Snapshot]:
         """Restrictions of this snapshot by filters, so that later searches with the same filter use the same one."""
-        return Cache(sum(map(len, self.segments)))
+        return Cache()
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that its selections of rows take."""
+        return sum(segment.alive.nbytes for segment in self.segments if segment.alive is not None)
 
     def matching(self, condition: Condition) -> Snapshot:
         """This snapshot restricted to the rows that match; the columns must be there, see :meth:`lacks`."""
@@ -95,9 +101,8 @@ class Snapshot:
     def _restricted(self, condition: Condition) -> Snapshot:
         kept = []
         for segment in self.segments:
-            masks = [part.mask(condition) for part in segment.parts]
-            mask = masks[0] if len(masks) == 1 else np.concatenate(masks)
-            kept.append(replace(segment, alive=mask if segment.alive is None else mask & segment.alive))
+            chosen = Selection.joined([part.matching(condition) for part in segment.parts])
+            kept.append(replace(segment, alive=chosen if segment.alive is None else chosen & segment.alive))
         return replace(self, segments=tuple(kept))
 
     def pieces(self) -> Iterator[Piece]:
@@ -157,7 +162,7 @@ def _without(segment: Segment, dead: Indices) -> Segment:
     """``segment`` without the rows that are ``dead``."""
     if not len(dead) or dead[-1] < segment.rows[0] or dead[0] > segment.rows[-1]:
         return segment
-    alive = ~lies_in(segment.rows, dead)
+    alive = Selection.of_mask(~lies_in(segment.rows, dead))
     return replace(segment, alive=alive if segment.alive is None else alive & segment.alive)
 
 

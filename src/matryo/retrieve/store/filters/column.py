@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from matryo.retrieve.store.filters.language import Test
-    from matryo.retrieve.vectors.types import Array, Bools, Indices
+    from matryo.retrieve.vectors.types import Array, Indices
 
 _NUMBER, _TEXT, _TRUE, _FALSE, _NULL, _LIST, _OBJECT = range(7)
 _KINDS = {int: _NUMBER, float: _NUMBER, str: _TEXT, bool: _TRUE, type(None): _NULL, list: _LIST, dict: _OBJECT}
@@ -224,14 +224,6 @@ class Column:
             else:
                 high = min(high, at)
         return [values.groups.between(low, high)]
-
-
-def mask_of(parts: Iterable[Indices], count: int) -> Bools:
-    """The mask of the rows in any of ``parts``, [count]."""
-    mask = np.zeros(count, np.bool_)
-    for rows in parts:
-        mask[rows] = True
-    return mask
 
 
 def _as_numbers(values: list[float]) -> Array:

@@ -1,4 +1,4 @@
-"""Masks: which rows of a segment match a filter, computed from columns and kept for later searches.
+"""Which rows of a segment match a filter, computed from columns and kept for later searches.
 
 A segment consists of parts, each with columns of its own. A segment on disk is one part. Recent rows, which become
 more from commit to commit, are several parts: only the last ones are read again.
@@ -6,73 +6,83 @@ more from commit to commit, are several parts: only the last ones are read again
 >>> from matryo.retrieve.store.filters.language import Filter
 >>> part = Part(0, 3)
 >>> part.columns["year"] = Column.of(np.arange(2), [2020, 2021])
->>> part.mask(Filter.of({"year": {"$ne": 2020}}).condition).tolist()
-[False, True, True]
+>>> part.matching(Filter.of({"year": {"$ne": 2020}}).condition).positions.tolist()
+[1, 2]
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Generic, TypeVar
+from functools import reduce
+from operator import and_, or_
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from matryo.retrieve.store.filters.column import Column, mask_of
+from matryo.retrieve.store.filters.column import Column
 from matryo.retrieve.store.filters.language import Every, Not, Some
+from matryo.retrieve.store.filters.selection import Selection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from matryo.retrieve.store.filters.language import Condition
-    from matryo.retrieve.vectors.types import Bools
 
-_BYTES = 64 << 20   # of masks that a part or a snapshot keeps; one byte per row and mask
+_BYTES = 64 << 20  # that a cache keeps of a part, or of a snapshot
+_LEAST, _MOST = 4, 4096  # values that a cache keeps whatever their size, and at most
 
-Value = TypeVar("Value")
+
+class _Sized(Protocol):
+    @property
+    def nbytes(self) -> int: ...
+
+
+Value = TypeVar("Value", bound=_Sized)
 
 
 class Cache(Generic[Value]):
-    """The values of the latest keys: as many as have 64 MiB of masks of ``rows`` rows, and at least 4."""
+    """The values of the latest keys: as many as take 64 MiB, and at least 4."""
 
-    def __init__(self, rows: int) -> None:
-        self._most = min(max(4, _BYTES // max(rows, 1)), 1024)
+    def __init__(self) -> None:
         self._values: OrderedDict[Hashable, Value] = OrderedDict()
+        self._bytes = 0
 
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
         """The value of ``key``, made if it is not there."""
-        if key in self._values:
+        known = self._values.get(key)
+        if known is not None:
             self._values.move_to_end(key)
-            return self._values[key]
+            return known
         value = self._values[key] = make()
-        if len(self._values) > self._most:
-            self._values.popitem(last=False)
+        self._bytes += value.nbytes
+        while len(self._values) > _MOST or (self._bytes > _BYTES and len(self._values) > _LEAST):
+            self._bytes -= self._values.popitem(last=False)[1].nbytes
         return value
 
 
 class Part:
-    """Consecutive rows of a segment: their columns by field, and masks by condition."""
+    """Consecutive rows of a segment: their columns by field, and the rows that match by condition."""
 
     def __init__(self, first: int, count: int) -> None:
         self.first, self.count = first, count
         self.columns: dict[str, Column] = {}
-        self._masks: Cache[Bools] = Cache(count)
+        self._known: Cache[Selection] = Cache()
 
-    def mask(self, condition: Condition) -> Bools:
-        """The rows that match, [count], whether they are alive or not. The columns of its fields must be there."""
-        return self._masks.get(condition, lambda: self._evaluate(condition))
+    def matching(self, condition: Condition) -> Selection:
+        """The rows that match, whether they are alive or not. The columns of its fields must be there."""
+        return self._known.get(condition, lambda: self._evaluate(condition))
 
-    def _evaluate(self, condition: Condition) -> Bools:
+    def _evaluate(self, condition: Condition) -> Selection:
         match condition:
             case Not():
-                return ~self.mask(condition.part)
+                return ~self.matching(condition.part)
             case Every() | Some():
-                join = np.logical_and if isinstance(condition, Every) else np.logical_or
-                mask = np.full(self.count, isinstance(condition, Every))
-                for part in condition.parts:
-                    join(mask, self.mask(part), out=mask)
-                return mask
+                every = isinstance(condition, Every)
+                if not condition.parts:
+                    return Selection.of_mask(np.full(self.count, every))
+                return reduce(and_ if every else or_, map(self.matching, condition.parts))
             case _:
-                return mask_of(self.columns[condition.field].select(condition), self.count)
+                return Selection.of_rows(self.columns[condition.field].select(condition), self.count)
 
 
 def extended(parts: tuple[Part, ...], count: int) -> tuple[Part, ...]:

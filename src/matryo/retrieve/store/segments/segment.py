@@ -21,6 +21,7 @@ from matryo.errors import EmbeddingsError, IndexFolderError
 from matryo.files import new_file, sha256, storage, sync_folder
 from matryo.mapped import map_bytes, map_npy
 from matryo.retrieve.store.filters.masks import Part
+from matryo.retrieve.store.filters.selection import Selection
 from matryo.retrieve.store.sql.records import Record
 from matryo.retrieve.vectors.array_folder import write_array
 from matryo.retrieve.vectors.blocks import HEADER, Blocks
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from matryo.retrieve.store.about import About
     from matryo.retrieve.store.segments.pieces import Piece
-    from matryo.retrieve.vectors.types import Array, Bools, Indices
+    from matryo.retrieve.vectors.types import Array, Indices
 
 
 SEGMENTS = "segments"
@@ -96,8 +97,8 @@ class Segment:
     rows: Indices
     """Row numbers, in the order of insertion: unique and increasing."""
     ids: Ids
-    alive: Bools | None = None
-    """Which rows are alive; None if all are."""
+    alive: Selection | None = None
+    """The rows that are alive; None if all are."""
     guides: Mapping[str, Path] = field(default_factory=dict)
     """The folder of each guide, by kind."""
     parts: tuple[Part, ...] = ()
@@ -108,12 +109,12 @@ class Segment:
     @cached_property
     def live(self) -> int:
         """The number of live rows."""
-        return len(self) if self.alive is None else int(np.count_nonzero(self.alive))
+        return len(self) if self.alive is None else self.alive.size
 
     @property
     def positions(self) -> Indices:
         """The positions of the live rows."""
-        return np.arange(len(self)) if self.alive is None else np.flatnonzero(self.alive)
+        return np.arange(len(self)) if self.alive is None else self.alive.positions
 
     def __len__(self) -> int:
         return len(self.rows)
