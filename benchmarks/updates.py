@@ -108,13 +108,8 @@ def mixed(folder: Path, vectors: Array, kept: int, plan: Plan, queries: Array, s
     end = time.perf_counter() + seconds
     with Index.open(folder / "mixed", writable=True) as index:
         while time.perf_counter() < end:
-            begin = time.process_time()
-            for query in queries[rng.integers(0, len(queries), 100)]:
-                one = time.process_time()
-                index.search(query, K, plan)
-                slowest = max(slowest, time.process_time() - one)
-            reading += time.process_time() - begin
-            reads += 100
+            used, longest = hundred_reads(index, plan, queries, rng)
+            reading, slowest, reads = reading + used, max(slowest, longest), reads + 100
             write(index, next(new), rng)
             writes += 1
         index.backup(folder / "compacted")
@@ -123,12 +118,22 @@ def mixed(folder: Path, vectors: Array, kept: int, plan: Plan, queries: Array, s
     with Index.open(folder / "compacted") as compacted, Index.open(folder / "mixed") as index:
         true = compacted.search(queries, K, exact=True).ids
         recalls = [found(one.search(queries, K, plan).ids, true) for one in (index, compacted)]
-        other = median(spent(compacted, plan, queries) for _ in range(5))
+        other = median(hundred_reads(compacted, plan, queries, rng)[0] / 100 for _ in range(200))
     return {
         "seconds": seconds, "reads": reads, "writes": writes, "qps": reads / reading, "compacted_qps": 1 / other,
         "of_compacted": reads / reading * other, "slowest_ms": 1000 * slowest, "recall": recalls[0],
         "compacted_recall": recalls[1], **lost,
     }  # fmt: skip
+
+
+def hundred_reads(index: Index, plan: Plan, queries: Array, rng: np.random.Generator) -> tuple[float, float]:
+    """CPU seconds of 100 searches for random queries, and of the longest one."""
+    longest, begin = 0.0, time.process_time()
+    for query in queries[rng.integers(0, len(queries), 100)]:
+        one = time.process_time()
+        index.search(query, K, plan)
+        longest = max(longest, time.process_time() - one)
+    return time.process_time() - begin, longest
 
 
 def write(index: Index, vector: Array, rng: np.random.Generator) -> tuple[str, int]:
