@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pages import filters, losses, modalities, models, promises, retrieval, shift, unseen, unseen_plans, updates
+from pages.best import best_tables
 from pages.findings import finding
 from pages.markdown import GENERATED, page, sources
 from pages.models import demo_table
@@ -134,6 +135,7 @@ def results_page(name: str, rows: list[Row]) -> str:
     for kind in dict.fromkeys(row.kind for row in rows):
         chosen = [row for row in rows if row.kind == kind]
         parts += makers[kind](chosen) if kind in makers else [f"{len(chosen)} rows of kind `{kind}` have no table."]
+    parts += best_tables(rows)
     return page([*parts, "## Where these rows come from", sources(name, rows)])
 
 
