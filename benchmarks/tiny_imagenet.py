@@ -63,7 +63,8 @@ def main() -> None:
 def measure(run: Path) -> list[Row]:
     """The rows of `matryo evaluate`: with cascades of a nested model, with PCA and SVD of one fixed at full dim."""
     model = load(run, device="cpu")
-    dims, encoder = model.nesting.dims, model.network.encoder
+    dims = model.nesting.dims
+    encoder: Any = model.network.encoder
     whole = dims == (encoder.dim,)
     shown = Nesting.halving(dims[0]).dims if whole else dims
     parser = argparse.ArgumentParser()

@@ -26,9 +26,10 @@ def settings_tables(rows: list[Row]) -> list[str]:
         lines = []
         for dim in sorted(pairs[0][1]):
             gap, error = difference(pairs, dim)
+            of_vendors = [[pair for pair in pairs if pair[0] == vendor] for vendor in vendors]
             means = [
-                fmean(pair[place][dim] for pair in pairs if pair[0] == vendor)
-                for vendor in vendors for place in (1, 2)
+                mean for part in of_vendors
+                for mean in (fmean(recipe[dim] for _, recipe, _ in part), fmean(changed[dim] for *_, changed in part))
             ]   # fmt: skip
             lines.append([f"{dim}", *(f"{mean:.1f}" for mean in means), f"{gap:+.2f} ± {error:.2f}"])
         seeds = ", ".join(f"{sum(pair[0] == vendor for pair in pairs)} of {vendor}" for vendor in vendors)
