@@ -31,7 +31,7 @@ from matryo.losses.engines.contract import Scores
 from matryo.nesting import truncate
 from matryo.results import append_rows, stamp
 
-VARIANTS = ("single eager", "single compiled", "nested eager", "nested compiled", "fused")
+VARIANTS = ("single eager", "single compiled", "nested eager", "nested compiled", "fused", "fused, self-distilled")
 STEPS = 3   # in a row
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -101,7 +101,12 @@ def losses(case: Case) -> dict[str, Loss]:
             return weighed(cross_entropy_of(scores, target, lambda: b, engine="triton"), nesting)
         return nested_cross_entropy(a, b, target, nesting, engine="triton")
 
+    def distilled(a: Tensor, b: Tensor, target: Tensor) -> Tensor:
+        return nested_cross_entropy(a, b, target, nesting, self_distil=0.5, engine="chunked")
+
     made: dict[str, Loss] = {"single eager": parts[-1], "nested eager": loop, "fused": fused}
+    if case.kind == "cross-entropy":
+        made["fused, self-distilled"] = distilled
     for name, loss in (("single compiled", parts[-1]), ("nested compiled", loop)):
         if name in case.variants:
             made[name] = torch.compile(loss, dynamic=False)

@@ -1,5 +1,8 @@
 """Extra time of nested heads in a training step: separate, tied and a plain loop of heads against one fixed head.
 
+``best`` has separate heads and what tiny-imagenet-rn18-best adds: a norm before them, and small dims that learn from
+the full dim.
+
 All variants run side by side in one process, in turns, so that clocks and neighbours disturb them alike.
 
     python benchmarks/step_cost.py --encoder resnet18 --batch 512 --size 32 --classes 200
@@ -27,6 +30,9 @@ from matryo.training.recipe.fields import Recipe
 from matryo.training.recipe.load import override
 from matryo.training.step import make_step
 
+VARIANTS = ("fixed", "separate", "tied", "best", "loop")
+INGREDIENTS = {"encoder.neck": "batch", "head.self_distil": "0.7", "head.balance": "ends"}
+
 
 class HeadLoop(nn.Module):
     """The usual hand-written version: one nn.Linear and one cross-entropy per dim, in a loop."""
@@ -36,11 +42,11 @@ class HeadLoop(nn.Module):
         self.nesting = nesting
         self.heads = nn.ModuleList(nn.Linear(dim, classes) for dim in nesting.dims)
 
-    def losses(self, z: Tensor, target: Tensor, label_smoothing: float) -> Tensor:
-        """The cross-entropy at each dim."""
+    def losses(self, z: Tensor, target: Tensor, label_smoothing: tuple[float, ...], **_: object) -> Tensor:
+        """The cross-entropy at each dim; the recipe of this variant asks for nothing else."""
         parts = [
-            F.cross_entropy(head(z[:, :dim]), target, label_smoothing=label_smoothing)
-            for dim, head in zip(self.nesting.dims, self.heads, strict=True)
+            F.cross_entropy(head(z[:, :dim]), target, label_smoothing=smoothing)
+            for dim, head, smoothing in zip(self.nesting.dims, self.heads, label_smoothing, strict=True)
         ]
         return torch.stack(parts)
 
@@ -64,7 +70,7 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     images = torch.randn(args.batch, 3, args.size, args.size, device=device).to(memory_format=torch.channels_last)
     target = torch.randint(args.classes, (args.batch,), device=device)
-    steps = {name: variant(name, args, images, target, device) for name in ("fixed", "separate", "tied", "loop")}
+    steps = {name: variant(name, args, images, target, device) for name in VARIANTS}
     times: dict[str, list[float]] = {name: [] for name in steps}
     with torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=True):
         for step in steps.values():
@@ -94,7 +100,7 @@ def variant(
     fields = {"encoder.name": args.encoder, "encoder.stem": "small", "optim.nesterov": "true"}
     fields |= {"head.kind": "fixed" if name == "fixed" else "tied" if name == "tied" else "separate"}
     fields |= {"loop.compile": str(args.compile), "loop.graph": str(args.graph), "optim.label_smoothing": "0.1"}
-    recipe = override(Recipe(), fields)
+    recipe = override(Recipe(), fields | (INGREDIENTS if name == "best" else {}))
     model = build_model(recipe, args.classes)
     assert isinstance(model, Classifier)
     if name == "loop":

@@ -16,7 +16,20 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pages import filters, losses, modalities, models, promises, retrieval, shift, unseen, unseen_plans, updates
+from pages import (
+    filters,
+    losses,
+    modalities,
+    models,
+    promises,
+    retrieval,
+    settings,
+    shift,
+    unseen,
+    unseen_plans,
+    updates,
+)  # fmt: skip
+from pages.best import best_tables
 from pages.findings import finding
 from pages.markdown import GENERATED, page, sources
 from pages.models import demo_table
@@ -29,6 +42,7 @@ MARKS = ("<!-- demo-table -->", "<!-- /demo-table -->")
 TITLES = {
     "cascade": "Adaptive classification",
     "demo": "Demo: bundled emoji",
+    "demo-settings": "Settings of the demo",
     "filters": "Search under filters",
     "fused-losses": "Fused nested losses: time and memory",
     "generator": "Generated embeddings for large databases",
@@ -129,11 +143,13 @@ def results_index(stored: dict[str, list[Row]]) -> str:
 def results_page(name: str, rows: list[Row]) -> str:
     """The tables of one file of rows, and where the rows come from."""
     makers = {**models.MAKERS, **losses.MAKERS, **modalities.MAKERS, **retrieval.MAKERS, **promises.MAKERS,
-              **shift.MAKERS, **unseen.MAKERS, **unseen_plans.MAKERS, **filters.MAKERS, **updates.MAKERS}  # fmt: skip
+              **shift.MAKERS, **unseen.MAKERS, **unseen_plans.MAKERS, **filters.MAKERS, **updates.MAKERS,
+              **settings.MAKERS}  # fmt: skip
     parts = [GENERATED, f"# {TITLES.get(name, name)}", *filter(None, [finding(name, rows)])]
     for kind in dict.fromkeys(row.kind for row in rows):
         chosen = [row for row in rows if row.kind == kind]
         parts += makers[kind](chosen) if kind in makers else [f"{len(chosen)} rows of kind `{kind}` have no table."]
+    parts += best_tables(rows)
     return page([*parts, "## Where these rows come from", sources(name, rows)])
 
 

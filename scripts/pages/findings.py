@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from statistics import fmean
 
 from matryo.results import Row
-from pages import filters, promises, shift, unseen, unseen_plans, updates
+from pages import filters, promises, settings, shift, unseen, unseen_plans, updates
+from pages.best import comparisons, verdict
 from pages.models import METRICS, ByColumn, kind_of, last_of_column, seeds_by_column, tuned
 
 __all__ = ["finding"]
@@ -179,11 +180,21 @@ def _against_fixed(rows: list[Row], split: str, figure: str = "top1") -> str:
 def _tiny_imagenet(rows: list[Row]) -> str:
     trained = [
         row for row in _of_kind(rows, "train")
-        if row.subject.startswith("tiny-imagenet-rn18 ") and not row.figures.get("novel")
+        if row.subject.startswith("tiny-imagenet-rn18 ")
+        and not row.figures.get("novel") and not row.figures.get("validate")
         and (kind_of(row) == "fixed" or not tuned(row))
     ]  # fmt: skip
     latest = [row for row in trained if tuned(row) == tuned(last_of_column(trained, row))]
-    return "ResNet18, top-1: " + _against_fixed(latest, "val")
+    return " ".join(["ResNet18, top-1: " + _against_fixed(latest, "val"), *_best(rows)])
+
+
+def _best(rows: list[Row]) -> list[str]:
+    """For each metric, where the recipe tiny-imagenet-rn18-best reaches the best fixed model, and where not."""
+    return [
+        f"Recipe {best}, {title}: {verdict(nested, rivals)}"
+        for best, split, title, nested, rivals in comparisons(rows)
+        if best == "tiny-imagenet-rn18-best" and split == "val"
+    ]
 
 
 def _mlm(rows: list[Row]) -> str:
@@ -241,6 +252,7 @@ def _tables(rows: list[Row]) -> str:
 FINDINGS: dict[str, Callable[[list[Row]], str]] = {
     "cascade": _cascade,
     "demo": _demo,
+    "demo-settings": settings.finding,
     "filters": filters.finding,
     "fused-losses": _fused_losses,
     "generator": _generator,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from matryo.results import Row
-from pages.losses_rows import FUSED, SINGLE, VARIANTS, Shape, shapes
+from pages.losses_rows import DISTILLED, FUSED, SINGLE, VARIANTS, Shape, shapes
 from pages.markdown import grid
 
 FIGURE = "fused-losses.svg"
@@ -25,6 +25,7 @@ the loss at full dim only; *nested* is the usual loop over dims; both run eagerl
 works.
 
 Multiples (×) and shares (%) are relative to the single eager loss of the same run.""",
+    "distilled": """*Fused, self-distilled* has `self_distil=0.5` with `engine="chunked"`, which computes it.""",
     "limit": """*Of the limit* compares the fused loss with four matrix products of full width (the forward pass, its
 recomputation in the backward pass, and two gradients) at the measured rate of one such product.""",
     "odd": "For a number of columns that is no multiple of 128, the next lower one ({}) is measured and scaled.",
@@ -50,6 +51,7 @@ SWEPT = {"classes": "columns", "batch": "batch"}
 def fused_tables(rows: list[Row]) -> list[str]:
     """The targets, then every shape by group."""
     parts = [NOTES["fused"], f"![Time of nested losses compared with single ones]({FIGURE})"]
+    parts += [NOTES["distilled"]] if any(DISTILLED in row.figures for row in rows) else []
     for hardware in dict.fromkeys(row.hardware for row in rows):
         here = [shape for shape in shapes(rows) if shape.hardware == hardware]
         parts += [*reached(here), f"## Shapes, on {hardware}", " ".join([NOTES["limit"], *odd_columns(here)])]

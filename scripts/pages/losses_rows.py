@@ -8,10 +8,10 @@ from typing import Any
 
 from matryo.results import Row
 
-__all__ = ["FUSED", "SINGLE", "VARIANTS", "Shape", "shapes"]
+__all__ = ["DISTILLED", "FUSED", "SINGLE", "VARIANTS", "Shape", "shapes"]
 
-SINGLE, FUSED = "single eager", "fused"
-VARIANTS = (SINGLE, "single compiled", "nested eager", "nested compiled", FUSED)
+SINGLE, FUSED, DISTILLED = "single eager", "fused", "fused, self-distilled"
+VARIANTS = (SINGLE, "single compiled", "nested eager", "nested compiled", FUSED, DISTILLED)
 
 
 @dataclass(frozen=True)

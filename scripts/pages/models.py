@@ -60,6 +60,8 @@ def train_tables(rows: list[Row]) -> list[str]:
     for row in rows:
         recipe = row.subject.rsplit(" ", 1)[0]
         hidden = f"without {row.figures['novel']} classes" if row.figures.get("novel") else ""
+        held = row.figures.get("validate")
+        hidden = f"on {100 * held:g} % of the training images, held out" if held else hidden
         changed = f"with {changes(row.command)}" if "changed" not in row.figures and changes(row.command) else ""
         found.setdefault((recipe, " ".join(filter(None, (changed, hidden))), row.hardware), []).append(row)
     for (recipe, apart, hardware), group in found.items():

@@ -22,9 +22,9 @@ Pairs (:class:`Pairs`): queries, candidates, and the relevant pairs of them:
 - :func:`emoji_pairs` and :func:`wordnet`: included in the package.
 
 :func:`open_dataset` opens any of these by name, as recipes do. :func:`open_unlabelled` opens images or texts without
-labels, for encoding. :func:`decode_all` decodes a split of small images to one array. :class:`Tokenizer` converts texts
-to ids. Labels are int64 class indices, or :data:`UNKNOWN`. Nothing here imports torch; Pillow and ``tokenizers`` are
-imported on first use.
+labels, for encoding. :func:`hold_out` holds out a part of the training split, to choose settings. :func:`decode_all`
+decodes a split of small images to one array. :class:`Tokenizer` converts texts to ids. Labels are int64 class indices,
+or :data:`UNKNOWN`. Nothing here imports torch; Pillow and ``tokenizers`` are imported on first use.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from matryo.data.bundled.emoji import emoji, emoji_names
 from matryo.data.bundled.emoji_pairs import emoji_pairs
 from matryo.data.bundled.wordnet import wordnet
 from matryo.data.dataset import UNKNOWN, Dataset, ImageSplit, PairSplit, Split, TextSplit
+from matryo.data.hold_out import hold_out
 from matryo.data.images.arrays import array_dataset
 from matryo.data.images.decode import decode_all
 from matryo.data.images.folder import image_folder
@@ -53,7 +54,7 @@ from matryo.data.unlabelled import open_unlabelled
 __all__ = [
     "UNKNOWN", "Dataset", "ImageSplit", "PairSplit", "Pairs", "Split", "TextRows", "TextSplit", "Tokenizer",
     "array_dataset", "beir_folder", "caption_folder", "caption_shards", "corpus_folder", "decode_all", "emoji",
-    "emoji_names", "emoji_pairs", "image_folder", "open_dataset", "open_unlabelled", "pack", "pack_dataset",
+    "emoji_names", "emoji_pairs", "hold_out", "image_folder", "open_dataset", "open_unlabelled", "pack", "pack_dataset",
     "packed_dataset", "pair_dataset", "pair_folder", "pairs_by_label", "shard_dataset", "text_dataset", "text_folder",
     "wordnet",
 ]  # fmt: skip
