@@ -43,17 +43,20 @@ ALLOWED = {
     "retrieve": SEAM,
     "evaluation": SEAM | {"baselines", "classify"},
     "report": SEAM | {"baselines", "classify", "evaluation"},
+    "serve": SEAM | {"encoders", "training", "inference", "retrieve"},
     "cli": SEAM
-    | {"training", "inference", "export", "baselines", "classify", "retrieve", "evaluation", "report"},
+    | {"training", "inference", "export", "baselines", "classify", "retrieve", "evaluation", "report", "serve"},
     "__main__": {"cli"},
 }
 TORCH_SIDE = LEARNING | {"training", "inference", "export"}
 # On the numpy side, one engine may use torch; on the torch side, recipes are read without it.
-USES_TORCH = ("retrieve/engines/torch/*",)
+# The server loads torch with the first model.
+USES_TORCH = ("retrieve/engines/torch/*", "serve/encoder.py")
 TORCH_FREE = ("training/__init__.py", "training/recipe/*.py", "training/run/paths.py", "inference/__init__.py")
 # Only these may need a compiler to be imported, so nothing imports them before it searches or computes on a GPU.
 KERNELS = ("retrieve/engines/torch/*", "losses/engines/triton/*")
-EXTRAS = {"scipy", "triton", "matplotlib", "sklearn", "faiss", "pyarrow", "tokenizers", "transformers"}
+EXTRAS = {"scipy", "triton", "matplotlib", "sklearn", "faiss", "pyarrow", "tokenizers", "transformers",
+          "uvicorn", "httptools", "uvloop", "orjson"}  # fmt: skip
 MOST_NAMES = 16   # files in a folder
 
 
