@@ -7,8 +7,8 @@
 
 ``embeddings`` sends texts of 4 to 64 words to one server after the other, with clients on the same cores, and calls
 ``SentenceTransformer.encode`` on them. ``search`` runs the server on one core and its clients on another, and
-``Index.search`` on the first. ``load`` finds the rate that the server sustains, then sends 8 times as much. ``kill`` ends
-the server with SIGKILL during bulk loads, and looks for rows that were acknowledged and are gone. MODEL is a
+``Index.search`` on the first. ``load`` finds the rate that the server sustains, then sends 8 times as much. ``kill``
+ends the server with SIGKILL during bulk loads, and looks for rows that were acknowledged and are gone. MODEL is a
 sentence-transformers folder.
 """
 
@@ -46,7 +46,7 @@ from matryo import Index
 from matryo.results import append_rows, stamp
 
 _MATRYO = [sys.executable, "-m", "matryo", "serve", "--quiet"]
-_CLIENTS = ((1, 1), (8, 1), (32, 1), (4, 32))   # clients, and texts per request
+_CLIENTS = ((1, 1), (8, 1), (32, 1), (4, 32))  # clients, and texts per request
 
 
 def main() -> None:
@@ -82,22 +82,43 @@ def embeddings(args: argparse.Namespace) -> tuple[str, dict[str, Any]]:
                 outcome = closed_loop(ours, make, clients, args.seconds)
                 figures[f"{name}: {clients} × {batch}"] = outcome.figures(batch) | {"bytes": len(outcome.body)}
     if args.infinity:
-        command = [str(args.infinity), "v2", "--model-id", str(args.model), "--served-model-name", "m", "--engine", "torch",
-                   "--no-bettertransformer", "--device", "cpu", "--port", str(theirs), "--log-level", "error"]  # fmt: skip
+        command = [
+            str(args.infinity),
+            "v2",
+            "--model-id",
+            str(args.model),
+            "--served-model-name",
+            "m",
+            "--engine",
+            "torch",
+            "--no-bettertransformer",
+            "--device",
+            "cpu",
+            "--port",
+            str(theirs),
+            "--log-level",
+            "error",
+        ]
         with server(command, theirs, "/health"):
             for clients, batch in _CLIENTS:
                 make = asks("/embeddings", "m", inputs, batch, None)
-                figures[f"infinity: {clients} × {batch}"] = closed_loop(theirs, make, clients, args.seconds).figures(batch)
+                figures[f"infinity: {clients} × {batch}"] = closed_loop(theirs, make, clients, args.seconds).figures(
+                    batch
+                )
     again = encode_alone(args.model, inputs, args.seconds)
-    figures["encode alone"] = {"per_second": round((figures["encode alone"]["per_second"] + again["per_second"]) / 2, 1)}
-    return f"embeddings of {args.model.parent.name}", figures
+    figures["encode alone"] = {
+        "per_second": round((figures["encode alone"]["per_second"] + again["per_second"]) / 2, 1)
+    }
+    return f"embeddings of {args.model.name}", figures
 
 
 def asks(path: str, model: str, inputs: list[str], batch: int, dim: int | None) -> Callable[[], bytes]:
     """Requests for the inputs, again and again."""
     fields = {"model": model, **({} if dim is None else {"dimensions": dim})}
-    made = [request(path, {"input": inputs[at : at + batch] if batch > 1 else inputs[at], **fields})
-            for at in range(0, len(inputs), batch)]  # fmt: skip
+    made = [
+        request(path, {"input": inputs[at : at + batch] if batch > 1 else inputs[at], **fields})
+        for at in range(0, len(inputs), batch)
+    ]
     endless = itertools.cycle(made)
     return lambda: next(endless)
 
@@ -114,7 +135,9 @@ def encode_alone(model: Path, inputs: list[str], seconds: float) -> dict[str, fl
     )
     command = [sys.executable, "-c", code, str(model), str(seconds)]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    printed = subprocess.run(command, input=json.dumps(inputs), text=True, capture_output=True, check=True, env=environment)
+    printed = subprocess.run(
+        command, input=json.dumps(inputs), text=True, capture_output=True, check=True, env=environment
+    )
     return {"per_second": round(float(printed.stdout.split()[-1]), 1)}
 
 
@@ -145,11 +168,22 @@ def search(args: argparse.Namespace) -> tuple[str, dict[str, Any]]:
             for name, plan in (("plan", choice.plan), ("exact", None)):
                 how = {} if plan is None else {"plan": plan.to_dict()}
                 for form in ("numbers", "base64"):
-                    made = itertools.cycle([request("/v1/indexes/idx/search", {
-                        "vector": encoded(query) if form == "base64" else [round(float(x), 6) for x in query], **how})
-                        for query in queries])   # fmt: skip
+                    made = itertools.cycle(
+                        [
+                            request(
+                                "/v1/indexes/idx/search",
+                                {
+                                    "vector": encoded(query)
+                                    if form == "base64"
+                                    else [round(float(x), 6) for x in query],
+                                    **how,
+                                },
+                            )
+                            for query in queries
+                        ]
+                    )
                     for clients in (1, 8):
-                        outcome = closed_loop(port, lambda made=made: next(made), clients, args.seconds)   # type: ignore[misc]
+                        outcome = closed_loop(port, lambda made=made: next(made), clients, args.seconds)  # type: ignore[misc]
                         figures[f"{name}: {clients} clients, {form}"] = outcome.figures()
     figures["plan"] = str(choice.plan).splitlines()[-1] if choice.plan is None else choice.message
     return f"search of {args.rows:,} × {args.dim}", figures
@@ -178,11 +212,15 @@ def load(args: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         watcher.join()
         ratio = outcome.figures()["p99"] / figures["half of the rate"]["p99"]
         figures["8 times the rate"] = outcome.figures() | {
-            "statuses": outcome.statuses, "p99 / unloaded p99": round(ratio, 2), "seconds": args.seconds,
-            "MB before": round(before), "MB at most": round(peak[0]), "MB after": round(resident(pid)),
-        }  # fmt: skip
+            "statuses": outcome.statuses,
+            "p99 / unloaded p99": round(ratio, 2),
+            "seconds": args.seconds,
+            "MB before": round(before),
+            "MB at most": round(peak[0]),
+            "MB after": round(resident(pid)),
+        }
         figures["after"] = open_loop(port, make, rated / 2, 5).figures()
-    return f"load of {args.model.parent.name}, --wait {args.wait:g}", figures
+    return f"load of {args.model.name}, --wait {args.wait:g}", figures
 
 
 def kill(args: argparse.Namespace) -> tuple[str, dict[str, Any]]:
@@ -192,10 +230,11 @@ def kill(args: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         Index.create(f"{folder}/idx", [16, 64]).close()
         for number in range(args.count):
             port = free_port()
-            process = subprocess.Popen([*_MATRYO, "--index", f"{folder}/idx", "--writable", "--port", str(port)],
-                                       stdout=subprocess.PIPE)  # fmt: skip
+            process = subprocess.Popen(
+                [*_MATRYO, "--index", f"{folder}/idx", "--writable", "--port", str(port)], stdout=subprocess.PIPE
+            )
             assert process.stdout is not None
-            process.stdout.readline()   # "serving …"
+            process.stdout.readline()  # "serving …"
             timer = threading.Timer(float(draw.uniform(0.05, 0.8)), process.send_signal, [signal.SIGKILL])
             timer.start()
             acknowledged += _load_until_killed(port, acknowledged)
@@ -205,7 +244,7 @@ def kill(args: argparse.Namespace) -> tuple[str, dict[str, Any]]:
                 seen, lost = len(index), sum(id not in index for id in range(acknowledged))
             if lost:
                 sys.exit(f"kill {number + 1}: {lost} of {acknowledged} acknowledged rows are lost")
-            acknowledged = seen   # rows that were committed but not acknowledged are there too
+            acknowledged = seen  # rows that were committed but not acknowledged are there too
     return f"{args.count} kills", {"kills": args.count, "rows": seen, "lost": 0}
 
 
@@ -222,7 +261,9 @@ def _load_until_killed(port: int, first: int) -> int:
             answers.start()
             try:
                 for start in itertools.count(first, 100):
-                    lines = "".join(f'{{"id": {id}, "vector": "{vector}"}}\n' for id in range(start, start + 100)).encode()
+                    lines = "".join(
+                        f'{{"id": {id}, "vector": "{vector}"}}\n' for id in range(start, start + 100)
+                    ).encode()
                     connection.sendall(f"{len(lines):x}\r\n".encode() + lines + b"\r\n")
             except OSError:
                 pass

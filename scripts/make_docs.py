@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pages import filters, losses, modalities, models, promises, retrieval, shift, unseen, unseen_plans, updates
+from pages import filters, losses, modalities, models, promises, retrieval, serve, shift, unseen, unseen_plans, updates
 from pages.findings import finding
 from pages.markdown import GENERATED, page, sources
 from pages.models import demo_table
@@ -41,6 +41,7 @@ TITLES = {
     "search-core": "The compiled core",
     "search-speed": "Exact search at many dims",
     "sentence-loss": "Nested ranking loss for sentence-transformers",
+    "serve": "The HTTP server",
     "shift": "Plans that meet other queries",
     "soak": "Attacks on what we promise",
     "step-cost": "Cost of a training step",
@@ -129,7 +130,8 @@ def results_index(stored: dict[str, list[Row]]) -> str:
 def results_page(name: str, rows: list[Row]) -> str:
     """The tables of one file of rows, and where the rows come from."""
     makers = {**models.MAKERS, **losses.MAKERS, **modalities.MAKERS, **retrieval.MAKERS, **promises.MAKERS,
-              **shift.MAKERS, **unseen.MAKERS, **unseen_plans.MAKERS, **filters.MAKERS, **updates.MAKERS}  # fmt: skip
+              **shift.MAKERS, **unseen.MAKERS, **unseen_plans.MAKERS, **filters.MAKERS, **updates.MAKERS,
+              **serve.MAKERS}  # fmt: skip
     parts = [GENERATED, f"# {TITLES.get(name, name)}", *filter(None, [finding(name, rows)])]
     for kind in dict.fromkeys(row.kind for row in rows):
         chosen = [row for row in rows if row.kind == kind]

@@ -46,7 +46,9 @@ class Outcome:
 def request(path: str, body: Any, headers: str = "") -> bytes:
     """The bytes of a POST request."""
     content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{headers}content-length: {len(content)}"
+    head = (
+        f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{headers}content-length: {len(content)}"
+    )
     return head.encode() + b"\r\n\r\n" + content
 
 
@@ -158,7 +160,9 @@ def free_port() -> int:
 
 def texts(count: int, seed: int = 0) -> list[str]:
     """Texts of 4 to 64 consecutive words of the documentation."""
-    words = re.findall(r"[A-Za-z]+", " ".join(path.read_text(encoding="utf-8") for path in sorted(Path("docs").glob("*.md"))))
+    words = re.findall(
+        r"[A-Za-z]+", " ".join(path.read_text(encoding="utf-8") for path in sorted(Path("docs").glob("*.md")))
+    )
     draw = random.Random(seed)
     starts = [draw.randrange(len(words) - 64) for _ in range(count)]
     return [" ".join(words[start : start + draw.randint(4, 64)]) for start in starts]

@@ -81,6 +81,8 @@ def run_service(service: Service, sockets: list[socket.socket], started: Callabl
         service, http=_protocol(service), log_config=None, access_log=False, server_header=False, lifespan="on",
         timeout_keep_alive=30, timeout_graceful_shutdown=_FINISH, ws="none", proxy_headers=False,
     )  # fmt: skip
+    for which in (signal.SIGTERM, signal.SIGINT):   # uvicorn raises them again after the shutdown
+        signal.signal(which, lambda *_: None)
     Server(config).run(sockets)
 
 
