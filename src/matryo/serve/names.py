@@ -1,4 +1,4 @@
-"""What a server serves: models and indexes by name, from the words of a command line or of a call.
+"""Models and indexes by name, from the words of a command line or of a call.
 
 >>> named(["runs/pets", "small=runs/tiny"], "model")
 {'pets': PosixPath('runs/pets'), 'small': PosixPath('runs/tiny')}

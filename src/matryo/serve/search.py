@@ -86,7 +86,7 @@ class Search:
         return Response.json({"indexes": facts})
 
     async def stats(self, request: Request) -> Response:
-        """What one index holds."""
+        """The size, the settings and the fields of one index."""
         index = self.indexes.find(request.name)
 
         def facts() -> dict[str, Any]:

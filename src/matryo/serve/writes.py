@@ -121,6 +121,7 @@ class Writes:
                 async for line in answers:
                     yield line
             except Exception as error:
+                request.facts["failed"] = type(error).__name__
                 yield dumps({**as_api_error(error).body(), "committed": request.facts.get("items", 0)}) + b"\n"
 
         return Stream(lines())

@@ -47,7 +47,7 @@ class Request:
     """The part of the path that names an index."""
     key: Any = None
     facts: dict[str, Any] = field(default_factory=dict)
-    """What the log says about the request."""
+    """Facts about the request, for the log."""
     taken: int = 0
     complete: bool = False
     """Whether the whole body was read."""
