@@ -156,7 +156,7 @@ def search(args: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         with Index.open(f"{folder}/idx") as index:
             for name, plan in (("plan", choice.plan), ("exact", None)):
                 index.search(queries[0], plan=plan)
-                times = []
+                times: list[float] = []
                 end = time.perf_counter() + args.seconds
                 while time.perf_counter() < end:
                     start = time.perf_counter()
