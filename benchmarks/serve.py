@@ -15,6 +15,7 @@ sentence-transformers folder.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -25,7 +26,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="a sentence-transformers folder")
     parser.add_argument("--infinity", type=Path, help="the program infinity_emb of an environment that has it")
     parser.add_argument("--seconds", type=float, default=8, help="of each measurement; of the load")
+    parser.add_argument("--rounds", type=int, default=2, help="of embeddings")
     parser.add_argument("--rows", type=int, default=100_000, help="vectors of the index")
     parser.add_argument("--dim", type=int, default=256)
     parser.add_argument("--wait", type=float, default=0.1, help="the --wait of the server under load")
@@ -71,45 +73,50 @@ def main() -> None:
 
 def embeddings(args: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     """Texts per second and latency of our server, of infinity, and of the library alone, in turns."""
-    inputs, figures = texts(2048, args.seed), dict[str, Any]()
-    ours, theirs = free_port(), free_port()
-    figures["encode alone"] = encode_alone(args.model, inputs, args.seconds)
-    with server([*_MATRYO, f"m={args.model}", "--port", str(ours)], ours, "/health/ready"):
-        for dim in (None, 32):
-            name = "matryo" if dim is None else f"matryo, {dim} dims"
-            for clients, batch in _CLIENTS if dim is None else ((8, 1),):
-                make = asks("/v1/embeddings", "m", inputs, batch, dim)
-                outcome = closed_loop(ours, make, clients, args.seconds)
-                figures[f"{name}: {clients} × {batch}"] = outcome.figures(batch) | {"bytes": len(outcome.body)}
-    if args.infinity:
-        command = [
-            str(args.infinity),
-            "v2",
-            "--model-id",
-            str(args.model),
-            "--served-model-name",
-            "m",
-            "--engine",
-            "torch",
-            "--no-bettertransformer",
-            "--device",
-            "cpu",
-            "--port",
-            str(theirs),
-            "--log-level",
-            "error",
-        ]
-        with server(command, theirs, "/health"):
-            for clients, batch in _CLIENTS:
-                make = asks("/embeddings", "m", inputs, batch, None)
-                figures[f"infinity: {clients} × {batch}"] = closed_loop(theirs, make, clients, args.seconds).figures(
-                    batch
-                )
-    again = encode_alone(args.model, inputs, args.seconds)
-    figures["encode alone"] = {
-        "per_second": round((figures["encode alone"]["per_second"] + again["per_second"]) / 2, 1)
-    }
+    inputs, ours, theirs = texts(2048, args.seed), free_port(), free_port()
+    names = ("matryo", "infinity") if args.infinity else ("matryo",)
+    paths = {"matryo": (ours, "/v1/embeddings"), "infinity": (theirs, "/embeddings")}
+    outcomes: dict[str, list[Outcome]] = {}
+    alone: list[float] = []
+    with contextlib.ExitStack() as running:
+        encode = running.enter_context(encode_alone(args.model, inputs))
+        command = [*_MATRYO, f"m={args.model}", "--port", str(ours)]
+        running.enter_context(server(command, ours, "/health/ready"))
+        if args.infinity:
+            command = [str(args.infinity), "v2", "--model-id", str(args.model), "--served-model-name", "m"]
+            command += ["--engine", "torch", "--no-bettertransformer", "--device", "cpu", "--port", str(theirs)]
+            running.enter_context(server([*command, "--log-level", "error"], theirs, "/health"))
+        for clients, batch in _CLIENTS * args.rounds:
+            alone.append(encode(args.seconds))
+            for name in names:
+                make = asks(paths[name][1], "m", inputs, batch, None)
+                outcome = closed_loop(paths[name][0], make, clients, args.seconds)
+                outcomes.setdefault(f"{name}: {clients} × {batch}", []).append(outcome)
+        make = asks("/v1/embeddings", "m", inputs, 1, 32)
+        outcomes["matryo, 32 dims: 8 × 1"] = [closed_loop(ours, make, 8, args.seconds)]
+    figures: dict[str, Any] = {"encode alone": {"per_second": round(float(np.median(alone)), 1)}}
+    for name, several in sorted(outcomes.items()):
+        figures[name] = joined(several).figures(int(name.rpartition(" ")[2])) | {"bytes": len(several[0].body)}
+    for number, (clients, batch) in enumerate(_CLIENTS):   # each beside what was measured just before
+        load = f"{clients} × {batch}"
+        rates = {name: [one.figures(batch)["per_second"] for one in outcomes[f"{name}: {load}"]] for name in names}
+        own = alone[number :: len(_CLIENTS)]
+        figures[f"matryo / encode: {load}"] = ratio(rates["matryo"], own)
+        if args.infinity:
+            figures[f"matryo / infinity: {load}"] = ratio(rates["matryo"], rates["infinity"])
     return f"embeddings of {args.model.name}", figures
+
+
+def joined(outcomes: list[Outcome]) -> Outcome:
+    """The answers of all rounds."""
+    whole = Outcome(sum(one.seconds for one in outcomes))
+    whole.latencies = [latency for one in outcomes for latency in one.latencies]
+    return whole
+
+
+def ratio(ours: list[float], others: list[float]) -> float:
+    """The median of the ratios within a round."""
+    return round(float(np.median([own / other for own, other in zip(ours, others, strict=True)])), 2)
 
 
 def asks(path: str, model: str, inputs: list[str], batch: int, dim: int | None) -> Callable[[], bytes]:
@@ -123,22 +130,33 @@ def asks(path: str, model: str, inputs: list[str], batch: int, dim: int | None) 
     return lambda: next(endless)
 
 
-def encode_alone(model: Path, inputs: list[str], seconds: float) -> dict[str, float]:
+@contextlib.contextmanager
+def encode_alone(model: Path, inputs: list[str]) -> Iterator[Callable[[float], float]]:
     """Texts per second of ``SentenceTransformer.encode`` in a process of its own, as a caller would use it."""
     code = (
         "import sys, json, time\nfrom sentence_transformers import SentenceTransformer\n"
-        "model = SentenceTransformer(sys.argv[1], device='cpu'); texts = json.load(sys.stdin)\n"
-        "model.encode(texts[:256]); start = time.perf_counter(); done = 0\n"
-        "while time.perf_counter() - start < float(sys.argv[2]):\n"
-        "    model.encode([texts[(done + i) % len(texts)] for i in range(256)]); done += 256\n"
-        "print(done / (time.perf_counter() - start))"
+        "model = SentenceTransformer(sys.argv[1], device='cpu'); texts = json.loads(sys.stdin.readline())\n"
+        "model.encode(texts[:256]); done = 0\n"
+        "for line in sys.stdin:\n"
+        "    start, count = time.perf_counter(), 0\n"
+        "    while time.perf_counter() - start < float(line):\n"
+        "        model.encode([texts[(done + i) % len(texts)] for i in range(256)]); done += 256; count += 256\n"
+        "    print(count / (time.perf_counter() - start), flush=True)"
     )
-    command = [sys.executable, "-c", code, str(model), str(seconds)]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    printed = subprocess.run(
-        command, input=json.dumps(inputs), text=True, capture_output=True, check=True, env=environment
-    )
-    return {"per_second": round(float(printed.stdout.split()[-1]), 1)}
+    command, environment = [sys.executable, "-c", code, str(model)], {**os.environ, "HF_HUB_OFFLINE": "1"}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, text=True, env=environment, **pipes) as process:
+        assert process.stdin is not None and process.stdout is not None
+        sending, receiving = process.stdin, process.stdout
+        sending.write(json.dumps(inputs) + "\n")
+
+        def measure(seconds: float) -> float:
+            sending.write(f"{seconds}\n")
+            sending.flush()
+            return float(receiving.readline())
+
+        yield measure
+        sending.close()
 
 
 def search(args: argparse.Namespace) -> tuple[str, dict[str, Any]]:

@@ -9,10 +9,11 @@ from pages.markdown import grid, latest
 
 NOTES = """*Embeddings*: texts of 4 to 64 words, sent by clients on the same cores; "8 × 1" is 8 clients that each send
 one text per request, and the next one when the answer is there. *Encode alone* is `SentenceTransformer.encode` of 256
-texts at a time, without a server. *Search*: the server has one core and its clients another; *in process* is
-`Index.search`, called in a loop on one core. *Load*: requests arrive at random times, at half of the rate that 8
-clients reach, and then at 8 times that rate. *Kills*: the server is ended by SIGKILL during bulk loads; a row is *lost*
-if it was acknowledged and is not there afterwards. Latencies are in milliseconds."""
+texts at a time, without a server. They are measured in turns, and a ratio is the median of the ratios within a round.
+*Search*: the server has one core and its clients another; *in process* is `Index.search`, called in a loop on one core.
+*Load*: requests arrive at random times, at half of the rate that 8 clients reach, and then at 8 times that rate.
+*Kills*: the server is ended by SIGKILL during bulk loads; a row is *lost* if it was acknowledged and is not there
+afterwards. Latencies are in milliseconds."""
 
 
 def tables(rows: list[Row]) -> list[str]:
@@ -60,13 +61,13 @@ def finding(rows: list[Row]) -> str:
     texts = next((figures for figures in shown if "encode alone" in figures), None)
     if texts is None:
         return "An HTTP server for embeddings and search."
-    alone = texts["encode alone"]["per_second"]
-    ours = [texts[f"matryo: {load}"]["per_second"] / alone for load in ("8 × 1", "32 × 1", "4 × 32")]
-    said = f"The server embeds {min(ours):.0%} to {max(ours):.0%} as many texts per second as `encode` alone"
-    if "infinity: 8 × 1" in texts:
-        others = [texts[f"matryo: {load}"]["per_second"] / texts[f"infinity: {load}"]["per_second"]
-                  for load in ("8 × 1", "32 × 1")]  # fmt: skip
-        said += f", and {min(others):.1f} to {max(others):.1f} times as many as infinity 0.0.78 at 8 and 32 clients"
+    loads = ("8 × 1", "32 × 1", "4 × 32")
+    ours = [texts[f"matryo / encode: {load}"] for load in loads]
+    said = f"Under load, the server embeds {min(ours):.2f} to {max(ours):.2f} times as many texts per second as"
+    said += " `SentenceTransformer.encode` alone"
+    if f"matryo / infinity: {loads[0]}" in texts:
+        others = [texts[f"matryo / infinity: {load}"] for load in loads]
+        said += f", and {min(others):.1f} to {max(others):.1f} times as many as infinity 0.0.78"
     return f"{said}."
 
 
