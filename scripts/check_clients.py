@@ -35,7 +35,7 @@ check(model.get_text_embedding_batch(["a cat", "a dog"]), 32)
     "litellm": """
 import litellm
 answer = litellm.embedding("openai/tiny", input=["a cat", "a dog"], dimensions=32, api_base=os.environ["URL"],
-                           api_key="unused", encoding_format="float")
+                           api_key="unused", encoding_format="float", allowed_openai_params=["dimensions"])
 check([one["embedding"] for one in answer.data], 32)
 """,
 }
