@@ -52,7 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--writable", action="store_true", help="allow changes to the indexes, as their only writer")
     parser.add_argument("--host", default="127.0.0.1", metavar="H", help="address to listen on [127.0.0.1]")
     parser.add_argument("--port", type=int, default=8080, metavar="N", help="port to listen on; 0 chooses one [8080]")
-    parser.add_argument("--keys", type=Path, metavar="FILE", help="API keys: one line NAME KEY each, with rate=N or read-only after it")
+    parser.add_argument("--keys", type=Path, metavar="FILE", help="API keys, one per line: NAME KEY, then rate=N "
+                        "or read-only")  # fmt: skip
     parser.add_argument("--no-keys", action="store_true", help="listen beyond this machine without API keys")
     parser.add_argument("--cors", action="append", default=[], metavar="ORIGIN", help="a web origin whose pages may "
                         "call the API [none]")  # fmt: skip
