@@ -14,7 +14,7 @@ CORE    := --config-settings=cmake.define.MATRYO_WERROR=ON
 # Whole test files per core, as fixtures are costly; in the given order, or files with few long tests would run last.
 SHARED  := -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test lint docs unit light wheel soak sanitize lowest newest audit clean
+.PHONY: demo test lint docs unit light wheel soak sanitize clients lowest newest audit clean
 
 demo: $(VENV)/train
 	$(VENV)/bin/matryo demo
@@ -64,9 +64,16 @@ sanitize: .venv-address/ready .venv-thread/ready
 	$(THREAD) -m pytest tests/retrieve/engines/test_core.py tests/evaluation/knn
 	$(ADDRESS) scripts/fuzz_core.py --seconds $(FUZZ)
 
+# Generated requests against the description of the API, and the clients of openai (npm), langchain, llama-index, litellm.
+clients: $(VENV)/dev
+	$(PYTHON) -m venv .venv-clients
+	.venv-clients/bin/python $(INSTALL) schemathesis langchain-openai llama-index-embeddings-openai-like litellm
+	cd .venv-clients && npm install --silent --no-save openai
+	$(VENV)/bin/python scripts/check_clients.py .venv-clients
+
 # The tests with the lowest version of each dependency that pyproject.toml allows, and with the newest one.
 # EXTRAS="all" also tests PyTorch. Warnings are no errors here: old and new packages deprecate each other.
-EXTRAS  ?= images,report,graph,arrow,frames,completion
+EXTRAS  ?= images,report,graph,arrow,frames,serve,completion
 RELAXED := -o filterwarnings=default --deselect tests/test_docs.py::test_the_site_builds
 lowest newest: export OMP_NUM_THREADS := 1
 lowest:
@@ -117,5 +124,5 @@ $(VENV)/dev: $(VENV)/bin/python pyproject.toml constraints.txt $(BUILT)
 
 $(LIGHT)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(LIGHT)
-	CXX=no-compiler $(LIGHT)/bin/python $(INSTALL) --config-settings=build-dir=build/light --editable ".[images,test]"
+	CXX=no-compiler $(LIGHT)/bin/python $(INSTALL) --config-settings=build-dir=build/light --editable ".[images,serve,test]"
 	touch $@

@@ -12,23 +12,13 @@ Every number comes from a row in docs/results/*.jsonl (see matryo.results); each
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from pages import (
-    filters,
-    losses,
-    modalities,
-    models,
-    promises,
-    retrieval,
-    settings,
-    shift,
-    unseen,
-    unseen_plans,
-    updates,
-)  # fmt: skip
+from pages import promises, shift
 from pages.best import best_tables
 from pages.findings import finding
 from pages.markdown import GENERATED, page, sources
@@ -39,6 +29,11 @@ from matryo.results import Row, read_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKS = ("<!-- demo-table -->", "<!-- /demo-table -->")
+TABLES = (
+    "filters", "losses", "modalities", "models", "promises", "retrieval", "serve", "settings", "shift", "unseen",
+    "unseen_plans", "updates",
+)  # fmt: skip
+"""The modules of pages/ that make tables from rows."""
 TITLES = {
     "cascade": "Adaptive classification",
     "demo": "Demo: bundled emoji",
@@ -55,6 +50,7 @@ TITLES = {
     "search-core": "The compiled core",
     "search-speed": "Exact search at many dims",
     "sentence-loss": "Nested ranking loss for sentence-transformers",
+    "serve": "The HTTP server",
     "shift": "Plans that meet other queries",
     "soak": "Attacks on what we promise",
     "step-cost": "Cost of a training step",
@@ -140,11 +136,15 @@ def results_index(stored: dict[str, list[Row]]) -> str:
     return page(filter(None, [*parts, WRITERS]))
 
 
+def all_makers() -> dict[str, Any]:
+    """What makes the tables of each kind of row."""
+    modules = (importlib.import_module(f"pages.{name}") for name in TABLES)
+    return {kind: make for module in modules for kind, make in module.MAKERS.items()}
+
+
 def results_page(name: str, rows: list[Row]) -> str:
     """The tables of one file of rows, and where the rows come from."""
-    makers = {**models.MAKERS, **losses.MAKERS, **modalities.MAKERS, **retrieval.MAKERS, **promises.MAKERS,
-              **shift.MAKERS, **unseen.MAKERS, **unseen_plans.MAKERS, **filters.MAKERS, **updates.MAKERS,
-              **settings.MAKERS}  # fmt: skip
+    makers = all_makers()
     parts = [GENERATED, f"# {TITLES.get(name, name)}", *filter(None, [finding(name, rows)])]
     for kind in dict.fromkeys(row.kind for row in rows):
         chosen = [row for row in rows if row.kind == kind]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from statistics import fmean
 
 from matryo.results import Row
-from pages import filters, promises, settings, shift, unseen, unseen_plans, updates
+from pages import filters, promises, serve, settings, shift, unseen, unseen_plans, updates
 from pages.best import comparisons, verdict
 from pages.models import METRICS, ByColumn, kind_of, last_of_column, seeds_by_column, tuned
 
@@ -265,6 +265,7 @@ FINDINGS: dict[str, Callable[[list[Row]], str]] = {
     "search-core": _search_core,
     "search-speed": _search_speed,
     "sentence-loss": _sentence_loss,
+    "serve": serve.finding,
     "soak": promises.finding,
     "step-cost": _step_cost,
     "text-finetune": _text_finetune,

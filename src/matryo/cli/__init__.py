@@ -19,7 +19,7 @@ __all__ = ["VERBS", "build_parser", "main"]
 
 VERBS = (
     "demo", "train", "encode", "export", "evaluate", "classify", "index", "search", "plan", "check", "report",
-    "info", "verify", "recipes", "completion",
+    "serve", "info", "verify", "recipes", "completion",
 )  # fmt: skip
 _RESUMABLE = ("demo", "train", "encode", "index")
 

@@ -48,6 +48,16 @@ class Session:
                 return self._latest[1]   # every search calls this, and usually nothing has changed
             return self._read(lambda snapshot: snapshot)
 
+    @property
+    def is_current(self) -> bool:
+        """Whether a snapshot can be returned at once: no commit since the last one, and no transaction now."""
+        if not self._guard.acquire(blocking=False):
+            return False
+        try:
+            return not self.closed and self._latest is not None and self._latest[0] == self._database.version
+        finally:
+            self._guard.release()
+
     def close(self) -> None:
         """Close the files; snapshots in use stay valid."""
         with self._guard:

@@ -1,0 +1,96 @@
+"""Values on the wire: JSON by orjson, and vectors as floats, base64, int8 codes or bits."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from matryo.errors import MissingExtra
+from matryo.serve.http.errors import ApiError
+
+if TYPE_CHECKING:
+    from matryo.arrays import Array, Floats
+
+__all__ = ["FORMATS", "as_matrix", "dumps", "loads", "vectors_as"]
+
+FORMATS = ("float", "base64", "int8", "binary")
+"""How vectors are sent: JSON numbers; base64 of little-endian float32, of int8 codes, or of one bit per dimension."""
+
+
+def dumps(value: Any) -> bytes:
+    """JSON; numpy arrays are written as lists of numbers."""
+    with MissingExtra.unless_installed("orjson", "serve"):
+        import orjson
+
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def loads(body: bytes) -> Any:
+    """Parse JSON: UTF-8, at most 1,024 levels deep, without NaN."""
+    with MissingExtra.unless_installed("orjson", "serve"):
+        import orjson
+
+    try:
+        return orjson.loads(body)
+    except ValueError as error:
+        raise ApiError(400, f"the body must be JSON (got {error!s:.200})", code="invalid_json") from None
+
+
+def vectors_as(form: str, vectors: Floats) -> list[dict[str, Any]]:
+    """For each row of ``vectors`` [n, dim], the fields of its entry: ``embedding``, and ``scale`` for int8.
+
+    ``int8`` codes times ``scale`` approximate the vector. A bit of ``binary`` is 1 where the vector is positive; the
+    first dimension is the highest bit of the first byte.
+    """
+    if form == "float":
+        return [{"embedding": row} for row in np.ascontiguousarray(vectors, np.float32)]
+    if form == "base64":
+        return [{"embedding": _base64(row)} for row in np.ascontiguousarray(vectors, "<f4")]
+    if form == "int8":
+        scales = np.maximum(np.abs(vectors).max(1), np.finfo(np.float32).tiny) / 127
+        codes = np.rint(vectors / scales[:, None]).astype(np.int8)
+        return [{"embedding": _base64(row), "scale": float(scale)} for row, scale in zip(codes, scales, strict=True)]
+    return [{"embedding": _base64(row)} for row in np.packbits(vectors > 0, axis=1)]
+
+
+def as_matrix(value: Any, dim: int, param: str, most: int) -> Floats:
+    """Vectors of a request as float32 [n, dim]: one list, a list of lists, or base64 of little-endian float32."""
+    if isinstance(value, str):
+        try:
+            flat = np.frombuffer(base64.b64decode(value, validate=True), "<f4").astype(np.float32)
+        except (ValueError, binascii.Error):
+            raise ApiError(400, f"{param} must be numbers, or base64 of little-endian float32", param=param) from None
+        if len(flat) % dim:
+            raise ApiError(400, f"{param} must hold vectors of {dim} dims (got {len(flat)} numbers)", param=param)
+        array: Array = flat.reshape(-1, dim)
+    else:
+        array = _numbers(value, param)
+        array = array[None] if array.ndim == 1 else array
+    if array.ndim != 2 or array.shape[1] != dim or not len(array):
+        shape = " × ".join(map(str, array.shape))
+        raise ApiError(400, f"{param} must be one or more vectors of {dim} dims (got {shape})", param=param)
+    if len(array) > most:
+        raise ApiError(400, f"{param} must be at most {most:,} vectors (got {len(array):,}): send fewer", param=param)
+    if not np.isfinite(array).all():
+        raise ApiError(400, f"{param} must be finite float32 numbers", param=param)
+    return array
+
+
+def _numbers(value: Any, param: str) -> Array:
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind not in "fiu" and array.size:
+            raise ValueError
+        with np.errstate(over="ignore"):   # infinite numbers are refused by the caller
+            return array.astype(np.float32)
+    except (ValueError, TypeError, OverflowError):
+        raise ApiError(
+            400, f"{param} must be a list of numbers, or a list of lists of one length", param=param
+        ) from None
+
+
+def _base64(row: Array) -> str:
+    return base64.b64encode(row.tobytes()).decode("ascii")

@@ -1,0 +1,206 @@
+"""The indexes of a server: a reader that batches searches, and on request the one writer of each index.
+
+Searches use a connection of their own, so they continue while the writer commits or compacts, and see each commit from
+the next search on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from matryo.errors import MatryoError
+from matryo.retrieve import Index, Plan
+from matryo.retrieve.plan.cache import load_choice, plan_key, store_choice
+from matryo.serve.batching import Batcher
+from matryo.serve.http.errors import ApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping
+    from pathlib import Path
+
+    from matryo.arrays import Floats
+    from matryo.retrieve.plan.choice import Choice
+    from matryo.serve.http.metrics import Metrics
+    from matryo.serve.limits import Limits
+
+    Result = TypeVar("Result")
+
+__all__ = ["How", "Indexes", "ServedIndex"]
+
+_SETTINGS: dict[str, Any] = {"cost": "latency", "budget": None, "confidence": 0.95}   # as of `matryo plan`
+_WRITES = 64   # writes that may wait for the writer
+_SAMPLE = 64   # rows whose norms are looked at
+_AT_ONCE = 0.0005   # seconds; shorter searches run in the event loop
+_KINDS = 256   # kinds of queries whose times are kept
+_LOOK = 10.0   # seconds between looks for a plan that another process made
+
+
+@dataclass(frozen=True)
+class How:
+    """The options of a search; queries with the same options are searched in one call."""
+
+    k: int
+    plan: Plan | None = None
+    where: str = ""
+    """The filter as JSON; empty for none."""
+    payload: bool = False
+
+
+class ServedIndex:
+    """An open index."""
+
+    def __init__(
+        self, name: str, path: Path, limits: Limits, metrics: Metrics, *, writable: bool, threads: int = 1
+    ) -> None:
+        self.name, self.path, self.limits, self.metrics, self.threads = name, path, limits, metrics, threads
+        self.writer = Index.open(path, writable=True) if writable else None
+        self.writable = writable
+        """Whether the server changes it: this process, or the one that this process forwards changes to."""
+        self.reader = Index.open(path)
+        self._writing = ThreadPoolExecutor(1, thread_name_prefix=f"matryo-write-{name}")
+        self._planning = threading.Lock()
+        self._writes = 0
+        self._seconds: dict[How, float] = {}   # per query, lately
+        self._plans: dict[tuple[float, int], tuple[float, Choice | None]] = {}
+
+        def seen(cost: float, seconds: float) -> None:
+            metrics.observe("batch_cost", cost, queue=name)
+            metrics.observe("batch_seconds", seconds, queue=name)
+
+        self.batcher = Batcher(self._search, step=limits.step, wait=limits.wait, least=1, most=limits.queries,
+                               seen=seen, name=name)  # fmt: skip
+        metrics.gauge("queue_cost", lambda: self.batcher.waiting, queue=name)
+
+    @property
+    def dim(self) -> int:
+        """The dims of the vectors."""
+        return self.reader.nesting.dim
+
+    @cached_property
+    def unit(self) -> bool:
+        """Whether the vectors have norm 1, so that encoded queries need it too."""
+        if self.reader.metric == "cosine" or not len(self.reader):
+            return True
+        _, vectors = self.reader.sample(min(_SAMPLE, len(self.reader)), seed=0)
+        return bool(np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=0.01))
+
+    async def search(self, vectors: Floats, how: How) -> list[list[dict[str, Any]]]:
+        """The hits of each query: dicts with id, score and, on request, payload."""
+        seconds = self._seconds.get(how, 1.0) * len(vectors)
+        if seconds < _AT_ONCE and not self.batcher.waiting and self.reader.is_current:
+            return self._search(how, vectors)   # faster than to wake another thread
+        return await self.batcher.run(vectors, [1.0] * len(vectors), how)
+
+    async def write(self, work: Callable[[Index], Result]) -> Result:
+        """Run ``work`` with the writer, after the writes before it; it is not interrupted when the client leaves."""
+        writer = self.check_writable()
+        if self._writes >= _WRITES:
+            raise ApiError(503, "too many writes wait: try again later", code="busy", retry=1)
+        self._writes += 1
+        future = asyncio.get_running_loop().run_in_executor(self._writing, lambda: work(writer))
+        future.add_done_callback(lambda _: self._wrote())
+        return await asyncio.shield(future)
+
+    def check_writable(self) -> Index:
+        """The writer; raises if the index is open for reading."""
+        if self.writer is None:
+            message = f"the index {self.name} is open for reading: start the server with --writable"
+            raise ApiError(403, message, code="read_only")
+        return self.writer
+
+    def plan(self, recall: float, k: int) -> Choice | None:
+        """The plan that was made for this target, here, by another process or by ``matryo plan``; None if none was."""
+        looked, choice = self._plans.get((recall, k), (0.0, None))
+        if choice is None and time.monotonic() - looked > _LOOK:
+            choice = load_choice(self.path, plan_key(self.reader.state, None, recall=recall, k=k, **_SETTINGS))
+            self._plans[recall, k] = time.monotonic(), choice
+        return choice
+
+    def make_plan(self, recall: float, k: int, queries: Floats | None) -> Choice:
+        """Choose a plan for ``queries``, by default rows of the index; later searches for the recall use it."""
+        if not self._planning.acquire(blocking=False):
+            raise ApiError(409, "another plan is being made: try again later", code="planning", retry=5)
+        try:
+            state = self.reader.state
+            choice: Choice = self.reader.plan(recall=recall, k=k, queries=queries, progress=False, **_SETTINGS)
+            self._plans[recall, k] = time.monotonic(), choice
+            if self.reader.state == state and queries is None:
+                store_choice(self.path, plan_key(state, None, recall=recall, k=k, **_SETTINGS), choice)
+            return choice
+        finally:
+            self._planning.release()
+
+    def reload(self) -> None:
+        """Open the folder again, for an index that was replaced by another one at the same path."""
+        if self.writer is None:
+            self.reader, self._plans = Index.open(self.path), {}   # searches in progress keep the old one
+
+    def close(self) -> None:
+        """Finish what is queued, and close the files."""
+        self.batcher.close()
+        self._writing.shutdown()
+        self.reader.close()
+        if self.writer is not None:
+            self.writer.close()
+
+    def _wrote(self) -> None:
+        self._writes -= 1
+
+    def _search(self, kind: Hashable, items: Any) -> list[Any]:
+        assert isinstance(kind, How)
+        where = json.loads(kind.where) if kind.where else None
+        threads = min(self.threads, len(items))
+        start = time.perf_counter()
+        queries = items if isinstance(items, np.ndarray) else np.stack(items)
+        hits = self.reader.search(queries, kind.k, kind.plan, where=where, threads=threads, payload=kind.payload)
+        if not where and not kind.payload:   # these read the database, which may take long
+            if len(self._seconds) >= _KINDS:
+                self._seconds.clear()
+            latest = (time.perf_counter() - start) / len(items)
+            self._seconds[kind] = max(latest, (self._seconds.get(kind, latest) + latest) / 2)
+        return hits.to_dicts()
+
+
+class Indexes:
+    """The indexes by name."""
+
+    def __init__(
+        self, paths: Mapping[str, Path], limits: Limits, metrics: Metrics, *, writable: bool, threads: int = 1
+    ) -> None:
+        self.served: dict[str, ServedIndex] = {}
+        try:
+            for name, path in paths.items():
+                self.served[name] = ServedIndex(name, path, limits, metrics, writable=writable, threads=threads)
+        except MatryoError:
+            self.close()
+            raise
+
+    def __iter__(self) -> Any:
+        return iter(self.served.values())
+
+    def find(self, name: str) -> ServedIndex:
+        """The index ``name``: only names that the server was started with exist, so no name reaches the disk."""
+        if name not in self.served:
+            known = ", ".join(self.served) or "none"
+            message = f"the index {name:.60} is not served: the indexes are {known}"
+            raise ApiError(404, message, param="name", code="index_not_found")
+        return self.served[name]
+
+    def reload(self) -> None:
+        """Open every index again that is not open for writing."""
+        for index in self.served.values():
+            index.reload()
+
+    def close(self) -> None:
+        """Close all of them."""
+        for index in self.served.values():
+            index.close()
