@@ -53,9 +53,9 @@ class PackedRows:
     tiles: Array
     """The codes, uint8 [tiles, word · row · byte]: 16 rows per tile; ``src/core/packed.h`` describes the layout."""
     scales: Floats
-    """What a unit of a row's codes adds to the score, [tiles · 16]."""
+    """The value of one unit of each row's codes, doubled for L2, [tiles · 16]."""
     offsets: Floats
-    """What is added to the score: −‖x‖² for L2, else 0; [tiles · 16]."""
+    """The constant of each row's scores: −‖x‖² for L2, else 0; [tiles · 16]."""
 
     @classmethod
     def of(cls, vectors: Any, bits: Bits, metric: Metric = "cosine") -> PackedRows:
