@@ -99,7 +99,7 @@ class PackedRows:
     @property
     def bytes_per_row(self) -> int:
         """The bytes of a row's codes and of its scale; 4 more for L2."""
-        return self.tiles.shape[1] // _LANES + 4 + 4 * (self.metric == "l2")
+        return int(self.tiles.shape[1]) // _LANES + 4 + 4 * (self.metric == "l2")
 
     def codes(self) -> Array:
         """Return the codes of all rows, one per byte, uint8 [rows, columns]."""

@@ -139,9 +139,9 @@ def _keeps(
         products += turned[:, low:high] @ added.T
         squares += np.einsum("ij,ij->i", added, added)
         low = high
-        scores = products
+        scores: Floats = products
         if space.metric == "cosine":
-            scores = products / np.maximum(np.sqrt(squares), np.finfo(np.float32).tiny)
+            scores = np.asarray(products / np.maximum(np.sqrt(squares), np.finfo(np.float32).tiny), np.float32)
         elif space.metric == "l2":
             scores = 2 * products - squares
         ranks = np.ones((1, 1))

@@ -102,4 +102,4 @@ def assigned_by_numpy(vectors: Floats, means: Floats, copies: int, round_: bool)
 
 def _largest(scores: Doubles, errors: Doubles) -> Indices:
     # BLAS may round equal scores differently: what differs by less than its errors is a tie.
-    return (scores + errors >= (scores - errors).max(1, keepdims=True)).argmax(1)
+    return np.asarray((scores + errors >= (scores - errors).max(1, keepdims=True)).argmax(1))
