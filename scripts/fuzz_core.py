@@ -19,18 +19,20 @@ from typing import Any
 import numpy as np
 
 from matryo import Nesting
-from matryo.compiled import isa
+from matryo.compiled import isa, require_core
 from matryo.errors import MatryoError
 from matryo.retrieve.engines.compiled import best_engine, view_of
 from matryo.retrieve.engines.exact import exact_scores, ranked
 from matryo.retrieve.engines.execute import NUMPY, execute
 from matryo.retrieve.engines.request import Request
 from matryo.retrieve.guides.partition import Partition, PartitionSearch
+from matryo.retrieve.guides.partition.means import assigned_by_numpy
 from matryo.retrieve.guides.sketch.certified import Certified
 from matryo.retrieve.guides.sketch.sketch import Sketch
 from matryo.retrieve.plan.plan import Plan, Stage
 from matryo.retrieve.vectors.blocks import Blocks
 from matryo.retrieve.vectors.metric import METRICS
+from matryo.retrieve.vectors.packed import BITS, PackedRows, scores_by_numpy
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -62,6 +64,8 @@ def attempt(rng: np.random.Generator) -> int:
     allowed = rng.random(count) < rng.random() if rng.random() < 0.5 else None
     threads = int(rng.integers(1, 4))
     damaged(rng, blocks, metric)
+    assign(rng)
+    scan_packed(rng, metric)
     with contextlib.suppress(MatryoError):   # a query without a score
         request = Request(blocks, queries, metric, allowed)
         every = np.tile(np.arange(count), (len(queries), 1))
@@ -106,6 +110,40 @@ def same(found: tuple[Any, Any], wanted: Any) -> None:
     assert (np.isfinite(scores) == finite).all()
     size = np.abs(wanted[finite]).max(initial=0)
     np.testing.assert_allclose(scores[finite], wanted[finite], rtol=1e-9, atol=1e-12 * size)
+
+
+def assign(rng: np.random.Generator) -> None:
+    """Assign random vectors to random means, and compare with numpy in float64."""
+    count, many, width = (int(rng.integers(1, most)) for most in (60, 80, 150))
+    scale, shift = 10.0 ** rng.integers(-14, 14), rng.choice([0.0, 300.0])
+    vectors, means = (
+        ((rng.standard_normal((rows, width)) + shift) * scale).astype(np.float32) for rows in (count, many)
+    )
+    means[rng.integers(0, many, many // 3)] = means[0]   # ties
+    vectors[rng.integers(0, count, count // 3)] = means[0]
+    copies, squared = int(rng.integers(1, 3)), bool(rng.random() < 0.5)
+    chosen = np.empty((count, copies), np.int64)
+    require_core().nearest_means(vectors, means, squared, chosen, int(rng.integers(1, 4)))
+    np.testing.assert_array_equal(chosen, assigned_by_numpy(vectors, means, copies, not squared))
+
+
+def scan_packed(rng: np.random.Generator, metric: Any) -> None:
+    """Scan random rows in packed codes, and compare with the same bits from numpy."""
+    shape = int(rng.choice([1, 15, 16, 17, 100])), int(rng.integers(1, rng.choice([9, 70, 1100])))
+    vectors = rng.standard_normal(shape) * 10.0 ** rng.integers(-12, 12)
+    packed = PackedRows.of(vectors, BITS[rng.integers(3)], metric)
+    plain = replace(packed, metric="ip")   # queries as they are
+    queries = rng.standard_normal((int(rng.integers(1, 7)), shape[1])).astype(np.float32)
+    allowed = rng.random(shape[0]) < rng.random() if rng.random() < 0.5 else None
+    rows, scores = plain.search(queries, int(rng.choice([1, 5, 200])), allowed, int(rng.integers(1, 4)))
+    true = scores_by_numpy(plain, queries)
+    every = np.arange(shape[0]) if allowed is None else np.flatnonzero(allowed)
+    for line, found, given in zip(true, rows, scores, strict=True):
+        best = every[np.lexsort((every, -line[every]))][: len(found)]
+        assert (found[: len(best)] == best).all() and (found[len(best) :] == -1).all()
+        assert (given[: len(best)] == line[best]).all()
+    every = np.tile(np.arange(shape[0]), (len(queries), 1))
+    assert (plain.score(queries, every) == true).all()
 
 
 def damaged(rng: np.random.Generator, blocks: Blocks, metric: Any) -> None:

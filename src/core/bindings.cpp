@@ -6,6 +6,8 @@ namespace matryo {
 void bind_sketch(nb::module_& m);       // sketch_bindings.cpp
 void bind_partition(nb::module_& m);    // partition_bindings.cpp
 void bind_neighbours(nb::module_& m);   // neighbours_bindings.cpp
+void bind_means(nb::module_& m);        // means_bindings.cpp
+void bind_packed(nb::module_& m);       // packed_bindings.cpp
 
 }   // namespace matryo
 
@@ -32,4 +34,6 @@ NB_MODULE(_core, m) {
   bind_sketch(m);
   bind_partition(m);
   bind_neighbours(m);
+  bind_means(m);
+  bind_packed(m);
 }

@@ -1,7 +1,9 @@
 // Compiled once per instruction set: the macro MATRYO_ISA is the name of the namespace, and of the table.
 #include "kernels.h"
 
+#include "means.h"
 #include "neighbours.h"
+#include "packed.h"
 #include "partition.h"
 #include "scan.h"
 #include "sketch.h"
@@ -63,6 +65,12 @@ const Kernels table = {
     .make_neighbours = [](const NeighbourShape& shape, const float* queries) -> NeighbourSearch* {
       return new Neighbours(shape, queries);
     },
+    .make_means = [](const MeanShape& shape) -> MeanSearch* { return new Means(shape); },
+    .search_packed = [](const PackedRows& packed, const float* queries, int64_t count, Mask mask, int64_t k,
+                        int64_t* rows,
+                        float* scores) { PackedScan(packed).search(queries, count, mask, k, rows, scores); },
+    .score_packed = [](const PackedRows& packed, const float* queries, int64_t count, const int64_t* rows, int64_t n,
+                       float* scores) { PackedScan(packed).score(queries, count, rows, n, scores); },
 };
 
 }   // namespace

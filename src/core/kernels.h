@@ -53,6 +53,22 @@ class NeighbourSearch {
   virtual void write(int64_t first_group, int64_t last_group, int64_t* rows) = 0;
 };
 
+struct MeanShape {
+  const float* means;   // [count, columns], which must live as long as the search
+  int64_t count;
+  int columns;
+  bool squared;   // the smallest distance is wanted, else the largest inner product
+};
+
+// Finds the nearest means of vectors; see means.h. Threads may share it.
+class MeanSearch {
+ public:
+  virtual ~MeanSearch();   // in means_bindings.cpp, as above
+
+  // Write the nearest mean of each vector and, if `copies` is 2, the one that covers for it: [count, copies].
+  virtual void assign(const float* vectors, int64_t count, int copies, int64_t* chosen) const = 0;
+};
+
 struct Kernels {
   const char* name;
 
@@ -82,6 +98,15 @@ struct Kernels {
   // neighbours.h
   int panel_rows, group_queries;   // rows and queries that are summed together
   NeighbourSearch* (*make_neighbours)(const NeighbourShape&, const float* queries);
+
+  // means.h
+  MeanSearch* (*make_means)(const MeanShape&);
+
+  // packed.h
+  void (*search_packed)(const PackedRows&, const float* queries, int64_t count, Mask, int64_t k, int64_t* rows,
+                        float* scores);
+  void (*score_packed)(const PackedRows&, const float* queries, int64_t count, const int64_t* rows, int64_t n,
+                       float* scores);
 };
 
 // The kernels in use: those of the best instruction set that the processor has, or of MATRYO_ISA in the environment.

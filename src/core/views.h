@@ -138,4 +138,13 @@ struct Route {
   int64_t most_lists;   // a query visits at most this many partitions
 };
 
+// Rows in codes of 1, 4 or 8 bits; see packed.h.
+struct PackedRows {
+  const uint8_t* tiles;   // [tile, word, row of the tile, 4 bytes]
+  const float* scales;    // [tiles · 16]
+  const float* offsets;   // [tiles · 16]
+  int64_t count;
+  int dim, bits;
+};
+
 }   // namespace matryo

@@ -42,6 +42,17 @@ def require_core() -> Any:
     return _core
 
 
+def default_threads() -> int:
+    """Return ``MATRYO_THREADS``, or the number of processors that this process may use."""
+    found = core()
+    if found is not None:
+        return int(found.default_threads())
+    given = os.environ.get("MATRYO_THREADS", "")
+    if given.isdecimal() and int(given) > 0:
+        return int(given)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def isa() -> str:
     """Return the instruction set of the core, or "numpy"."""
     found = core()

@@ -132,7 +132,7 @@ import hashlib, sys
 from dataclasses import replace
 import numpy as np
 from matryo import Nesting
-from matryo.compiled import isa
+from matryo.compiled import isa, require_core
 from matryo.retrieve import Plan
 from matryo.retrieve.engines.compiled import best_engine
 from matryo.retrieve.engines.execute import execute
@@ -140,6 +140,7 @@ from matryo.retrieve.guides.partition import Partition, PartitionSearch
 from matryo.retrieve.guides.sketch.certified import Certified
 from matryo.retrieve.guides.sketch.sketch import Sketch
 from matryo.retrieve.vectors.blocks import Blocks
+from matryo.retrieve.vectors.packed import PackedRows
 rng = np.random.default_rng(0)
 made = hashlib.sha256()
 for metric in ("cosine", "ip", "l2"):
@@ -159,6 +160,14 @@ for metric in ("cosine", "ip", "l2"):
         )
         for rows, scores in found:
             made.update(rows.tobytes() + scores.tobytes())
+        means = np.empty((1500, 2), np.int64)
+        require_core().nearest_means(vectors.astype("f4"), vectors[:90].astype("f4"), metric == "l2", means, 1)
+        made.update(means.tobytes())
+        for bits in (1, 4, 8):
+            packed = PackedRows.of(vectors, bits, metric)
+            for some in (queries, queries[:1]):
+                rows, scores = packed.search(some, 50)
+                made.update(rows.tobytes() + scores.tobytes() + packed.score(some, rows).tobytes())
 print(isa(), made.hexdigest())
 """
 

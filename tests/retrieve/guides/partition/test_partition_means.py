@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from needs_core import needs_core
 
-from matryo.retrieve.guides.partition.means import find_means, nearest_mean, two_means
+from matryo.compiled import require_core
+from matryo.retrieve.guides.partition.means import assigned_by_numpy, find_means, nearest_mean, two_means
 from matryo.retrieve.vectors.blocks import tiles
 
 
@@ -50,6 +52,40 @@ def test_the_second_mean_has_the_smallest_loss_of_soar(round_: bool) -> None:
         assert second != first and losses[second] <= min(losses.values()) + 1e-4
         others += second != min(losses, key=lambda number: float(np.sum((vector - means[number]) ** 2)))
     assert others > 20   # the second is not always the second nearest
+
+
+@needs_core
+@pytest.mark.parametrize("round_", [False, True])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (11, 3, 7), (40, 33, 16), (400, 150, 45), (100, 97, 200), (30, 1000, 64)])
+def test_the_core_assigns_like_numpy_in_float64(shape: tuple[int, int, int], round_: bool) -> None:
+    count, many, width = shape
+    rng = np.random.default_rng(count)
+    for scale, shift in ((1.0, 0.0), (1.0, 1000.0), (1e-12, 0.0), (1e-34, 0.0), (1e12, 0.0)):
+        vectors = ((rng.standard_normal((count, width)) + shift) * scale).astype("f4")
+        means = ((rng.standard_normal((many, width)) + shift) * scale).astype("f4")
+        means[many // 2 :] = means[: many - many // 2]   # ties
+        if shift == 0:
+            means[rng.integers(many)] *= 1e3   # an outlier
+        vectors[rng.integers(0, count, count // 3)] = means[0]
+        for copies in (1, 2):
+            chosen = np.empty((count, copies), np.int64)
+            require_core().nearest_means(vectors, means, not round_, chosen, 2)
+            np.testing.assert_array_equal(chosen, assigned_by_numpy(vectors, means, copies, round_))
+
+
+@needs_core
+def test_bad_shapes_are_refused_before_anything_is_read() -> None:
+    vectors, means, chosen = np.ones((5, 3), np.float32), np.ones((2, 3), np.float32), np.zeros((5, 1), np.int64)
+    for call in (
+        lambda: require_core().nearest_means(vectors, means[:, :2].copy(), True, chosen, 1),
+        lambda: require_core().nearest_means(vectors, means[:0], True, chosen, 1),
+        lambda: require_core().nearest_means(vectors, means, True, chosen[:4], 1),
+        lambda: require_core().nearest_means(vectors, means, True, np.zeros((5, 3), np.int64), 1),
+        lambda: require_core().nearest_means(vectors, means, True, chosen, 0),
+        lambda: require_core().nearest_means(vectors[:, :0].copy(), means[:, :0].copy(), True, chosen, 1),
+    ):
+        with pytest.raises(ValueError):
+            call()
 
 
 def test_a_single_mean_is_both() -> None:

@@ -64,8 +64,6 @@ def choose_layout(
     space = Space(blocks, metric, np.empty((0, width), np.float32), width)
     sample = space.whole(rows)
     asked = np.sort(rng.permutation(len(rows))[: min(_QUERIES, len(rows) // 4)])
-    queries = sample[asked]
-    true = _neighbours(queries, sample, asked, metric)
     may_rotate = rotated is not False and 1 < width <= _MOST_COLUMNS and len(rows) > 1
     axes = principal_axes(sample[rng.permutation(len(sample))[:_FEW_ROWS]]) if may_rotate else np.empty((0, 0))
 
@@ -73,21 +71,26 @@ def choose_layout(
         chosen = np.ascontiguousarray(axes[:, :number], np.float32) if turn else np.empty((0, number), np.float32)
         return Space(blocks, metric, chosen, number)
 
+    candidates = list(_candidates(width, dim, rotated, may_rotate))
+    if len(candidates) == 1 and copies is not None:
+        chosen = space_of(*candidates[0])
+        return Layout(chosen.dim, len(chosen.axes) > 0, copies), chosen.axes
     trials = []
-    for number, turn in _candidates(width, dim, rotated, may_rotate):
-        turned = space_of(number, turn)
-        keeps = _keeps(turned, queries, sample, asked, true, blocks.count)
-        trials.append((_cost(turned, keeps, [share for _, _, share in _TARGETS], blocks.count, 1), turned, keeps))
-    trials.sort(key=lambda trial: trial[0])
+    true = _neighbours(sample[asked], sample, asked, metric)
+    for turn in sorted({turn for _, turn in candidates}):
+        numbers = [number for number, turned in candidates if turned is turn]
+        all_keeps = _keeps(space_of(numbers[-1], turn), numbers, sample, asked, true, blocks.count)
+        for number, keeps in zip(numbers, all_keeps, strict=True):
+            turned = space_of(number, turn)
+            cost = _cost(turned, keeps, [share for _, _, share in _TARGETS], blocks.count, 1)
+            trials.append((cost, turned, keeps))
+    trials.sort(key=lambda trial: (trial[0], trial[1].dim))
     few = np.sort(rng.permutation(len(sample))[:_FEW_ROWS])
-    known = copies is not None and len(trials) == 1
     best: tuple[float, Layout, Floats] | None = None
-    for guess, turned, keeps in trials[:_FINALISTS]:
-        shares = {copies or 1: None} if known else _shares(turned, sample[few], rng)
-        for number, share in shares.items():
+    for _, turned, keeps in trials[:_FINALISTS]:
+        for number, share in _shares(turned, sample[few], rng).items():
             if copies in (None, number):
-                cost = guess if share is None else _cost(turned, keeps, share, blocks.count, len(few))
-                cost *= _COPIES if number > 1 else 1
+                cost = _cost(turned, keeps, share, blocks.count, len(few)) * (_COPIES if number > 1 else 1)
                 if best is None or cost < best[0]:
                     best = cost, Layout(turned.dim, len(turned.axes) > 0, number), turned.axes
     assert best is not None   # there is a candidate
@@ -116,22 +119,39 @@ def _neighbours(queries: Floats, sample: Floats, own: Indices, metric: Metric) -
 
 
 def _keeps(
-    space: Space, queries: Floats, sample: Floats, own: Indices, true: Indices, count: int
-) -> list[float]:
-    """The length of the shortlist that each target needs."""
-    coordinates, turned = space.tile(sample), space.tile(queries)
+    space: Space, dims: list[int], sample: Floats, own: Indices, true: Indices, count: int
+) -> list[list[float]]:
+    """The length of the shortlist that each target needs, for the first ``dims`` coordinates of a space.
+
+    The products of a prefix are those of a shorter one and of the columns between.
+    """
+    coordinates = space.tile(sample)
     columns = nibble_columns(coordinates)
     decoded = decode_nibbles(encode_nibbles(coordinates, columns), columns)
-    scores = turned @ space.divided(decoded).T
-    if space.metric == "l2":
-        scores = 2 * scores - np.square(decoded).sum(1)
-    scores[np.arange(len(own)), own] = -np.inf
-    ranks = np.ones((1, 1))
-    if true.size:
-        ranks = (scores[:, None] >= np.take_along_axis(scores, true, 1)[:, :, None]).sum(2)
+    turned = coordinates[own]
+    products = np.zeros((len(own), len(sample)), np.float32)
+    squares = np.zeros(len(sample), np.float32)
     # In a sample, neighbours are further away than among all rows, and fewer rows come between.
     growth = max(1.0, (count / max(1, len(sample))) ** 0.5)
-    return [float(np.quantile(ranks, recall)) * growth for recall, _, _ in _TARGETS]
+    keeps, low = [], 0
+    for high in dims:
+        added = decoded[:, low:high]
+        products += turned[:, low:high] @ added.T
+        squares += np.einsum("ij,ij->i", added, added)
+        low = high
+        scores: Floats = products
+        if space.metric == "cosine":
+            scores = np.asarray(products / np.maximum(np.sqrt(squares), np.finfo(np.float32).tiny), np.float32)
+        elif space.metric == "l2":
+            scores = 2 * products - squares
+        ranks = np.ones((1, 1))
+        if true.size:
+            ranks = np.array([
+                [np.count_nonzero(line >= score) - (line[mine] >= score) for score in line[near]]
+                for line, near, mine in zip(scores, true, own, strict=True)
+            ])  # fmt: skip
+        keeps.append([float(np.quantile(ranks, recall)) * growth for recall, _, _ in _TARGETS])
+    return keeps
 
 
 def _cost(space: Space, keeps: list[float], shares: list[float], count: int, sampled: int) -> float:

@@ -1,4 +1,4 @@
-"""k-means with BLAS: assign each vector to the nearest of a number of means, and to a second one.
+"""k-means: assign each vector to the nearest of a number of means, and to a second one.
 
 For cosine, vectors and means have norm 1 (spherical k-means).
 """
@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from matryo.compiled import core, default_threads
 from matryo.retrieve.vectors.blocks import tiles
 
 if TYPE_CHECKING:
-    from matryo.retrieve.vectors.types import Floats, Indices
+    from matryo.retrieve.vectors.types import Doubles, Floats, Indices
 
 SAMPLE = 40   # training vectors per mean; more do not improve searches
 _ROUNDS = 7
 _APART = 1e-3   # relative distance between the two halves of a mean that is split
 _TINY = np.finfo(np.float32).tiny
+_ROUNDING = 2.0**-46   # more than the relative error of a sum in float64
 
 
 def find_means(vectors: Floats, count: int, *, round_: bool, rng: np.random.Generator) -> Floats:
@@ -45,11 +47,8 @@ def find_means(vectors: Floats, count: int, *, round_: bool, rng: np.random.Gene
 
 
 def nearest_mean(vectors: Floats, means: Floats, *, round_: bool) -> Indices:
-    """Return the number of the nearest mean of each vector."""
-    near = np.empty(len(vectors), np.int64)
-    for part in tiles(len(vectors), len(means)):
-        near[part] = _closeness(vectors[part], means, round_).argmax(1)
-    return near
+    """Return the number of the nearest mean of each vector; of equally near ones the smaller number."""
+    return _assigned(vectors, means, 1, round_)[:, 0]
 
 
 def two_means(vectors: Floats, means: Floats, *, round_: bool) -> Indices:
@@ -59,26 +58,48 @@ def two_means(vectors: Floats, means: Floats, *, round_: bool) -> Indices:
     the residual, the way from the mean to the neighbour. So the second mean is near, but with a residual that is not
     parallel to the first one (SOAR: Sun et al., 2023, with λ = 1).
     """
-    if len(means) < 2:
-        return np.zeros((len(vectors), 2), np.int64)
-    chosen = np.empty((len(vectors), 2), np.int64)
+    return _assigned(vectors, means, 2, round_)
+
+
+def _assigned(vectors: Floats, means: Floats, copies: int, round_: bool) -> Indices:
+    chosen = np.empty((len(vectors), copies), np.int64)
+    compiled = core()
+    if compiled is not None:
+        compiled.nearest_means(
+            np.ascontiguousarray(vectors, np.float32), np.ascontiguousarray(means, np.float32), not round_, chosen,
+            default_threads(),
+        )  # fmt: skip
+        return chosen
     for part in tiles(len(vectors), len(means)):
-        some = vectors[part]
-        loss = _closeness(some, means, round_)
-        near = loss.argmax(1)
-        along = some - means[near]
-        along /= np.maximum(np.linalg.norm(along, axis=1, keepdims=True), _TINY)
-        loss *= -2   # up to ‖x‖², the squared distance
-        parallel = along @ means.T
-        parallel -= np.einsum("ij,ij->i", some, along)[:, None]
-        loss += np.square(parallel, out=parallel)
-        loss[np.arange(len(some)), near] = np.inf
-        chosen[part, 0], chosen[part, 1] = near, loss.argmin(1)
+        chosen[part] = assigned_by_numpy(vectors[part], means, copies, round_)
     return chosen
 
 
-def _closeness(vectors: Floats, means: Floats, round_: bool) -> Floats:
-    products: Floats = vectors @ means.T
-    if not round_:
-        products -= np.square(means).sum(1) / 2
-    return products
+def assigned_by_numpy(vectors: Floats, means: Floats, copies: int, round_: bool) -> Indices:
+    """Return what the compiled core does, from whole matrices of scores in float64.
+
+    Vectors and means are taken relative to the mean of the means, so that those far from the origin lose nothing.
+    """
+    centre = means.astype(np.float64).mean(0)
+    apart, centred = vectors - centre, means - centre
+    squares = np.square(centred).sum(1)
+    scores, offsets = apart @ centred.T, centred @ centre if round_ else -squares / 2
+    scores += offsets
+    errors = _ROUNDING * (np.sqrt(np.square(apart).sum(1)[:, None] * squares) + np.abs(offsets))
+    near = _largest(scores, errors)
+    if copies == 1:
+        return near[:, None]
+    if len(means) < 2:
+        return np.zeros((len(vectors), 2), np.int64)
+    residual = apart - centred[near]
+    lengths = np.square(residual).sum(1)
+    parallel = residual @ centred.T
+    parallel -= np.einsum("ij,ij->i", residual, apart)[:, None]
+    scores -= np.square(parallel) / np.where(lengths > 0, lengths, np.inf)[:, None] / 2
+    scores[np.arange(len(near)), near] = -np.inf
+    return np.stack([near, _largest(scores, errors)], axis=1)
+
+
+def _largest(scores: Doubles, errors: Doubles) -> Indices:
+    # BLAS may round equal scores differently: what differs by less than its errors is a tie.
+    return np.asarray((scores + errors >= (scores - errors).max(1, keepdims=True)).argmax(1))

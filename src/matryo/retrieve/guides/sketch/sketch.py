@@ -16,12 +16,13 @@ The arrays depend on the rows alone. They are computed in float64 and rounded up
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from matryo.compiled import core
+from matryo.compiled import core, default_threads
 from matryo.errors import EmbeddingsError, InputError
 from matryo.retrieve.guides.guide import VERIFIED_BYTES, Guide, Search
 from matryo.retrieve.vectors.array_folder import open_arrays, write_arrays
@@ -52,6 +53,8 @@ _QUERIES = 48   # rows that serve as queries when the dims are chosen
 _FIRST = (16, 32, 64, 128, 192, 256)   # candidates for the first dim
 _NEAR = 10   # the k for which the dims are chosen
 _FAR = 1500   # bytes of a sequential scan that take as long as reading one row elsewhere
+_TILE = 1 << 19   # numbers per tile of rows that are encoded together
+_KEPT = 1 << 25   # rotated numbers that are kept in memory while the steps are not known; more are computed twice
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,38 +176,66 @@ def unit(blocks: Blocks, metric: Metric) -> int:
 
 
 def _rows(blocks: Blocks, rows: Any, metric: Metric, exponent: int) -> Doubles:
-    vectors = np.ldexp(blocks.rows(rows, blocks.nesting.dim).astype(np.float64), -exponent)
+    vectors = blocks.rows(rows, blocks.nesting.dim).astype(np.float64)
+    if exponent:
+        vectors = np.ldexp(vectors, -exponent)
     if metric == "cosine":
-        vectors /= np.maximum(np.sqrt(np.square(vectors).sum(1, keepdims=True)), np.finfo(np.float64).tiny)
+        vectors /= np.maximum(np.sqrt(_squares(vectors)), np.finfo(np.float64).tiny)[:, None]
     return vectors
+
+
+def _squares(rows: Doubles) -> Doubles:
+    return np.asarray(np.einsum("ij,ij->i", rows, rows))
 
 
 def _fill(blocks: Blocks, metric: Metric, axes: Doubles, dims: tuple[int, ...], exponent: int) -> Sketch:
     count, dim = blocks.count, blocks.nesting.dim
-    peaks, squares = np.zeros(dims[-1]), np.zeros(count)
-    for part in tiles(count, dim):
-        rows = _rows(blocks, part, metric, exponent)
-        squares[part] = np.square(rows).sum(1)
-        peaks = np.maximum(peaks, np.abs(rows @ axes).max(0, initial=0))
-    steps = np.where(peaks > 0, peaks, 1.0) / 127
+    squares = np.zeros(count)
+    parts = list(tiles(count, dim, _TILE))
+    kept: list[Doubles | None] = [None] * len(parts)
+    keeps = count * dims[-1] <= _KEPT
+
+    def peaks_of(number: int) -> Doubles:
+        rows = _rows(blocks, parts[number], metric, exponent)
+        squares[parts[number]] = _squares(rows)
+        turned = rows @ axes
+        if keeps:
+            kept[number] = turned
+        return np.asarray(np.maximum(turned.max(0, initial=0), -turned.min(0, initial=0)))
+
     padded = -(-count // LANES) * LANES
     widths = np.diff((0, *dims))
     codes = [np.zeros((padded if i == 0 else count, width), np.int8) for i, width in enumerate(widths)]
     tails = np.zeros((len(dims), padded), np.float32)
-    errors, lengths = np.zeros(len(dims)), np.zeros(len(dims))
-    for part in tiles(count, dim):
-        turned = _rows(blocks, part, metric, exponent) @ axes
-        rounded = np.rint(turned / steps)
-        missed = np.cumsum(np.square(turned - rounded * steps), axis=1)
-        energy = np.cumsum(np.square(turned), axis=1)
+
+    def encode(number: int) -> tuple[Doubles, Doubles]:
+        """Write the codes of some rows; return the largest error and the largest length at each level."""
+        part, turned = parts[number], kept[number]
+        if turned is None:
+            turned = _rows(blocks, part, metric, exponent) @ axes
+        kept[number] = None
+        energy, missed = np.zeros(len(turned)), np.zeros(len(turned))
+        errors, lengths = np.zeros(len(dims)), np.zeros(len(dims))
         for i, high in enumerate(dims):
-            added = rounded[:, high - widths[i] : high]
+            here = slice(high - widths[i], high)
+            known = turned[:, here]
+            energy += _squares(known)
+            added = np.rint(known / steps[here])
             codes[i][part] = added
+            lengths[i] = np.sqrt(_squares(added).max(initial=0))
+            added *= steps[here]
+            missed += _squares(np.subtract(known, added, out=added))
             # The sums above are exact to about 2⁻⁵⁰ of ‖x‖²: the margins below round up by more.
-            rest = np.sqrt(np.maximum(squares[part] - energy[:, high - 1], 0)) * (1 + 1e-6)
+            rest = np.sqrt(np.maximum(squares[part] - energy, 0)) * (1 + 1e-6)
             tails[i, part] = rest + 1e-6 * np.sqrt(squares[part])
-            errors[i] = max(errors[i], np.sqrt(missed[:, high - 1].max(initial=0)) * (1 + 1e-6))
-            lengths[i] = max(lengths[i], np.sqrt(np.square(added).sum(1).max(initial=0)))
+            errors[i] = np.sqrt(missed.max(initial=0)) * (1 + 1e-6)
+        return errors, lengths
+
+    with ThreadPoolExecutor(default_threads()) as pool:   # numpy releases the GIL
+        peaks = np.max([np.zeros(dims[-1]), *pool.map(peaks_of, range(len(parts)))], axis=0)
+        steps = np.where(peaks > 0, peaks, 1.0) / 127
+        measured = [(np.zeros(len(dims)), np.zeros(len(dims))), *pool.map(encode, range(len(parts)))]
+    errors, lengths = (np.max(each, axis=0) for each in zip(*measured, strict=True))
     first = (codes[0].view(np.uint8) ^ 128).reshape(-1, LANES, dims[0] // 4, 4).transpose(0, 2, 1, 3)
     laid = (np.ascontiguousarray(first), *codes[1:])
     levels = [Level(*level) for level in zip(dims, laid, tails, errors.tolist(), lengths.tolist(), strict=True)]
