@@ -43,8 +43,9 @@ ALLOWED = {
     "retrieve": SEAM,
     "evaluation": SEAM | {"baselines", "classify"},
     "report": SEAM | {"baselines", "classify", "evaluation"},
+    "reproduce": SEAM | {"training", "inference", "baselines", "classify", "retrieve", "evaluation", "report"},
     "cli": SEAM
-    | {"training", "inference", "export", "baselines", "classify", "retrieve", "evaluation", "report"},
+    | {"training", "inference", "export", "baselines", "classify", "retrieve", "evaluation", "report", "reproduce"},
     "__main__": {"cli"},
 }
 TORCH_SIDE = LEARNING | {"training", "inference", "export"}
