@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from matryo.reproduce.page import Evidence, body
+from matryo.reproduce.page import OVERVIEW, Evidence, body
 from matryo.reproduce.paper import TABLES
 from matryo.reproduce.paper.derived import ALONE
 from matryo.reproduce.run import KIND, judged
@@ -26,8 +26,8 @@ HOW = """`matryo reproduce NAME` makes any of these tables again, and `matryo re
 [Reproduce the paper](../reproduce.md) describes it. ✓ holds, ✗ does not hold, – cannot be tested there. Differences
 are in points; *least of n* is the worst of the n rows that the claim is about, and *best of n* the best one where one
 row is enough."""
-CAVEAT = """The emoji models are small and trained for ten epochs on three drawings per class, so that all tables take
-less than an hour on two CPU cores: they check the machinery and show directions. Where both columns have a verdict,
+CAVEAT = """The emoji models are small and trained briefly on three drawings per class, so that all tables take less
+than an hour on two CPU cores: they check the machinery and show directions. Where both columns have a verdict,
 believe the one of the GPU runs."""
 _COLUMNS = {"MRL": "MRL", "MRL-E": "MRL-E", "fixed": "FF", "SVD": "SVD", "random features": "Rand. FS",
             "random projection": "JL", "slimmable, truncated": "Slim. Net"}  # fmt: skip
@@ -37,7 +37,8 @@ def text(stored: dict[str, list[Row]]) -> str:
     """Return the whole page."""
     rows = [row for row in stored[NAME] if row.kind == KIND]
     evidence = evidences(stored)
-    figures = {name: f"{START}{name}.svg" for name in TABLES if _drawn(name, evidence)}
+    drawn = [OVERVIEW, *(name for name in TABLES if _drawn(name, evidence))]
+    figures = {name: f"{START}{name}.svg" for name in drawn}
     parts = [GENERATED, "# The paper, claim by claim", INTRO, HOW, CAVEAT, body(evidence, figures)]
     return page([*parts, "## Where these rows come from", sources(NAME, rows),
                  "The rows of the GPU runs are those of [Tiny-ImageNet](tiny-imagenet.md), "

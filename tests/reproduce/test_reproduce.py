@@ -70,7 +70,7 @@ def test_the_numbers_are_those_of_the_runs(two_tables, data):
     classes = image_folder(data / "imagenet").classes
     model = load(shop.folder(nested(shop), 1))
     said = model.predict(images, dim=16)
-    right = np.mean([said.classes[place] == classes[label] for place, label in enumerate(val.labels)])
+    right = np.mean([name == classes[label] for name, label in zip(said.labels, val.labels, strict=True)])
     assert rows[0].figures["cells"]["MRL"]["16"][1] == pytest.approx(100 * right, abs=0.01)
 
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from matryo.reproduce.table import Table
     from matryo.results import Row
 
+OVERVIEW = "overview"
+"""The name of the figure of all verdicts."""
 MARKS = {HOLDS: "✓", FAILS: "✗", UNTESTED: "–"}
 
 
@@ -47,8 +49,10 @@ class Evidence:
 
 def body(evidence: Sequence[Evidence], figures: Mapping[str, str] | None = None) -> str:
     """Return the page in Markdown, without its title; ``figures`` maps tables to the files of their pictures."""
+    glance = (figures or {}).get(OVERVIEW, "")
     parts = [counts(evidence), "\n".join(f"- **{one.title}**: {one.about}." for one in evidence),
-             "## Every claim", claims(evidence), "## Table by table"]  # fmt: skip
+             *([f"![One mark per claim of each table: holds, does not hold, or cannot be tested]({glance})"] if glance
+               else []), "## Every claim", claims(evidence), "## Table by table"]  # fmt: skip
     for table in TABLES.values():
         parts += section(table, evidence, (figures or {}).get(table.name, ""))
     shown = [f"- `{label}`: {what}." for label, what in PICTURES.items()]
@@ -83,9 +87,8 @@ def claims(evidence: Sequence[Evidence]) -> str:
 
 def section(table: Table, evidence: Sequence[Evidence], figure: str) -> list[str]:
     """Return the part of the page about one table."""
-    also = f", and the figures `{'`, `'.join(table.figures)}`" if table.figures else ""
-    metric = f"{table.metric[0].upper()}{table.metric[1:]}"
-    parts = [f"### {heading(table)}", f"The paper's `{table.label}`{also}. {metric}."]
+    also = f", drawn in `{'`, `'.join(table.figures)}`" if table.figures else ""
+    parts = [f"### {heading(table)}", f"The paper's `{table.label}`{also}; {table.metric}."]
     there = [one for one in evidence if table.name in one.tables]
     notes = [f"{one.title}: {note}." for one in there if (note := one.tables[table.name].get("note"))]
     if notes:

@@ -68,11 +68,13 @@ class Comparison:
     at: str
     difference: float
     error: float | None
+    margin: float
+    """How far it is from what the claim needs, its error considered."""
     supported: bool
 
     def __str__(self) -> str:
-        spread = "" if self.error is None else f" ± {self.error:.2g}"
-        return f"{self.difference:+.1f}{spread} at {self.at}"
+        spread = "" if self.error is None else f" ± {self.error:.2f}"
+        return f"{self.difference:+.2f}{spread} at {self.at}".replace("-", "−", 1 if self.difference < 0 else 0)
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class Claim:
         """Return the comparison that decides, and how many there are."""
         if not found:
             return "–"
-        decides = (max if self.some else min)(found, key=lambda one: one.difference)
+        decides = (max if self.some else min)(found, key=lambda one: one.margin)
         return str(decides) + (f" ({'best' if self.some else 'least'} of {len(found)})" if len(found) > 1 else "")
 
     def _compared(self, at: str, cell: Cell, other: Cell) -> Comparison:
@@ -123,7 +125,8 @@ class Claim:
         slack = (error or 0.0) * (-1 if self.strict else 1)
         rounding = 1e-9   # 0.3 − 0.2 is not 0.1
         ahead = difference + slack - self.by
-        return Comparison(at, difference, error, ahead > rounding if self.strict else ahead >= -rounding)
+        supported = ahead > rounding if self.strict else ahead >= -rounding
+        return Comparison(at, difference, error, ahead, supported)
 
     def _columns(self, cells: Cells) -> Iterator[tuple[str, tuple[str, ...], str]]:
         others = (self.b,) if isinstance(self.b, str) else self.b

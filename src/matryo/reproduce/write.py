@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from matryo.errors import MissingExtra
 from matryo.files import check_may_write, replacing
-from matryo.reproduce.page import Evidence, body
+from matryo.reproduce.page import OVERVIEW, Evidence, body
 from matryo.reproduce.paper import TABLES
-from matryo.reproduce.picture import picture
+from matryo.reproduce.picture import overview, picture
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,10 +40,10 @@ def write_pictures(evidence: Sequence[Evidence], folder: Path, prefix: str, star
     """Write one SVG per table that has a figure, and return their addresses by table."""
     written = {}
     with contextlib.suppress(MissingExtra):
-        for table in TABLES.values():
-            if svg := picture(table, evidence):
-                name = f"{start}{table.name}.svg"
-                with replacing(folder / name) as file:
+        drawn = {OVERVIEW: overview(evidence)} | {name: picture(one, evidence) for name, one in TABLES.items()}
+        for name, svg in drawn.items():
+            if svg:
+                with replacing(folder / f"{start}{name}.svg") as file:
                     file.write(svg.encode())
-                written[table.name] = prefix + name
+                written[name] = f"{prefix}{start}{name}.svg"
     return written

@@ -38,7 +38,7 @@ def unseen(cells: Cells) -> None:
     dims = sorted(_dims(column))
     cells["_below"] = {high: column[low] for low, high in pairwise(dims)}
     full = column[dims[-1]].mean if dims else 1.0
-    cells["_lost share"] = {dim: Cell((100 * (1 - column[dim].mean / full),)) for dim in dims[:-1]}
+    cells["_lost share"] = {dim: Cell((100 * (1 - column[dim].mean / full),)) for dim in dims}
 
 
 def stages(cells: Cells) -> None:
@@ -71,7 +71,8 @@ def saving(cells: Cells) -> None:
     cells["_FF of full dim"] = dict.fromkeys(accuracy, alone[dims[-1]])
     quarter = max((dim for dim in dims if 4 * dim <= dims[-1]), default=dims[0])
     enough = [expected[row].mean for row, cell in accuracy.items() if cell.mean >= alone[quarter].mean]
-    cells["_saving"] = {"times fewer dims": Cell((quarter / min(enough),))} if enough else {}
+    # The ratio is 0 where no stop is as accurate.
+    cells["_saving"] = {"times fewer dims": Cell((quarter / min(enough, default=math.inf),))}
 
 
 def lowest_trained(cells: Cells) -> None:
