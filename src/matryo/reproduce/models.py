@@ -64,7 +64,7 @@ def finetuned(shop: Workshop, column: str) -> Model:
 
 
 def partly_shown(shop: Workshop, model: Model) -> Model:
-    """The same model, trained without the classes that the scale hides."""
+    """A model trained without the classes that the scale hides."""
     return Model(f"{model.name} {NOVEL}", model.recipe, model.changes, hides=shop.scale.hidden)
 
 

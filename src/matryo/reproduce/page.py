@@ -22,7 +22,7 @@ MARKS = {HOLDS: "✓", FAILS: "✗", UNTESTED: "–"}
 
 @dataclass(frozen=True)
 class Evidence:
-    """What one data set says of the paper's tables."""
+    """The figures and verdicts of one data set, by table."""
 
     title: str
     """As the heads of columns have it."""

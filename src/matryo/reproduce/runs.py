@@ -49,7 +49,7 @@ class Model:
 
     @cached_property
     def digest(self) -> str:
-        """What identifies the training but for its seed: the resolved recipe, the hidden classes, and its start."""
+        """The identity of the training but for its seed: the resolved recipe, the hidden classes, and its start."""
         table = dataclasses.asdict(self.resolved(0))
         loop = {name: value for name, value in table["loop"].items() if name not in _FREE}
         start = "" if self.start is None else self.start.digest

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scale:
-    """What is trained, on which data, and where the models are tested."""
+    """Models to train, their data, and where they are tested."""
 
     name: str
     about: str
@@ -39,7 +39,7 @@ class Scale:
     pairs: Mapping[str, str] = field(default_factory=dict)
     """Fields of the recipe ``emoji-pairs``; empty where no public pairs stand in for ALIGN's."""
     folders: tuple[str, ...] = ()
-    """What --data DIR must hold; empty where the data is bundled."""
+    """Folders that --data DIR must hold; empty where the data is bundled."""
     run_gigabytes: float = 0.01
     """Disk for one run with its embeddings."""
     seeds: int = 1

@@ -168,9 +168,9 @@ class Table:
     """In the paper's source."""
     title: str
     rows: str
-    """What the rows are."""
+    """The kind of its rows."""
     metric: str
-    """What the numbers are."""
+    """The kind of its numbers."""
     paper: Mapping[str, Mapping[Label, float]] = field(default_factory=dict)
     claims: tuple[Claim, ...] = ()
     figures: tuple[str, ...] = ()
@@ -178,7 +178,7 @@ class Table:
     missing: Mapping[str, str] = field(default_factory=dict)
     """Why it cannot be measured, by scale ("small", "paper")."""
     note: Mapping[str, str] = field(default_factory=dict)
-    """What stands in for the paper's data, by scale."""
+    """The stand-in for the paper's data, by scale."""
     digits: int = 1
     drawn: tuple[str, ...] = ()
     """The columns of its figure; empty: no figure."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Measure:
-    """What a table needs, and what it finds."""
+    """The models that a table needs, and its measurement."""
 
     run: Callable[[Workshop, int], Found]
     models: Callable[[Workshop], list[Model]]

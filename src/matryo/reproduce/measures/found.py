@@ -1,4 +1,4 @@
-"""What a measurement of one seed finds, and how the seeds become the cells of a table."""
+"""The findings of one seed, and how seeds become the cells of a table."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def accuracy(shop: Workshop, seed: int) -> Found:
 
 
 def robustness(shop: Workshop, seed: int) -> Found:
-    """The same heads on the usual test split and on shifted ones."""
+    """Those heads on the usual test split and on shifted ones."""
     found: Found = {}
     for split, name in {shop.scale.query: "ImageNet-V1", **shop.scale.shifted}.items():
         found[f"{name} FF"] = fixed_heads(shop, seed, split)

@@ -34,7 +34,7 @@ def retrieval(shop: Workshop, seed: int) -> Found:
 
 
 def shifted(shop: Workshop, seed: int) -> Found:
-    """The same with the queries of another source."""
+    """All models with the queries of another source."""
     split = next(iter(shop.scale.shifted))
     return _own(shop, seed, split)
 

@@ -29,7 +29,7 @@ def web_scale(shop: Workshop, seed: int) -> Found:
 
 
 def between(shop: Workshop, seed: int) -> Found:
-    """The same at dims that were not trained."""
+    """The nested model at dims that were not trained."""
     return {
         "ALIGN-MRL": _hits(shop, "ALIGN-MRL", seed, _SPLIT, shop.scale.between),
         "_trained": _hits(shop, "ALIGN-MRL", seed, _SPLIT, shop.scale.dims),

@@ -1,4 +1,4 @@
-"""What the choices of training change: weights, smallest dim, spacing, finetuning (appendix J)."""
+"""The effect of choices of training: weights, smallest dim, spacing, finetuning (appendix J)."""
 
 from __future__ import annotations
 

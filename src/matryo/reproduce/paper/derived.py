@@ -62,7 +62,7 @@ def shortlists(cells: Cells) -> None:
 
 
 def saving(cells: Cells) -> None:
-    """What a cascade saves: dims, for the accuracy of the fixed model of a quarter of the full dim."""
+    """The dims that a cascade saves, at the accuracy of the fixed model of a quarter of the full dim."""
     expected, accuracy, alone = (cells.get(name, {}) for name in ("Expected dims", "Accuracy", "_FF"))
     dims = sorted(_dims(alone))
     if not (expected and dims):
