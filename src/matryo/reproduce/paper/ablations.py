@@ -22,7 +22,7 @@ TABLES = (
             Claim("With the last block trained, larger dims are within 1.5 points of training from scratch",
                   "4.2 full, fc", "MRL", -1.5, (1 / 16, 1.0)),
         ),
-        note={"small": "ConvNet: the projection, the last convolution, and the last block, for 6 epochs"},
+        note={"small": "ConvNet: the projection, the last convolution, and the last block, for 3 epochs"},
         drawn=("MRL", "4.2 full, fc", "4.2 conv2, conv3, fc", "4.2 conv3, fc", "fc"),
     ),
     Table(
