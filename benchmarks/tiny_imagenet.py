@@ -24,6 +24,7 @@ from matryo.cli import evaluate
 from matryo.data import Dataset, decode_all, hold_out, open_dataset
 from matryo.data.images.arrays import ArrayImages
 from matryo.inference import encode_split, load
+from matryo.reproduce.splits import hidden_classes, without
 from matryo.results import Row, append_rows
 from matryo.training import load_recipe, train
 from matryo.training.run.paths import RunFolder
@@ -33,7 +34,7 @@ def main() -> None:
     """Every model with every seed; rows are appended as they come, so an interrupted series keeps its start."""
     args = parse()
     dataset = decoded(open_dataset("packed", args.data))
-    shown = without(dataset, args.novel) if args.novel else dataset
+    shown = without(dataset, hidden_classes(np.arange(len(dataset.classes)), args.novel)) if args.novel else dataset
     if args.validate:
         dataset = shown = hold_out(shown, args.validate)
     tuned = {model: fields for model, *fields in args.tune}
@@ -119,21 +120,6 @@ def decoded(dataset: Dataset) -> Dataset:
     images: Any = dataset.splits
     splits = {name: ArrayImages(decode_all(split), split.labels) for name, split in images.items()}
     return dataclasses.replace(dataset, splits=splits)
-
-
-def without(dataset: Dataset, novel: int) -> Dataset:
-    """The dataset less ``novel`` of its classes, drawn once and for all; their labels keep their meaning."""
-    hidden = novel_classes(len(dataset.classes), novel)
-    kept, images = {}, dict[str, Any](dataset.splits)
-    for name, split in images.items():
-        rows = np.flatnonzero(~np.isin(split.labels, hidden))
-        kept[name] = ArrayImages(decode_all(split)[rows], split.labels[rows])
-    return dataclasses.replace(dataset, splits=kept)
-
-
-def novel_classes(classes: int, novel: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Which classes are hidden from training."""
-    return np.sort(np.random.default_rng(0).permutation(classes)[:novel])
 
 
 if __name__ == "__main__":

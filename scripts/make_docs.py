@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pages import promises, shift
+from pages import paper, promises, shift
 from pages.best import best_tables
 from pages.findings import finding
 from pages.markdown import GENERATED, page, sources
@@ -43,6 +43,7 @@ TITLES = {
     "generator": "Generated embeddings for large databases",
     "image-text": "Dual encoders of images and texts",
     "mlm": "Masked language modelling",
+    "paper": "The paper, claim by claim",
     "planner": "Does the planner keep its promise?",
     "retrieval": "Retrieval compared with other libraries",
     "retrieval-gpu": "Retrieval on a GPU",
@@ -77,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.figures:
         from pages import dims_picture, losses_figures, losses_picture, retrieval_figures
 
-        for module in (dims_picture, losses_figures, losses_picture, retrieval_figures):
+        for module in (dims_picture, losses_figures, losses_picture, retrieval_figures, paper):
             module.write(args.root / "docs")
     wanted: dict[Path, str | None] = dict.fromkeys(orphans(args.root))
     wanted |= pages(args.root)
@@ -107,6 +108,8 @@ def pages(root: Path) -> dict[Path, str]:
         docs / "results" / "index.md": results_index(stored),
     }
     made |= {docs / "results" / f"{name}.md": results_page(name, rows) for name, rows in stored.items()}
+    if paper.NAME in stored:   # it compares the rows of several files
+        made[docs / "results" / f"{paper.NAME}.md"] = paper.text(stored)
     readme = read(root / "README.md")
     if readme is not None and "demo" in stored:
         made[root / "README.md"] = between_marks(readme, demo_table(stored["demo"]))

@@ -44,8 +44,10 @@ ALLOWED = {
     "evaluation": SEAM | {"baselines", "classify"},
     "report": SEAM | {"baselines", "classify", "evaluation"},
     "serve": SEAM | {"encoders", "training", "inference", "retrieve"},
+    "reproduce": SEAM | {"training", "inference", "baselines", "classify", "retrieve", "evaluation", "report"},
     "cli": SEAM
-    | {"training", "inference", "export", "baselines", "classify", "retrieve", "evaluation", "report", "serve"},
+    | {"training", "inference", "export", "baselines", "classify", "retrieve", "evaluation", "report", "serve"}
+    | {"reproduce"},
     "__main__": {"cli"},
 }
 TORCH_SIDE = LEARNING | {"training", "inference", "export"}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from statistics import fmean
 
 from matryo.results import Row
-from pages import filters, promises, serve, settings, shift, unseen, unseen_plans, updates
+from pages import filters, paper, promises, serve, settings, shift, unseen, unseen_plans, updates
 from pages.best import comparisons, verdict
 from pages.models import METRICS, ByColumn, kind_of, last_of_column, seeds_by_column, tuned
 
@@ -258,6 +258,7 @@ FINDINGS: dict[str, Callable[[list[Row]], str]] = {
     "generator": _generator,
     "image-text": _image_text,
     "mlm": _mlm,
+    "paper": paper.finding,
     "planner": _planner,
     "retrieval": _retrieval,
     "retrieval-gpu": _gpu,

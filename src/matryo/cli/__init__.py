@@ -19,9 +19,9 @@ __all__ = ["VERBS", "build_parser", "main"]
 
 VERBS = (
     "demo", "train", "encode", "export", "evaluate", "classify", "index", "search", "plan", "check", "report",
-    "serve", "info", "verify", "recipes", "completion",
+    "serve", "reproduce", "info", "verify", "recipes", "completion",
 )  # fmt: skip
-_RESUMABLE = ("demo", "train", "encode", "index")
+_RESUMABLE = ("demo", "train", "encode", "index", "reproduce")
 
 
 class _Parser(argparse.ArgumentParser):

@@ -79,7 +79,7 @@ class Subject:
     def with_repeated_classes(self) -> list[EmbeddingSet]:
         """Return the query splits with several examples of some class, or else all query splits pooled into one."""
         splits = list(self.queries.values())
-        return [queries for queries in splits if class_counts(queries).max() > 1] or [_pooled(splits)]
+        return [queries for queries in splits if class_counts(queries).max() > 1] or [pooled(splits)]
 
     def novel(self, queries: EmbeddingSet) -> list[int]:
         """Return the classes of ``queries`` that the database, and so the training data, lacks."""
@@ -88,7 +88,8 @@ class Subject:
         return [int(label) for label in np.setdiff1d(queries.labels, self.database.labels) if label != UNKNOWN]
 
 
-def _pooled(sets: Sequence[EmbeddingSet]) -> EmbeddingSet:
+def pooled(sets: Sequence[EmbeddingSet]) -> EmbeddingSet:
+    """Return the rows of several splits of one model as one split, in memory."""
     if any(one.labels is None for one in sets):
         raise EmbeddingsError("the queries must have labels", got="none", cure="write them again with labels=…")
     whole = sets[0].select(np.zeros(sum(map(len, sets)), np.int64))   # right size and names; the rows follow
