@@ -16,7 +16,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pages import filters, losses, modalities, models, promises, retrieval, shift, unseen, unseen_plans, updates
+from pages import (
+    filters,
+    losses,
+    modalities,
+    models,
+    promises,
+    retrieval,
+    retrofit,
+    shift,
+    unseen,
+    unseen_plans,
+    updates,
+)
 from pages.findings import finding
 from pages.markdown import GENERATED, page, sources
 from pages.models import demo_table
@@ -38,6 +50,7 @@ TITLES = {
     "retrieval": "Retrieval compared with other libraries",
     "retrieval-gpu": "Retrieval on a GPU",
     "retrieval-tables": "Adaptive retrieval: the paper's tables",
+    "retrofit": "Maps that make existing vectors nested",
     "search-core": "The compiled core",
     "search-speed": "Exact search at many dims",
     "sentence-loss": "Nested ranking loss for sentence-transformers",
@@ -129,7 +142,8 @@ def results_index(stored: dict[str, list[Row]]) -> str:
 def results_page(name: str, rows: list[Row]) -> str:
     """The tables of one file of rows, and where the rows come from."""
     makers = {**models.MAKERS, **losses.MAKERS, **modalities.MAKERS, **retrieval.MAKERS, **promises.MAKERS,
-              **shift.MAKERS, **unseen.MAKERS, **unseen_plans.MAKERS, **filters.MAKERS, **updates.MAKERS}  # fmt: skip
+              **retrofit.MAKERS, **shift.MAKERS, **unseen.MAKERS, **unseen_plans.MAKERS, **filters.MAKERS,
+              **updates.MAKERS}  # fmt: skip
     parts = [GENERATED, f"# {TITLES.get(name, name)}", *filter(None, [finding(name, rows)])]
     for kind in dict.fromkeys(row.kind for row in rows):
         chosen = [row for row in rows if row.kind == kind]

@@ -109,7 +109,7 @@ def _write_onnx(
         import onnx
         from onnx import TensorProto, helper, numpy_helper
 
-    names = ("matryo_axes", "matryo_bias", "matryo_turned", "matryo_moved", "mapped", "matryo_unit")
+    names: tuple[str, ...] = ("matryo_axes", "matryo_bias", "matryo_turned", "matryo_moved", "mapped", "matryo_unit")
     if model is None:
         source = "vectors"
         graph = helper.make_graph(
@@ -120,6 +120,9 @@ def _write_onnx(
         proto = onnx.load(str(model))
         source = proto.graph.output[0].name
         del proto.graph.output[0]
+    taken = {tensor.name for tensor in proto.graph.initializer} | {o for node in proto.graph.node for o in node.output}
+    while taken & set(names):   # a graph that was folded before
+        names = tuple(f"{name}_" for name in names)
     axes, moved_by, turned, moved, final, first = names
     nodes = [helper.make_node("LpNormalization", [source], [first], axis=-1, p=2)] if before else []
     nodes.append(helper.make_node("MatMul", [first if before else source, axes], [turned]))

@@ -63,7 +63,8 @@ class Held:
         """Queries whose true neighbours are those of all columns."""
         nesting, k = Nesting([database.shape[1]]), min(k, len(database))
         parts = [queries[start : start + _TOGETHER] for start in range(0, len(queries), _TOGETHER)]
-        right = np.concatenate([_best(next(_scores(database, part, nesting, metric)), k) for part in parts])
+        found = [_best(next(_scores(database, part, nesting, metric)), k) for part in parts]
+        right = np.concatenate([np.empty((0, k), np.int64), *found])
         return cls(database, queries, metric, k, min(shortlist, len(database)), "recall", right)
 
     @classmethod

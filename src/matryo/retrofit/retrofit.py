@@ -56,7 +56,7 @@ class Retrofit:
     nesting: Nesting
     metric: str
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    """What the map was fitted on, and how."""
+    """The vectors that the map was fitted to, and the settings of the fit."""
     moments: Moments | None = None
     """The statistics of the vectors, for :meth:`update`."""
 
@@ -99,7 +99,8 @@ class Retrofit:
         options, names = fitted.options, {fitted.whole, *(taken.rung for taken in fitted.table)}
         held = getattr(fitted, "held", None)
         provenance = {
-            "model": model, "rows": fitted.moments.count, "zeros": fitted.zeros, "quality": fitted.quality,
+            "model": model, "rows": fitted.moments.count, "seen": fitted.reservoir.seen,
+            "zeros": fitted.zeros, "quality": fitted.quality,
             "k": options.k if held is None else held.k,
             "shortlist": options.shortlist if held is None else held.shortlist,
             "tests": 0 if held is None else held.count, "database": 0 if held is None else len(held.database),

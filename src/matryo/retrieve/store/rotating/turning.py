@@ -77,5 +77,5 @@ class Turning(Merging):
             bar.update(len(piece.rows))
 
     def _wish(self) -> rotations.Wish:
-        """What was asked for: whether the store finds its rotation by itself, and from how many rows it did."""
+        """Whether the store fits its rotation by itself, and on how many rows it did."""
         return self._read_records(lambda: rotations.read_wish(self._database))

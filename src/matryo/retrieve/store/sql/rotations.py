@@ -27,7 +27,7 @@ _SCHEMA = (
 
 @dataclass(frozen=True)
 class Wish:
-    """What was asked for."""
+    """The request of the caller: a rotation that the index fits, or not."""
 
     auto: bool = False
     """Whether the index fits its rotation by itself."""
@@ -36,7 +36,7 @@ class Wish:
 
 
 def read_wish(database: Database) -> Wish:
-    """What was asked for."""
+    """The request of the caller."""
     entry = take(database, "rotation", default={})
     return Wish(bool(entry.get("auto", False)), int(entry.get("fitted", 0)))
 
