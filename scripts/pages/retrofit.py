@@ -74,7 +74,7 @@ def promise(rows: list[Row]) -> list[str]:
     figures = rows[-1].figures
     return ["## Never worse", f"{figures['draws']} draws of data, queries and labels; {figures['rungs']} times a map "
             f"above PCA was taken at a dim. In {figures['kept']} draws none of them was worse on thousands of new "
-            f"queries. The largest loss was {100 * -figures['worst']:.2f} percentage points."]  # fmt: skip
+            f"queries. The largest loss was {100 * abs(figures['worst']):.2f} percentage points."]  # fmt: skip
 
 
 def _gain(worth: dict[str, Any], place: int) -> float:
@@ -83,7 +83,7 @@ def _gain(worth: dict[str, Any], place: int) -> float:
 
 def finding(rows: list[Row]) -> str:
     """Recall at 64 dims before and after, and how often the promise held."""
-    shown = [row for row in latest(rows, lambda row: row.subject) if row.kind == "retrofit-dims"]
+    shown = latest([row for row in rows if row.kind == "retrofit-dims"], lambda row: row.subject)
     parts = []
     for row in shown:
         figures = row.figures

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 _FEWEST = 1000   # rows, and
 _PER_DIM = 4     # rows per dim, before an index fits a rotation by itself
 _GROWN = 4       # times the rows of the last fit, before it fits again by itself
+_SUITS = 0.25    # of the share that a map gained on its own vectors, it must gain on those of an index
 _SAMPLE = 2000   # rows that show whether a map suits an index
 
 
@@ -139,7 +140,7 @@ class Rotated(Store):
             self.rotate("auto")
 
     def _check_suits(self, made: Rotation | None) -> None:
-        """Raise if a map keeps less of these vectors in its first dims than no map does: it is one of another model."""
+        """Raise if a map gains too little on these vectors in its first dims: it is one of another model."""
         if made is None or not len(self):
             return
         ours, theirs = title_of(self.model), title_of(made.retrofit.provenance.get("model") or "")
@@ -151,7 +152,9 @@ class Rotated(Store):
         if not len(dims):
             return
         kept, before = _kept(made.turn(rows), dims), _kept(rows, dims)
-        if kept.mean() < 0.9 * before.mean():
+        energy = made.retrofit.energy
+        gained = max(0.0, float(np.mean([energy.get(int(m), 0.0) for m in dims])) - float(before.mean()))
+        if kept.mean() < before.mean() + _SUITS * gained - 0.01:
             at = len(dims) // 2
             raise InputError(
                 "this map does not suit the vectors of the index",
