@@ -34,7 +34,7 @@ def draw(seed: int, rows: int = ROWS, tests: int = TESTS) -> list[tuple[int, str
     other = spread[rng.permutation(DIM)] if seed % 4 == 0 else spread   # queries of another distribution, or the same
 
     def queries(count: int) -> Array:
-        return rng.normal(size=(count, DIM)) * other @ turn
+        return np.asarray(rng.normal(size=(count, DIM)) * other @ turn)
 
     data = rng.normal(size=(rows, DIM)) * spread @ turn
     fit = Fit(_options(seed)).run(data, queries(int(rng.integers(100, 600))), None, None)
