@@ -30,8 +30,8 @@ from matryo.results import Row, read_rows
 ROOT = Path(__file__).resolve().parent.parent
 MARKS = ("<!-- demo-table -->", "<!-- /demo-table -->")
 TABLES = (
-    "filters", "losses", "modalities", "models", "promises", "retrieval", "serve", "settings", "shift", "unseen",
-    "unseen_plans", "updates",
+    "filters", "losses", "modalities", "models", "promises", "retrieval", "retrofit", "serve", "settings", "shift",
+    "unseen", "unseen_plans", "updates",
 )  # fmt: skip
 """The modules of pages/ that make tables from rows."""
 TITLES = {
@@ -48,6 +48,7 @@ TITLES = {
     "retrieval": "Retrieval compared with other libraries",
     "retrieval-gpu": "Retrieval on a GPU",
     "retrieval-tables": "Adaptive retrieval: the paper's tables",
+    "retrofit": "Maps that make existing vectors nested",
     "search-core": "The compiled core",
     "search-speed": "Exact search at many dims",
     "sentence-loss": "Nested ranking loss for sentence-transformers",

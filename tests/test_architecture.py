@@ -38,22 +38,23 @@ ALLOWED = {
     "training": SEAM | LEARNING,
     "inference": SEAM | LEARNING | {"training"},
     "export": SEAM | LEARNING | {"training", "inference"},
-    "baselines": SEAM,
+    "baselines": SEAM | {"retrofit"},
     "classify": SEAM,
-    "retrieve": SEAM,
+    "retrofit": SEAM,
+    "retrieve": SEAM | {"retrofit"},
     "evaluation": SEAM | {"baselines", "classify"},
     "report": SEAM | {"baselines", "classify", "evaluation"},
     "serve": SEAM | {"encoders", "training", "inference", "retrieve"},
     "reproduce": SEAM | {"training", "inference", "baselines", "classify", "retrieve", "evaluation", "report"},
     "cli": SEAM
-    | {"training", "inference", "export", "baselines", "classify", "retrieve", "evaluation", "report", "serve"}
-    | {"reproduce"},
+    | {"training", "inference", "export", "baselines", "classify", "retrofit", "retrieve", "evaluation", "report"}
+    | {"serve", "reproduce"},
     "__main__": {"cli"},
 }
 TORCH_SIDE = LEARNING | {"training", "inference", "export"}
 # On the numpy side, one engine may use torch; on the torch side, recipes are read without it.
-# The server loads torch with the first model.
-USES_TORCH = ("retrieve/engines/torch/*", "serve/encoder.py")
+# The server loads torch with the first model, and a retrofit only to learn a map.
+USES_TORCH = ("retrieve/engines/torch/*", "retrofit/learning.py", "serve/encoder.py")
 TORCH_FREE = ("training/__init__.py", "training/recipe/*.py", "training/run/paths.py", "inference/__init__.py")
 # Only these may need a compiler to be imported, so nothing imports them before it searches or computes on a GPU.
 KERNELS = ("retrieve/engines/torch/*", "losses/engines/triton/*")

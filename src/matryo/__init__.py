@@ -16,16 +16,17 @@ if TYPE_CHECKING:
     from matryo.inference import load
     from matryo.nesting import Nesting, truncate
     from matryo.retrieve import Index, Plan
+    from matryo.retrofit import Retrofit
     from matryo.training import train
 
 __version__ = "0.1.0"
-__all__ = ["Cascade", "EmbeddingSet", "Index", "MatryoError", "Nesting", "Plan", "evaluate", "load", "train",
-           "truncate"]  # fmt: skip
+__all__ = ["Cascade", "EmbeddingSet", "Index", "MatryoError", "Nesting", "Plan", "Retrofit", "evaluate", "load",
+           "train", "truncate"]  # fmt: skip
 
 _HOMES = {
     "Cascade": "classify", "EmbeddingSet": "embeddings", "Index": "retrieve", "MatryoError": "errors",
-    "Nesting": "nesting", "Plan": "retrieve", "evaluate": "evaluation", "load": "inference", "train": "training",
-    "truncate": "nesting",
+    "Nesting": "nesting", "Plan": "retrieve", "Retrofit": "retrofit", "evaluate": "evaluation", "load": "inference",
+    "train": "training", "truncate": "nesting",
 }  # fmt: skip
 
 

@@ -7,8 +7,8 @@ too. Other keys, and other columns of tables, are payload. Without SOURCE, the i
 Each batch is durable before the next one is read. If interrupted, the index keeps all added vectors, and the message
 shows the command that resumes. A file whose rows have no ids is not added twice, unless --again is given. The index
 records the model that encoded an embeddings folder, or that --model names, and `matryo search` encodes texts and images
-with it. Actions run in this order: --delete, SOURCE …, --compact, --build (or --sketch,
---partition, --graph), --verify, --backup.
+with it. Actions run in this order: --delete, SOURCE …, --rotate, --compact, --build (or
+--sketch, --partition, --graph), --verify, --backup.
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     care.add_argument("--compact", action="store_true", help="free the space of deleted and replaced rows")
     care.add_argument("--share", type=float, metavar="S", help="with --compact: use this share of one core, for "
                       "example 0.25; other processes can search meanwhile")  # fmt: skip
+    care.add_argument("--rotate", nargs="?", const="auto", metavar="MAP", help="store the vectors rotated, so that "
+                      "their first dims hold most of every score: by a map of matryo retrofit, or one fitted to them")
     care.add_argument("--build", action="store_true", help="build guides, which speed up searches: those built before, "
                       "else a sketch and partitions")  # fmt: skip
     care.add_argument("--sketch", action="store_true", help="build a sketch, for faster exact search")
@@ -97,7 +99,7 @@ def run(args: argparse.Namespace) -> None:
         while not head or isinstance(head[-1], _End):
             head += [next(parts, None) or _nothing_to_add(args)]
         parts = chain(head, parts)
-    changing = bool(sources or args.delete or args.compact or args.model or _guides(args) is not None)
+    changing = bool(sources or args.delete or args.compact or args.model or args.rotate or _guides(args) is not None)
     with _create(args, sources) if new else Index.open(args.folder, writable=changing) as index:
         if not new:
             _check_settings(args, index, sources)
@@ -106,6 +108,8 @@ def run(args: argparse.Namespace) -> None:
         if args.delete:
             index.delete(parse_ids(index, args.delete))
         added = _add(args, index, sources, parts, numbered) if sources else 0
+        if args.rotate:
+            index.rotate(args.rotate, progress=not args.quiet)
         _compact_and_build(args, index, new)
         if args.verify:
             index.verify()

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from matryo.retrieve.store import Segment, Store
+    from matryo.retrieve.store.rotating.rotation import Rotation
     from matryo.retrieve.vectors.metric import Metric
 
 
@@ -47,11 +48,14 @@ class Description:
     """The name of the model that made the vectors; empty if it is not recorded."""
     run: str = ""
     """The run folder of that model, if it is recorded."""
+    rotation: str = ""
+    """The rotation of the stored vectors, and on how many it was fitted; empty if there is none."""
 
     def to_dict(self) -> dict[str, Any]:
         """The description as JSON values."""
         rest = {name: value for name, value in vars(self).items() if name not in ("path", "nesting", "fields")}
-        rest |= {"fields": list(self.fields), "model": self.model or None, "run": self.run or None}
+        rest |= {"fields": list(self.fields)}
+        rest |= {name: getattr(self, name) or None for name in ("model", "run", "rotation")}
         return {"folder": str(self.path), "dims": list(self.nesting.dims), **rest}
 
     def __str__(self) -> str:
@@ -65,6 +69,7 @@ class Description:
         if self.drift is not None:
             lines += [f"  {self.joined:,} vectors joined the partitions later, at {self.drift:.2f} times the squared "
                       "distance from the means"]  # fmt: skip
+        lines += [f"  rotation: {self.rotation}"] if self.rotation else []
         lines += [f"  payload fields: {', '.join(self.fields)}"] if self.fields else []
         if self.model:
             lines += [f"  model: {self.model}{f', {self.run}' if self.run else ''}"]
@@ -91,7 +96,15 @@ def describe(store: Store, joined: int, drift: float | None) -> Description:
         fields=tuple(store.fields()),
         model=title_of(model),
         run="" if isinstance(model, str) else str(model.get("run", "")),
+        rotation=_outline_rotation(snapshot.rotation),
     )
+
+
+def _outline_rotation(rotation: Rotation | None) -> str:
+    if rotation is None:
+        return ""
+    rows = rotation.retrofit.provenance.get("rows")
+    return rotation.retrofit.rung + (f", fitted on {rows:,} vectors" if rows else "")
 
 
 def lacks(segment: Segment, wanted: dict[str, Any]) -> bool:

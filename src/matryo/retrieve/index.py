@@ -34,8 +34,9 @@ from matryo.retrieve.parts import drift_of, missing_guide, needs_own
 from matryo.retrieve.plan.choice import Choice, Cost, as_plan
 from matryo.retrieve.plan.plan import Plan, check_count
 from matryo.retrieve.plan.shift import Watches
+from matryo.retrieve.rotated import Rotated
 from matryo.retrieve.routes import Routes
-from matryo.retrieve.store import Limits, Snapshot, Store
+from matryo.retrieve.store import Limits, Snapshot
 from matryo.retrieve.store.opening import Opened, index_exists
 from matryo.retrieve.store.origin import how_to_encode
 
@@ -59,7 +60,7 @@ class Entry(NamedTuple):
     payload: dict[str, Any]
 
 
-class Index(Store):
+class Index(Rotated):
     """A searchable store of vectors; make one with :meth:`create` or :meth:`open`."""
 
     def __init__(self, opened: Opened, limits: Limits) -> None:
@@ -180,6 +181,7 @@ class Index(Store):
         if not wanted:
             given = given or {kind: True for kind, guide in GUIDES.items() if guide.default}
             wanted = {kind: GUIDES[kind].options(self.nesting, value) for kind, value in given.items() if value}
+        self._refit_if_due()
         self.drop_damaged_guides()   # they are built again
         largest = max((segment for segment in self.snapshot().segments if segment.name), key=len, default=None)
         if largest is not None:
@@ -336,6 +338,8 @@ class Index(Store):
     ) -> Hits:
         """Search each segment, and merge the best hits."""
         nothing: Any = "" if snapshot.text_ids else -1
+        if snapshot.rotation is not None:
+            queries = snapshot.rotation.turn_queries(queries)
         ids: list[Array] = []
         scores: list[Doubles] = []
         numbers: list[Indices] = []   # of the rows, if their payloads are wanted
@@ -358,6 +362,14 @@ class Index(Store):
                 numbers = [np.take_along_axis(np.concatenate(numbers, axis=1), best, axis=1)]
         wide_ids, wide_scores = _widened(ids[0], k, nothing), _widened(scores[0].astype(np.float32), k, -np.inf)
         return Hits(wide_ids, wide_scores, self._payloads(_widened(numbers[0], k, -1)) if payload else None)
+
+    def _before_rotation(self) -> None:
+        self._compaction.cancel()
+
+    def _after_rotation(self) -> None:
+        with self._tidying("guides are not complete: call index.build()"):
+            if self.wanted():
+                self.build()
 
     def _join(self) -> None:
         def missing() -> Any:

@@ -9,8 +9,10 @@ from matryo.errors import InputError
 from matryo.nesting import Nesting
 from matryo.retrieve.vectors.metric import Metric, check_metric
 
-FORMAT = 1
-"""The version of the folder layout; it increases when older versions of matryo cannot read the new layout."""
+UNROTATED, ROTATED = 1, 2
+"""The versions of the folder layout: older versions of matryo would search rotated vectors with unrotated queries."""
+FORMAT = ROTATED
+"""The latest version that can be read."""
 DTYPES = ("float32", "float16")
 MOST_DIMS = 1 << 16
 """The most dims of a vector: kernels sum products of int8 in 32 bits."""
@@ -47,7 +49,7 @@ class About:
 
     def to_json(self) -> dict[str, Any]:
         """The settings as JSON values, with the version of the layout."""
-        return {"format": FORMAT, **asdict(self)}
+        return {"format": UNROTATED, **asdict(self)}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> About:

@@ -15,7 +15,7 @@ from matryo.retrieve.store.guides import guide_folder
 from matryo.retrieve.store.recent import read_recent
 from matryo.retrieve.store.segments.pieces import Piece
 from matryo.retrieve.store.segments.segment import Segment, open_segment
-from matryo.retrieve.store.sql import records
+from matryo.retrieve.store.sql import records, rotations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from matryo.retrieve.store.about import About
     from matryo.retrieve.store.filters.language import Condition
+    from matryo.retrieve.store.rotating.rotation import Rotation
     from matryo.retrieve.store.sql.database import Database
     from matryo.retrieve.vectors.types import Array, Bools, Floats, Indices
 
@@ -38,6 +39,8 @@ class Snapshot:
     """The folder of the index, for errors."""
     about: About
     segments: tuple[Segment, ...]
+    rotation: Rotation | None = None
+    """The rotation in which the vectors are stored; None if they are stored as they were put in."""
 
     @property
     def count(self) -> int:
@@ -55,7 +58,7 @@ class Snapshot:
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def vectors(self, rows: Indices) -> Floats:
-        """The vectors of existing row numbers, as float32 [rows, d]."""
+        """The vectors of existing row numbers as they were put in, float32 [rows, d]."""
         out = np.empty((len(rows), self.about.nesting.dim), np.float32)
         missing = np.ones(len(rows), np.bool_)
         for segment in self.segments:
@@ -65,7 +68,7 @@ class Snapshot:
             missing[here] = False
         if missing.any():
             raise IndexFolderError.damaged(self.path, f"no vector of row {rows[missing][0]}")
-        return out
+        return out if self.rotation is None else self.rotation.back(out)
 
     def sample(self, count: int, seed: int) -> tuple[Array, Floats]:
         """Ids and vectors of ``count`` random live rows, in the order of insertion."""
@@ -77,7 +80,8 @@ class Snapshot:
             at, chosen = positions[chosen[:end]], chosen[end:] - len(positions)
             ids.append(segment.ids.take(at))
             vectors.append(segment.blocks.rows(at, self.about.nesting.dim))
-        return np.concatenate(ids), np.concatenate(vectors)
+        whole = np.concatenate(vectors)
+        return np.concatenate(ids), whole if self.rotation is None else self.rotation.back(whole)
 
     def lacks(self, fields: Sequence[str]) -> bool:
         """Whether the column of one of ``fields`` has not been read yet."""
@@ -106,7 +110,7 @@ class Snapshot:
         return replace(self, segments=tuple(kept))
 
     def pieces(self) -> Iterator[Piece]:
-        """All live rows in order, 64 MB at a time."""
+        """All live rows in order, 64 MB at a time, with their vectors as they are stored."""
         dim = self.about.nesting.dim
         step = max(1, _STEP_BYTES // (4 * dim))
         for segment in self.segments:
@@ -127,6 +131,7 @@ class Loaded:
     """The tombstones."""
     deleted: list[int] = field(default_factory=list)
     """Rows that this process has deleted since."""
+    rotation: Rotation | None = None
 
 
 def load(root: Path, about: About, database: Database, before: Loaded) -> Snapshot:
@@ -146,7 +151,8 @@ def load(root: Path, about: About, database: Database, before: Loaded) -> Snapsh
             segment = replace(segment, guides=guides.get(name, {}))
         segments[name] = _without(segment, dead if new is None else new)
     before.segments, before.recent, before.dead, before.deleted = segments, recent, dead, []
-    return Snapshot(root, about, (*segments.values(), *([] if recent is None else [recent])))
+    before.rotation = rotations.read(database, before.rotation)
+    return Snapshot(root, about, (*segments.values(), *([] if recent is None else [recent])), before.rotation)
 
 
 def _new_dead(database: Database, before: Loaded) -> Indices | None:

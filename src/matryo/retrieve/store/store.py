@@ -28,7 +28,6 @@ import numpy as np
 
 from matryo.arguments import checked
 from matryo.embeddings.manifest import as_plain
-from matryo.embeddings.rows import as_vectors
 from matryo.errors import IndexFolderError, InputError
 from matryo.nesting import Nesting, as_nesting
 from matryo.retrieve.store import forks
@@ -36,9 +35,9 @@ from matryo.retrieve.store.about import About
 from matryo.retrieve.store.backup import copy_index, new_backup
 from matryo.retrieve.store.batch import Batch, as_existing_ids, as_new_ids
 from matryo.retrieve.store.guides import is_intact, write_guide
-from matryo.retrieve.store.merging.merging import Merging
 from matryo.retrieve.store.opening import create, open_reader, open_writer
 from matryo.retrieve.store.payload import as_payload
+from matryo.retrieve.store.rotating.turning import Turning
 from matryo.retrieve.store.segments.pieces import Piece
 from matryo.retrieve.store.segments.segment import Limits, open_segment, verify_segment
 from matryo.retrieve.store.snapshot import Snapshot
@@ -48,7 +47,7 @@ from matryo.retrieve.store.verify import verify
 from matryo.retrieve.vectors.blocks import Blocks, checked_norms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Self, TypeVar
 
     from matryo.retrieve.guides.guide import Guide
@@ -61,7 +60,7 @@ if TYPE_CHECKING:
 _LARGE = 2.0**40   # blocks refuse norms above 2⁶², which smaller components cannot reach
 
 
-class Store(Merging):
+class Store(Turning):
     """Vectors on disk with ids and payloads; make one with :meth:`create` or :meth:`open`.
 
     Threads may share a store; each call is atomic.
@@ -162,6 +161,13 @@ class Store(Merging):
 
         return self._read(look)
 
+    def batches(self) -> Iterator[Batch]:
+        """Yield the current rows in the order of insertion, 64 MB at a time, with vectors as they were put in."""
+        snapshot = self.snapshot()
+        for piece in snapshot.pieces():
+            vectors = piece.vectors if snapshot.rotation is None else snapshot.rotation.back(piece.vectors)
+            yield Batch(vectors, piece.ids)
+
     def _payloads(self, rows: Indices) -> list[list[dict[str, Any] | None]]:
         """The payloads of row numbers [queries, k], all of which must be live; None for −1."""
         wanted: list[int] = np.unique(rows[rows >= 0]).tolist()
@@ -254,7 +260,7 @@ class Store(Merging):
 
     def _put(self, vectors: Any, ids: Any, payload: Any, *, may_replace: bool) -> Ids:
         with self._changing() as state:
-            rows = as_vectors(vectors, self.about.dtype, self.about.nesting.dim)
+            rows = self._stored(vectors)
             if len(rows) and max(float(rows.max()), -float(rows.min())) > _LARGE:
                 checked_norms(rows, self.about.nesting, "vectors")
             numbers = np.arange(state.next_row, state.next_row + len(rows))
@@ -265,6 +271,8 @@ class Store(Merging):
                 got = f"{old[0].id!r:.60}, which exists"
                 raise InputError("ids must be new", got=got, cure="use upsert (--upsert) to replace rows")
             self._append(state, new, texts, old)
+            if self._rotation is not None:
+                self._drift.see(self._rotation, self.about.metric, rows)
             return new.ids
 
     def _append(self, state: State, new: Piece, payload: list[str | None], old: list[Item]) -> None:

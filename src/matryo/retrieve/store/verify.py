@@ -9,7 +9,7 @@ from matryo.errors import IndexFolderError
 from matryo.retrieve.store.guides import verify_guide
 from matryo.retrieve.store.segments.segment import verify_segment
 from matryo.retrieve.store.snapshot import Loaded, load
-from matryo.retrieve.store.sql import records
+from matryo.retrieve.store.sql import records, rotations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +29,7 @@ def verify(root: Path, database: Database, about: About) -> None:
         raise IndexFolderError.damaged(database.path, problems[0])
     if records.read_about(database) != about:
         raise IndexFolderError.damaged(database.path, "the record 'about'")
+    rotations.read(database)   # its checksum
     for record in records.read_segments(database):
         verify_segment(root, record)
     for guide in records.read_guides(database):

@@ -45,7 +45,7 @@ def state_digest(database: Database) -> str:
     """A digest of the rows, the settings and the guides of the current commit."""
     digest = hashlib.sha256()
     for sql in (
-        "SELECT key, crc FROM meta WHERE key IN ('about', 'state', 'guides') ORDER BY key",
+        "SELECT key, crc FROM meta WHERE key IN ('about', 'state', 'guides', 'rotation') ORDER BY key",
         "SELECT first, name, crc FROM segments ORDER BY first",
         "SELECT name, crc FROM guides ORDER BY name",
         "SELECT row, crc FROM pending ORDER BY row",

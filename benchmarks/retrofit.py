@@ -1,0 +1,258 @@
+"""Maps that make existing vectors nested: what they keep, whether they are ever worse, and what an index gains.
+
+``sets`` fits a map to each set of ``unseen.py make`` and measures other queries on all of its rows: the share of the
+true ten nearest among the hundred nearest by the first m dims. It then measures exact search of an index without and
+with ``rotation="auto"``, scanned and with a sketch, one query at a time, in turns: milliseconds, and bytes read.
+``encode`` encodes SciFact and CLINC150 with a frozen sentence-transformers model; ``labels`` fits maps to these vectors
+with few and with many labels, and measures test queries: nDCG@10, and precision@10. ``draws`` draws data and queries at
+random, and counts how often a rung that was taken above identity and PCA is worse on many new queries.
+
+    python benchmarks/retrofit.py sets unseen/minilm unseen/photos
+    python benchmarks/retrofit.py encode --data ../shared/data --model all-MiniLM-L6-v2 --vectors minilm
+    python benchmarks/retrofit.py labels --vectors minilm
+    python benchmarks/retrofit.py draws --count 100
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from matryo import Index, Retrofit
+from matryo.results import append_rows, stamp
+from matryo.retrofit.held_out import Held, Rung
+
+Array = np.ndarray[Any, np.dtype[Any]]
+OUT = Path("docs/results/retrofit.jsonl")
+K, SHORTLIST = 10, 100
+DIMS = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+LABELS = (50, 500, 0)   # 0: all
+TURNS, QUERIES = 7, 100
+
+
+def main() -> None:
+    """Run one command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=OUT)
+    commands = parser.add_subparsers(required=True)
+    sets = commands.add_parser("sets")
+    sets.add_argument("sets", nargs="+", type=Path, metavar="DIR", help="a set of unseen.py")
+    sets.add_argument("--learn", action="store_true", help="also learn a rotation with torch")
+    sets.set_defaults(run=run_sets)
+    texts = commands.add_parser("encode")
+    texts.add_argument("--data", type=Path, required=True)
+    texts.add_argument("--model", required=True)
+    texts.add_argument("--vectors", type=Path, required=True)
+    texts.add_argument("--tokens", type=int, default=128)
+    texts.set_defaults(run=run_encode)
+    labels = commands.add_parser("labels")
+    labels.add_argument("--vectors", type=Path, required=True)
+    labels.add_argument("--learn", action="store_true")
+    labels.set_defaults(run=run_labels)
+    draws = commands.add_parser("draws")
+    draws.add_argument("--count", type=int, default=100)
+    draws.set_defaults(run=run_draws)
+    args = parser.parse_args()
+    args.run(args)
+
+
+def store(args: argparse.Namespace, kind: str, subject: str, figures: dict[str, Any], seed: int = 0) -> None:
+    """Append a row."""
+    append_rows(args.out, [stamp(kind, subject, figures, seed=seed)])
+
+
+# ── un-nested vectors ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def run_sets(args: argparse.Namespace) -> None:
+    """The dims table of each set, and exact search before and after."""
+    for folder in args.sets:
+        about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
+        rows, queries = np.load(folder / "database.npy", mmap_mode="r"), np.load(folder / "test.npy")[:1000]
+        dim, metric = rows.shape[1], about["metric"]
+        dims = [m for m in DIMS if m < dim]
+        begin = time.perf_counter()
+        fitted = Retrofit.fit(rows, nesting=[*dims, dim], metric=metric, learn=args.learn, progress=False)
+        seconds = time.perf_counter() - begin
+        held = Held.by_recall(np.asarray(rows, np.float32), np.asarray(queries, np.float32), metric, K, SHORTLIST)
+        maps = {"identity": Rung("identity", np.eye(dim)), **fitted.rungs}
+        recall = {name: held.worth(rung, dims).mean(axis=0).tolist() for name, rung in maps.items()}
+        taken = [entry.rung for entry in fitted.table]
+        recall["taken"] = [recall[name][place] for place, name in enumerate(taken)]
+        subject = f"{folder.name}, {len(rows):,} × {dim}"
+        figures = {
+            "source": about["source"], "dims": dims, "recall": recall, "rungs": taken, "rung": fitted.rung,
+            "seconds": seconds, "queries": len(queries), "shortlist": SHORTLIST, "k": K, "energy": fitted.energy,
+        }  # fmt: skip
+        print(subject, f"{seconds:.1f} s", fitted, sep="\n", flush=True)
+        for name, values in recall.items():
+            print(f"{name:10}", *(f"{m}:{value:.3f}" for m, value in zip(dims, values, strict=True)), flush=True)
+        store(args, "retrofit-dims", subject, figures)
+        exact = exact_search(rows, queries[:QUERIES], metric)
+        print(json.dumps(exact, indent=1), flush=True)
+        store(args, "retrofit-exact", subject, {"source": about["source"], "searches": exact, "queries": QUERIES})
+
+
+def exact_search(rows: Array, queries: Array, metric: Any) -> list[dict[str, Any]]:
+    """Milliseconds per query of exact search without and with a rotation, scanned and with a sketch."""
+    found: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as work:
+        indexes: dict[str, Index] = {}
+        for name, rotation in (("without", None), ("with", "auto")):
+            index = indexes[name] = Index.create(Path(work) / name, rows.shape[1], metric=metric)
+            index.add(np.asarray(rows))
+            begin = time.perf_counter()
+            if rotation is not None:
+                index.rotate(rotation, progress=False)
+            index.compact()
+            found.append({"rotation": name, "seconds": time.perf_counter() - begin})
+        truth = indexes["without"].search(queries, k=K)
+        for guide in ("scan", "sketch"):
+            if guide == "sketch":
+                for index in indexes.values():
+                    index.build(sketch=True)
+            times: dict[str, list[float]] = {name: [] for name in indexes}
+            for _ in range(TURNS):
+                for name, index in indexes.items():
+                    begin = time.perf_counter()
+                    for query in queries:
+                        index.search(query, k=K)
+                    times[name].append((time.perf_counter() - begin) / len(queries) * 1e3)
+            for name, index in indexes.items():
+                same = float((index.search(queries, k=K).ids == truth.ids).mean())
+                facts = {"rotation": name, "guide": guide, "ms": float(np.median(times[name])), "same": same}
+                found.append(facts | {"bytes": scan_bytes(index, guide)})
+        for index in indexes.values():
+            index.close()
+    return found
+
+
+def scan_bytes(index: Index, guide: str) -> int:
+    """The bytes that every query reads: all vectors, or the first level of the sketch."""
+    if guide == "scan":
+        return len(index) * index.about.row_bytes
+    from matryo.retrieve.guides.sketch.sketch import Sketch
+
+    parts = [Sketch.open(segment.guides["sketch"]) for segment in index.snapshot().segments if segment.guides]
+    return sum(sketch.levels[0].codes.nbytes + sketch.levels[0].tails[0].nbytes for sketch in parts)
+
+
+# ── few labels ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def run_encode(args: argparse.Namespace) -> None:
+    """Vectors of SciFact and CLINC150, with their relevance and labels."""
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(args.model)
+    model.max_seq_length = args.tokens
+    args.vectors.mkdir(parents=True, exist_ok=True)
+
+    def encode(name: str, texts: list[str]) -> None:
+        path = args.vectors / f"{name}.npy"
+        if not path.exists():
+            np.save(path, model.encode(texts, batch_size=64, show_progress_bar=False).astype(np.float32))
+            print(path, len(texts), flush=True)
+
+    clinc = json.loads(gzip.decompress((args.data / "clinc150/clinc150.json.gz").read_bytes()))["data"]
+    names = sorted({label for _, label in clinc["train"]})
+    for split in ("train", "test"):
+        encode(f"clinc-{split}", [text for text, _ in clinc[split]])
+        np.save(args.vectors / f"clinc-{split}-labels.npy", [names.index(label) for _, label in clinc[split]])
+    fact = json.loads(gzip.decompress((args.data / "scifact/scifact.json.gz").read_bytes()))
+    place = {document: row for row, document in enumerate(fact["corpus"])}
+    encode("scifact", [f"{document['title']} {document['text']}" for document in fact["corpus"].values()])
+    for split in ("train", "test"):
+        relevant: dict[str, list[int]] = {}
+        for query, document, grade in fact["qrels"][split]:
+            if grade > 0:
+                relevant.setdefault(query, []).append(place[document])
+        encode(f"scifact-{split}", [fact["queries"][query] for query in relevant])
+        (args.vectors / f"scifact-{split}.json").write_text(json.dumps([*relevant.values()]))
+
+
+def run_labels(args: argparse.Namespace) -> None:
+    """The quality of frozen vectors at each dim on test queries, with maps of so many labels."""
+    dims = [12, 24, 48, 96, 192]
+    for task in (clinc, scifact):
+        if (args.vectors / ("clinc-test.npy" if task is clinc else "scifact-test.npy")).exists():
+            task(args, args.vectors, dims)
+
+
+def clinc(args: argparse.Namespace, vectors: Path, dims: list[int]) -> None:
+    """Maps with so many labelled queries of the training split."""
+    rows, labels = np.load(vectors / "clinc-train.npy"), np.load(vectors / "clinc-train-labels.npy")
+    queries, truth = np.load(vectors / "clinc-test.npy"), np.load(vectors / "clinc-test-labels.npy")
+    held = Held.by_relevance(rows, queries, "cosine", K, truth[:, None] == labels[None], "labels")
+    for count in LABELS:
+        for seed in range(3):
+            known = np.full(len(labels), -1)
+            chosen = np.random.default_rng(seed).permutation(len(labels))[: count or None]
+            known[chosen] = labels[chosen]
+            fitted = Retrofit.fit(rows, labels=known, nesting=[*dims, 384], learn=args.learn, seed=seed, progress=False)
+            measured(args, "CLINC150", count, seed, fitted, held, dims)
+
+
+def scifact(args: argparse.Namespace, vectors: Path, dims: list[int]) -> None:
+    """Maps with the relevant abstracts of so many training claims."""
+    rows = np.load(vectors / "scifact.npy")
+    queries, tests = (np.load(vectors / f"scifact-{split}.npy") for split in ("train", "test"))
+    pairs, right = (json.loads((vectors / f"scifact-{split}.json").read_text()) for split in ("train", "test"))
+    marks = np.array([np.isin(np.arange(len(rows)), some) for some in right])
+    held = Held.by_relevance(rows, tests, "cosine", K, marks, "ndcg")
+    for count in LABELS:
+        for seed in range(3):
+            chosen = np.random.default_rng(seed).permutation(len(pairs))[: count or None]
+            fitted = Retrofit.fit(rows, queries[chosen], [pairs[query] for query in chosen], nesting=[*dims, 384],
+                                  learn=args.learn, seed=seed, progress=False)  # fmt: skip
+            measured(args, "SciFact", count, seed, fitted, held, dims)
+
+
+def measured(
+    args: argparse.Namespace, name: str, count: int, seed: int, fitted: Retrofit, held: Held, dims: list[int]
+) -> None:
+    """Print and store the quality of test queries."""
+    simple = Retrofit.fit(held.database, nesting=[*dims, fitted.dim], progress=False)
+    maps = {"identity": Rung("identity", np.eye(fitted.dim)), **simple.rungs, **fitted.rungs}
+    worth = {rung: held.worth(each, dims).mean(axis=0).tolist() for rung, each in maps.items()}
+    worth["all"] = held.worth(maps["identity"], [fitted.dim]).mean(axis=0).tolist()
+    rungs = [entry.rung for entry in fitted.table]
+    worth["taken"] = [worth[rung][place] for place, rung in enumerate(rungs)]
+    figures = {"dims": dims, "labels": count, "quality": held.quality, "k": K, "worth": worth, "rungs": rungs}
+    print(name, count or "all", seed, rungs, flush=True)
+    for rung, values in worth.items():
+        print(f"  {rung:10}", *(f"{value:.3f}" for value in values), flush=True)
+    store(args, "retrofit-labels", name, figures, seed)
+
+
+# ── the promise ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def run_draws(args: argparse.Namespace) -> None:
+    """How often a rung that was taken above identity and PCA is worse on new queries."""
+    from support.retrofit_draws import draw
+
+    kept, rungs, worst = 0, 0, 0.0
+    for seed in range(args.count):
+        taken = draw(seed)
+        kept += all(gain >= 0 for _, _, gain in taken)
+        rungs += len(taken)
+        worst = min([worst, *(gain for _, _, gain in taken)])
+        if seed % 10 == 9:
+            print(seed + 1, kept, rungs, f"{worst:.4f}", flush=True)
+    figures = {"draws": args.count, "kept": kept, "rungs": rungs, "worst": worst, "confidence": 0.95}
+    store(args, "retrofit-draws", "random data and queries", figures)
+
+
+if __name__ == "__main__":
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(variable, "2")
+    main()

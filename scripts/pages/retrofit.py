@@ -1,0 +1,102 @@
+"""The page of maps that make existing vectors nested: recall by dims, exact search, few labels, and the promise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from matryo.results import Row
+from pages.markdown import grid, latest
+
+DIMS_NOTE = """The share of the true ten nearest that are among the hundred nearest by the first m columns, in percent,
+for queries that no map was fitted to or chosen with. *Taken* is the map that held-out rows chose at that dim; its name
+is in the last column."""
+EXACT_NOTE = """Exact search of ten neighbours, one query at a time on one thread, by wall time: medians of seven turns
+in which the two indexes alternate. *Bytes* are those that every query reads: all vectors, or the first level of the
+sketch, which rotates its own columns in either index. *Same* is the share of hits that are those of a scan without a
+rotation."""
+LABELS_NOTE = """Frozen vectors of MiniLM on test queries, in percent: precision@10 by label, or nDCG@10. *Labels* is
+the number of labelled rows, or of claims with their abstracts, that the maps were fitted and chosen with. Means over
+three draws of these. *Worst* is the smallest difference, at any dim and in any draw, of the taken map from the better
+one of truncation and PCA."""
+
+
+def by_dims(rows: list[Row]) -> list[str]:
+    """One table per set."""
+    parts = ["## Recall by dims", DIMS_NOTE]
+    for row in latest(rows, lambda row: row.subject):
+        figures = row.figures
+        names = [*figures["recall"]]
+        lines = [
+            [str(dim), *(f"{100 * figures['recall'][name][place]:.1f}" for name in names), figures["rungs"][place]]
+            for place, dim in enumerate(figures["dims"])
+        ]
+        heads = ["dim", *("truncated" if name == "identity" else name for name in names), "map"]
+        parts += [f"### {row.subject}", f"{figures['source']}. Fitted in {figures['seconds']:.0f} s.",
+                  grid(heads, lines)]  # fmt: skip
+    return parts
+
+
+def exact(rows: list[Row]) -> list[str]:
+    """Milliseconds and bytes before and after."""
+    lines = []
+    for row in latest(rows, lambda row: row.subject):
+        searches = [part for part in row.figures["searches"] if "ms" in part]
+        for guide in dict.fromkeys(part["guide"] for part in searches):
+            one, two = (next(part for part in searches if part["guide"] == guide and part["rotation"] == name)
+                        for name in ("without", "with"))  # fmt: skip
+            lines.append([row.subject, guide, f"{one['ms']:.3f}", f"{two['ms']:.3f}", f"{one['ms'] / two['ms']:.2f}",
+                          f"{one['bytes']:,}", f"{two['bytes']:,}", f"{two['same']:.4f}"])  # fmt: skip
+    heads = ["set", "search", "ms without", "ms with", "ratio", "bytes without", "bytes with", "same"]
+    return ["## Exact search", EXACT_NOTE, grid(heads, lines)]
+
+
+def by_labels(rows: list[Row]) -> list[str]:
+    """One table per dataset and number of labels."""
+    parts = ["## Few labels", LABELS_NOTE]
+    kept = latest(rows, lambda row: (row.subject, row.figures["labels"], row.seed))
+    for subject in dict.fromkeys(row.subject for row in kept):
+        lines = []
+        for count in dict.fromkeys(row.figures["labels"] for row in kept if row.subject == subject):
+            each = [row.figures for row in kept if row.subject == subject and row.figures["labels"] == count]
+            for place, dim in enumerate(each[0]["dims"]):
+                mean = {name: sum(figures["worth"][name][place] for figures in each) / len(each)
+                        for name in ("identity", "pca", "taken")}  # fmt: skip
+                worst = min(_gain(figures["worth"], place) for figures in each)
+                taken = ", ".join(sorted({figures["rungs"][place] for figures in each}))
+                lines.append([f"{count:,}" if count else "all", str(dim),
+                              *(f"{100 * mean[name]:.1f}" for name in mean), f"{100 * worst:+.1f}", taken])  # fmt: skip
+        parts += [f"### {subject}", grid(["labels", "dim", "truncated", "PCA", "taken", "worst", "map"], lines)]
+    return parts
+
+
+def promise(rows: list[Row]) -> list[str]:
+    """How often it held."""
+    figures = rows[-1].figures
+    return ["## Never worse", f"{figures['draws']} draws of data, queries and labels; {figures['rungs']} times a map "
+            f"above PCA was taken at a dim. In {figures['kept']} draws none of them was worse on thousands of new "
+            f"queries. The largest loss was {100 * abs(figures['worst']):.2f} percentage points."]  # fmt: skip
+
+
+def _gain(worth: dict[str, Any], place: int) -> float:
+    return float(worth["taken"][place] - max(worth["identity"][place], worth["pca"][place]))
+
+
+def finding(rows: list[Row]) -> str:
+    """Recall at 64 dims before and after, and how often the promise held."""
+    shown = latest([row for row in rows if row.kind == "retrofit-dims"], lambda row: row.subject)
+    parts = []
+    for row in shown:
+        figures = row.figures
+        if 64 in figures["dims"]:
+            place = figures["dims"].index(64)
+            recall = figures["recall"]
+            parts.append(f"{100 * recall['identity'][place]:.0f} → {100 * recall['taken'][place]:.0f} % "
+                         f"({row.subject.split(',')[0]})")  # fmt: skip
+    drawn = [row.figures for row in rows if row.kind == "retrofit-draws"]
+    text = f"Shortlist recall at 64 dims, truncated → mapped: {', '.join(parts)}." if parts else ""
+    if drawn:
+        text += f" In {drawn[-1]['kept']} of {drawn[-1]['draws']} random draws, no map above PCA was worse."
+    return text.strip()
+
+
+MAKERS = {"retrofit-dims": by_dims, "retrofit-exact": exact, "retrofit-labels": by_labels, "retrofit-draws": promise}
