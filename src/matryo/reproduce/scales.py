@@ -62,7 +62,7 @@ class Scale:
         return (self.dims[0], *(round(self.dims[0] + width * step) for step in range(1, steps)), self.dim)
 
 
-_SMALL = {"encoder.dim": "128", "loop.epochs": "10", "optim.peak": "2", "data.test": ""}
+_SMALL = {"encoder.dim": "128", "loop.epochs": "20", "optim.peak": "4", "data.test": ""}
 _PAPER = {"data.test": ""}
 
 SMALL = Scale(
@@ -76,7 +76,7 @@ SMALL = Scale(
     shifted={"twemoji": "ImageNet-V2", "high-contrast": "ImageNet-Sketch"},
     unfreeze={"fc": "none", "4.2 conv3, fc": "projection", "4.2 conv2, conv3, fc": "blocks.2.body.3",
               "4.2 full, fc": "blocks.2"},
-    finetuning={"loop.epochs": "3", "optim.lr": "0.004", "optim.peak": "1"},
+    finetuning={"loop.epochs": "6", "optim.peak": "1"},
     hidden=400,
     pairs={"loop.epochs": "5", "data.test": ""},
 )  # fmt: skip
