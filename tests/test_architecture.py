@@ -6,7 +6,9 @@ import importlib.util
 import pkgutil
 import subprocess
 import sys
+from collections import Counter
 from fnmatch import fnmatch
+from pathlib import Path
 
 import pytest
 from imports import FILES, SRC, imports, needs, parsed
@@ -94,6 +96,12 @@ def test_what_an_extra_brings_is_imported_where_it_is_used(path):
     """Inside functions only: after a smaller installation every package must still import."""
     allowed = {"triton"} if matches(path, KERNELS) and path.name != "__init__.py" else set()
     assert needs(path) & EXTRAS <= allowed, path
+
+
+def test_names_of_test_files_are_unique():
+    """Two of one name are one module to a child process, which would import the wrong one."""
+    names = Counter(path.name for path in Path(__file__).parent.rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_folders_stay_short():
