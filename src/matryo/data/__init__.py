@@ -33,7 +33,7 @@ from matryo.data.bundled.emoji import emoji, emoji_names
 from matryo.data.bundled.emoji_pairs import emoji_pairs
 from matryo.data.bundled.wordnet import wordnet
 from matryo.data.dataset import UNKNOWN, Dataset, ImageSplit, PairSplit, Split, TextSplit
-from matryo.data.hold_out import hold_out
+from matryo.data.held_out import hold_out
 from matryo.data.images.arrays import array_dataset
 from matryo.data.images.decode import decode_all
 from matryo.data.images.folder import image_folder

@@ -97,7 +97,8 @@ class Workshop:
         for number, (model, seed) in enumerate(missing, 1):
             left = len(missing) - number + 1
             typical = sum(self._seconds) / len(self._seconds) if self._seconds else 0.0
-            about = f"; about {lasting(typical)} each, {lasting(typical * left)} for those left" if typical else ""
+            times = f"; about {lasting(typical)} each, {lasting(typical * left)} for those left"
+            about = times if self._seconds else ""
             self.say(f"training {number} of {len(missing)}: {model.name}, seed {seed}{about}")
             out = self.folder(model, seed)
             start = None if model.start is None else self.folder(model.start, seed)

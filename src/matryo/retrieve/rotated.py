@@ -5,7 +5,7 @@
 >>> vectors = rng.normal(size=(3000, 32)) * np.linspace(2, 0.1, 32) @ np.linalg.qr(rng.normal(size=(32, 32)))[0]
 >>> store = Rotated.create(f"{tempfile.mkdtemp()}/mine", 32, rotation="auto")
 >>> ids = store.add(vectors)                                # enough to fit a rotation
->>> store.rotation.rung, store.nesting.dims
+>>> store.rotation.rung, store.about.nesting.dims
 ('pca', (8, 16, 32))
 >>> bool(np.allclose(store.get([7])[0], vectors[7], atol=1e-5))
 True

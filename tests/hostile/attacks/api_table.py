@@ -514,6 +514,7 @@ def table(given: Context) -> dict[str, Callable[[], Entry]]:
         images=np.zeros((2, 4, 4, 3), np.uint8),
         labels=[0, 1],
     )
+    add("data.hold_out", data.hold_out, dataset=given.images, share=0.5, split="train", name="rest", seed=0)
     add("data.text_dataset", text_dataset, splits={"train": (["a", "b"], [0, 1])}, classes=["a", "b"], name="n")
     add(
         "data.text_dataset(texts)",
