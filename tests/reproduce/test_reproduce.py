@@ -40,6 +40,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def two_tables(data, tmp_path_factory):
+    pytest.importorskip("torch")
     runs, said = tmp_path_factory.mktemp("runs"), []
     tables = [TABLES["weights"], TABLES["spacing"]]
     rows = reproduce(tables, TINY, runs, data=data, seeds=2, progress=False, say=said.append)

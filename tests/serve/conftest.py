@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from types import SimpleNamespace
 
 import numpy as np
@@ -112,10 +113,10 @@ class Served:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
         sent = None if body is None else body if isinstance(body, bytes) else json.dumps(body)
         kind = {"content-type": "application/json"} if body is not None else {}
-        connection.request(method, path, sent, {**kind, **(headers or {})})
-        response = connection.getresponse()
-        content = response.read()
-        connection.close()
+        with closing(connection):   # also where the server is killed meanwhile
+            connection.request(method, path, sent, {**kind, **(headers or {})})
+            response = connection.getresponse()
+            content = response.read()
         json_answer = response.headers.get("content-type") == "application/json" and content
         return SimpleNamespace(
             status=response.status,

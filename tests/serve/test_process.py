@@ -1,5 +1,6 @@
 """A real server process: hostile connections, signals, kills, and several workers. Everything is on loopback."""
 
+import http.client
 import json
 import signal
 import socket
@@ -107,14 +108,8 @@ def test_a_kill_loses_nothing_that_was_acknowledged(serve, index_folder, delay):
             if server.ask("POST", "/v1/indexes/idx/upsert", {"ids": ids, "vectors": [V] * 20}).status == 200:
                 acknowledged += ids
             number += 20
-    except OSError:
+    except (OSError, http.client.HTTPException):   # the connection ended before the answer, or in the middle of it
         pass
-    except Exception as error:  # http.client: the connection ended in the middle of an answer
-        assert (
-            "Incomplete" in type(error).__name__
-            or "Disconnect" in type(error).__name__
-            or "BadStatus" in type(error).__name__
-        )
     timer.join()
     server.process.wait()
     with Index.open(index_folder) as index:

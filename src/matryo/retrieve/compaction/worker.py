@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import warnings
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ _COPYING = 0.5   # the part of the work, if there are guides
 def main(text: str) -> None:
     """Run a task, given as JSON text."""
     task = Task.from_json(text)
-    remove = partial(shutil.rmtree, task.scratch, ignore_errors=True)
+    remove = partial(remove_scratch, task.scratch)
     end_with(task.parent, remove)
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)   # nothing else may print among the reports
@@ -42,6 +43,14 @@ def main(text: str) -> None:
         report(error=str(error) or type(error).__name__, kind=type(error).__name__)
         remove()
         raise
+
+
+def remove_scratch(folder: str) -> None:
+    """Remove the scratch index, also while another thread writes to it."""
+    aside = f"{folder}-removed"
+    with suppress(OSError):
+        os.rename(folder, aside)   # noqa: PTH104 - what the thread writes later finds no folder, and fails
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def make(task: Task, report: Callable[[float], None]) -> None:

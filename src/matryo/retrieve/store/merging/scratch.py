@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from matryo.retrieve.store.sql.records import GuideRecord, Record
 
-_NAME = re.compile(r"compact-[0-9a-f]{16}")
+_NAME = re.compile(r"compact-[0-9a-f]{16}(-removed)?")
 
 
 @dataclass(frozen=True)
