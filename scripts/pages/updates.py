@@ -50,9 +50,18 @@ def finding(rows: list[Row]) -> str:
     acknowledged = sum(figures["mixed"]["acknowledged"] for figures in shown)
     return (
         f"With up to {100 * most:g} % of new vectors, searches reach {min(grown):.2f} to {max(grown):.2f} of the speed "
-        f"of the compacted index; with one write per hundred reads, {min(mixed):.2f} to {max(mixed):.2f}. Of "
+        f"of the compacted index; with one write per hundred reads, {span(mixed)}. Of "
         f"{acknowledged:,} writes acknowledged before a kill, {lost} were lost."
     )
 
+
+
+def span(ratios: list[float]) -> str:
+    """The lowest and the highest, or the only one.
+
+    >>> span([0.7]), span([0.9, 0.7])
+    ('0.70', '0.70 to 0.90')
+    """
+    return " to ".join(dict.fromkeys(f"{ratio:.2f}" for ratio in (min(ratios), max(ratios))))
 
 MAKERS = {"updates": tables}
