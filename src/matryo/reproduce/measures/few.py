@@ -56,7 +56,7 @@ def _models(shop: Workshop) -> list[tuple[Model, list[int]]]:
 
 
 def _tested(shop: Workshop, model: Model, seed: int) -> EmbeddingSet:
-    """ImageNet-V2, which has ten images per class; at the small scale all test splits, one drawing a class in each."""
+    """ImageNet-V2, with ten images per class; at the small scale all test splits, one drawing per class in each."""
     if shop.data:
         return shop.embeddings(model, seed, "v2")
     return pooled([shop.embeddings(model, seed, split) for split in (shop.scale.query, *shop.scale.shifted)])
