@@ -137,6 +137,11 @@ class Head:
         "the weights if head.weights is empty. equal: 1 each; ends: 1 for the largest dim, 1/4 for the next one and "
         "the smallest, 1/8 for those between",
     ] = "equal"
+    weights_for: Annotated[
+        Literal["all", "encoder"],
+        "what the weights scale. all: the whole loss; encoder: only the gradients that reach the encoder, so that each "
+        "separate head learns as if its dim were alone",
+    ] = "all"
     smoothing: Annotated[Floats, "label smoothing at each dim; empty is optim.label_smoothing at every dim"] = ()
     self_distil: Annotated[
         float, "share of the loss of the smaller dims that imitates the model's own probabilities at a larger dim"
