@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,9 +34,6 @@ class NestedLinear(nn.Module):
         tied: True shares one weight between the dims, and dim m uses its first m columns (MRL-E);
             False gives each dim its own weight (MRL).
         bias: add a bias: one per dim, or one for all dims if tied.
-        weights_for: "all" scales every gradient of the loss at dim m by c_m. "encoder" scales only what reaches the
-            vectors; each head learns as if its dim were alone. Otherwise, weight decay of the head, which c_m does not
-            scale, counts 1/c_m times as much. Separate heads only.
 
     >>> head = NestedLinear(Nesting([8, 16, 32]), classes=10)
     >>> [tuple(logits.shape) for logits in head(torch.randn(4, 32))]
@@ -45,26 +42,16 @@ class NestedLinear(nn.Module):
     """
 
     bias: Tensor | None
-    inverse: Tensor
-    """[dims], 1 / c_m; and ``inverse_by_column`` [Σ m]. Only if the weights are for the encoder."""
-    inverse_by_column: Tensor
 
     @checked
     def __init__(
-        self, nesting: Nesting | Iterable[int], classes: int, *, tied: bool = False, bias: bool = True,
-        weights_for: Literal["all", "encoder"] = "all",
-    ) -> None:  # fmt: skip
+        self, nesting: Nesting | Iterable[int], classes: int, *, tied: bool = False, bias: bool = True
+    ) -> None:
         super().__init__()
         nesting = as_nesting(nesting)
-        if weights_for not in ("all", "encoder"):
-            raise InputError("weights_for must be all or encoder", got=repr(weights_for), cure='use "encoder"')
-        if tied and weights_for == "encoder":
-            raise InputError("weights_for=encoder needs a head per dim", got="tied=True", cure="use tied=False")
-        if weights_for == "encoder" and min(nesting.weights) == 0:
-            raise InputError("weights_for=encoder needs positive weights", got=nesting.weights, cure="leave out that dim")
         if classes < 1:
             raise InputError("classes must be at least 1", got=classes, cure="pass the number of classes")
-        self.nesting, self.classes, self.tied, self.weights_for = nesting, classes, tied, weights_for
+        self.nesting, self.classes, self.tied = nesting, classes, tied
         # Separate heads are stored side by side in one parameter, [classes, Σ m]. One copy pads them to a common width,
         # and one matrix product then computes all of them.
         self.weight = nn.Parameter(torch.empty(classes, nesting.dim if tied else sum(nesting.dims)))
@@ -72,10 +59,6 @@ class NestedLinear(nn.Module):
             self.bias = nn.Parameter(torch.empty(classes if tied else (len(nesting), classes)))
         else:
             self.register_parameter("bias", None)
-        if weights_for == "encoder":   # buffers, because a CUDA graph cannot record a copy from the CPU
-            inverse = 1 / torch.tensor(nesting.weights)
-            self.register_buffer("inverse", inverse, persistent=False)
-            self.register_buffer("inverse_by_column", inverse.repeat_interleave(torch.tensor(nesting.dims)), False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -96,14 +79,11 @@ class NestedLinear(nn.Module):
         """The logits at every dim, [dims, batch, classes]."""
         check_dims(self.nesting, z)
         check_vectors(z.reshape(-1, z.shape[-1]), self.weight, "z and the weights", "[…, d] and [classes, d]")
-        return self._logits(z, self.weight, self.bias)
-
-    def _logits(self, z: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if self.tied:
-            return prefix_logits(z, weight, self.nesting, bias)
+            return prefix_logits(z, self.weight, self.nesting, self.bias)
         rows = z.reshape(-1, z.shape[-1])
-        logits = self._batched(rows, weight) if z.is_cuda else self._looped(rows, weight)
-        logits = logits if bias is None else logits + bias[:, None]
+        logits = self._batched(rows) if z.is_cuda else self._looped(rows)
+        logits = logits if self.bias is None else logits + self.bias[:, None]
         return logits.reshape(len(self.nesting), *z.shape[:-1], self.classes)
 
     @checked
@@ -114,10 +94,8 @@ class NestedLinear(nn.Module):
         :func:`~matryo.losses.nested_cross_entropy`.
         """
         check_dims(self.nesting, z)
-        check_vectors(z.reshape(-1, z.shape[-1]), self.weight, "z and the weights", "[…, d] and [classes, d]")
-        weight, bias = (self.weight, self.bias) if self.weights_for == "all" else self._unweighed()
-        scores = Scores(z, weight, self.nesting, self.tied, bias)
-        return cross_entropy_of(scores, target, partial(self._logits, z, weight, bias), **options)
+        scores = Scores(z, self.weight, self.nesting, self.tied, self.bias)
+        return cross_entropy_of(scores, target, partial(self.logits, z), **options)
 
     def loss(self, z: Tensor, target: Tensor, **options: Any) -> Tensor:
         """The training loss, Σ c_m · cross_entropy at dim m. The options are those of :meth:`losses`."""
@@ -153,21 +131,16 @@ class NestedLinear(nn.Module):
             raise NestingError("separate heads classify only at the dims they were trained for", got=dim, cure=cure)
         return self.nesting.dims.index(dim)
 
-    def _unweighed(self) -> tuple[Tensor, Tensor | None]:
-        """Weight and bias, whose gradients are divided by the c_m that :meth:`weigh` multiplies them with."""
-        bias = None if self.bias is None else _ScaledGradient.apply(self.bias, self.inverse[:, None])
-        return _ScaledGradient.apply(self.weight, self.inverse_by_column), bias
-
-    def _looped(self, z: Tensor, weight: Tensor) -> Tensor:
+    def _looped(self, z: Tensor) -> Tensor:
         """One product per head: the fewest operations, for a CPU."""
-        weights = weight.split(self.nesting.dims, 1)
+        weights = self.weight.split(self.nesting.dims, 1)
         return torch.stack([F.linear(z[:, : weight.shape[1]], weight) for weight in weights])
 
-    def _batched(self, z: Tensor, weight: Tensor) -> Tensor:
+    def _batched(self, z: Tensor) -> Tensor:
         """One product with all heads padded to the largest dim: the fewest kernel launches, for a GPU."""
-        width, zero, parts = self.nesting.dim, weight.new_zeros(1, 1), []
-        for part in weight.split(self.nesting.dims, 1):
-            parts += [part, zero.expand(self.classes, width - part.shape[1])]
+        width, zero, parts = self.nesting.dim, self.weight.new_zeros(1, 1), []
+        for weight in self.weight.split(self.nesting.dims, 1):
+            parts += [weight, zero.expand(self.classes, width - weight.shape[1])]
         padded = torch.cat(parts, 1).view(self.classes * len(self.nesting), width)
         return F.linear(z[:, :width], padded).view(len(z), self.classes, len(self.nesting)).permute(2, 0, 1)
 
@@ -175,17 +148,3 @@ class NestedLinear(nn.Module):
         """The text that ``print(head)`` shows."""
         kind = "tied" if self.tied else "separate"
         return f"dims={self.nesting.dims}, classes={self.classes}, {kind}, bias={self.bias is not None}"
-
-
-class _ScaledGradient(torch.autograd.Function):
-    """The same values; their gradient is multiplied by ``scale``."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, scale: Tensor) -> Tensor:
-        ctx.save_for_backward(scale)
-        return values.view_as(values)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:   # type: ignore[override]
-        (scale,) = ctx.saved_tensors
-        return gradient * scale, None

@@ -43,14 +43,12 @@ def build_model(recipe: Recipe, classes: int = 0, *, vocabulary: int = 0, shapes
             return PairModel(encoder, nesting, recipe.objective)
         if recipe.objective.kind == "distil":
             return DistilledModel(encoder, nesting, recipe.objective)
-        wanted = recipe.head
         head = (
-            SlimmableLinear(nesting, classes, bias=wanted.bias)
-            if wanted.kind == "slimmable"
-            else NestedLinear(
-                nesting, classes, tied=wanted.kind == "tied", bias=wanted.bias, weights_for=wanted.weights_for
-            )
+            SlimmableLinear(nesting, classes, bias=recipe.head.bias)
+            if recipe.head.kind == "slimmable"
+            else NestedLinear(nesting, classes, tied=recipe.head.kind == "tied", bias=recipe.head.bias)
         )
+        wanted = recipe.head
         distil = SelfDistil(wanted.self_distil, wanted.self_distil_from, wanted.self_distil_temperature)
         return Classifier(encoder, head, recipe.smoothing(nesting), distil)
 

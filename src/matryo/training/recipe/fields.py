@@ -134,14 +134,9 @@ class Head:
     weights: Annotated[Floats, "the weights of the losses, one per dim; empty is 1 each"] = ()
     balance: Annotated[
         Literal["equal", "ends"],
-        "the weights if head.weights is empty. equal: 1 each; ends: 1 for the largest dim, 1/4 for the next one and "
-        "the smallest, 1/8 for those between",
+        "the weights if head.weights is empty. equal: 1 each; ends: 1 for the largest dim, 1/5 for the next one and "
+        "the smallest, 1/10 for those between",
     ] = "equal"
-    weights_for: Annotated[
-        Literal["all", "encoder"],
-        "what the weights scale. all: the whole loss; encoder: only the gradients that reach the encoder, so that each "
-        "separate head learns as if its dim were alone",
-    ] = "all"
     smoothing: Annotated[Floats, "label smoothing at each dim; empty is optim.label_smoothing at every dim"] = ()
     self_distil: Annotated[
         float, "share of the loss of the smaller dims that imitates the model's own probabilities at a larger dim"
@@ -295,7 +290,7 @@ class Recipe:
     def _balance(self, dims: int) -> tuple[float, ...] | None:
         if self.head.balance == "equal":
             return None
-        return tuple(1.0 if i == dims - 1 else 0.25 if i in (0, dims - 2) else 0.125 for i in range(dims))
+        return tuple(1.0 if i == dims - 1 else 0.2 if i in (0, dims - 2) else 0.1 for i in range(dims))
 
     def to_toml(self) -> str:
         """The whole recipe as TOML, which :func:`load_recipe` can read."""
