@@ -19,9 +19,9 @@ WIDTH, HEIGHT = 640, 330
 LEFT, RIGHT, TOP, BOTTOM = 52, 430, 62, 282   # the frame of the chart
 # Column of the rows, label, colour, dash, and how far the label is moved from the end of its line to be legible.
 SERIES = (
-    ("MRL", "one nested model, truncated", "s1", "", 15),
-    ("fixed", "one fixed model per dim", "s3", "6 3", -1),
-    ("PCA", "one fixed model, PCA", "s7", "2 3", -17),
+    ("MRL", "one nested model, truncated", "s1", "", -17),
+    ("fixed", "one fixed model per dim", "s3", "6 3", 15),
+    ("PCA", "one fixed model, PCA", "s7", "2 3", -1),
     ("truncated", "one fixed model, truncated", "s2", "8 3 2 3", 31),
 )
 TITLE = "1-NN accuracy in percent by number of dimensions"
