@@ -14,7 +14,7 @@ CORE    := --config-settings=cmake.define.MATRYO_WERROR=ON
 # Whole test files per core, as fixtures are costly; in the given order, or files with few long tests would run last.
 SHARED  := -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test lint docs unit light wheel soak sanitize clients lowest newest audit clean
+.PHONY: demo test lint docs unit light wheel soak sanitize neon clients lowest newest audit clean
 
 demo: $(VENV)/train
 	$(VENV)/bin/matryo demo
@@ -63,6 +63,13 @@ sanitize: .venv-address/ready .venv-thread/ready
 	$(ADDRESS) -m pytest $(SEARCH)
 	$(THREAD) -m pytest tests/retrieve/engines/test_core.py tests/evaluation/knn
 	$(ADDRESS) scripts/fuzz_core.py --seconds $(FUZZ)
+
+# The products of codes, compiled for aarch64 and run in an emulator (Debian: g++-aarch64-linux-gnu, qemu-user).
+neon:
+	mkdir -p build
+	aarch64-linux-gnu-g++ -std=c++20 -O3 -Wall -Wextra -Werror -static -DMATRYO_ISA=baseline -Isrc/core \
+	  scripts/check_products.cpp -o build/check_products
+	qemu-aarch64 build/check_products
 
 # Generated requests against the description of the API, and the clients of openai (npm), langchain, llama-index, litellm.
 clients: $(VENV)/dev

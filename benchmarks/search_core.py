@@ -1,6 +1,7 @@
 """Speed of the compiled core by instruction set, beside numpy and beside an older installation of matryo.
 
-Each variant opens the same index in a fresh process, in turns; a ratio is the median of the ratios within a round. The
+Each variant opens the same index in a fresh process, in turns; a ratio is the median of the ratios within a round. An
+older installation builds an index of its own, because it cannot read guides of a newer format. The
 vectors are random: classes with a spectrum that decays as embeddings' does. *First* is the wall time of the command
 ``matryo search``, from the start of the interpreter and with empty caches.
 
@@ -41,24 +42,29 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("docs/results/search-core.jsonl"))
     parser.add_argument("--worker", nargs=2, metavar=("INDEX", "QUERIES"), help=argparse.SUPPRESS)
+    parser.add_argument("--build", nargs=2, metavar=("INDEX", "VECTORS"), help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.build:
+        build(*args.build)
+        return
     if args.worker:
         print(json.dumps(measure(*args.worker)))
         return
     with tempfile.TemporaryDirectory() as folder:
-        index, queries = Path(folder) / "index", Path(folder) / "queries.npy"
+        queries, every = Path(folder) / "queries.npy", Path(folder) / "vectors.npy"
         made = vectors(np.random.default_rng(args.seed), args.rows + BATCH, args.dim)
         np.save(queries, made[args.rows :])
-        with Index.create(index, Nesting.halving(args.dim)) as new:
-            new.add(made[: args.rows])
-            new.compact()
-            new.build()
+        np.save(every, made[: args.rows])
+        for name, builder in {"index": sys.executable, **({"before": str(args.before)} if args.before else {})}.items():
+            script = str(Path(__file__).resolve())
+            subprocess.run([builder, script, "--build", str(Path(folder) / name), str(every)], check=True)
         one = Path(folder) / "one.npy"
         np.save(one, made[args.rows : args.rows + 1])
         rounds: dict[str, list[dict[str, float]]] = {}
         for _ in range(args.count):
             for isa in (*VARIANTS, *(["before"] if args.before else [])):
                 python = str(args.before) if isa == "before" else sys.executable
+                index = Path(folder) / ("before" if isa == "before" else "index")
                 name, figures = run(python, "" if isa == "before" else isa, index, queries, one, Path(folder))
                 rounds.setdefault("before" if isa == "before" else name, []).append(figures)
     summary = {
@@ -74,6 +80,15 @@ def main() -> None:
     subject = f"{args.rows} rows, dim {args.dim}, k {K}"
     about = {"rows": args.rows, "dim": args.dim, "rounds": args.count, "microseconds": summary, "ratios": ratios}
     append_rows(args.out, [stamp("search-core", subject, about, seed=args.seed)])
+
+
+def build(index: str, vectors: str) -> None:
+    """Build an index with all guides."""
+    rows = np.load(vectors, mmap_mode="r")
+    with Index.create(index, Nesting.halving(rows.shape[1])) as new:
+        new.add(rows)
+        new.compact()
+        new.build()
 
 
 def vectors(rng: np.random.Generator, count: int, dim: int) -> Any:
@@ -104,13 +119,19 @@ def run(python: str, isa: str, index: Path, queries: Path, one: Path, folder: Pa
 
 def measure(index: str, queries: str) -> tuple[str, dict[str, float]]:
     """Microseconds per query of each search, one by one and all at once; also with two threads."""
+    try:
+        from matryo.compiled import isa
+    except ImportError:   # an older installation
+        name, tile = "before", {512: 64, 2048: 128}   # its plans begin at the dim of the tiles
+    else:
+        name, tile = isa(), {}
     vectors = np.load(queries)
     figures = {}
     with Index.open(index) as opened:
         dim = opened.nesting.dim
-        stages = Stage(dim, 100, "int8"), Stage(dim, 15, "int8"), Stage(dim, K)
+        stages = Stage(tile.get(dim, dim), 100, "int8"), Stage(dim, 15, "int8"), Stage(dim, K)
         plans = {"exact": None, "probe .01": Plan(stages, probe=0.01), "probe .04": Plan(stages, probe=0.04)}
-        for name, plan in plans.items():
+        for search, plan in plans.items():
             opened.search(vectors, K, plan)   # what is loaded on first use
             alone, begin = [], time.perf_counter()
             for i in range(BATCH):
@@ -119,19 +140,15 @@ def measure(index: str, queries: str) -> tuple[str, dict[str, float]]:
                 alone.append(time.perf_counter() - start)
                 if time.perf_counter() - begin > 10:
                     break
-            figures[name] = 1e6 * median(alone)
+            figures[search] = 1e6 * median(alone)
             for threads in (1, 2):
                 times = []
                 for _ in range(3):
                     start = time.perf_counter()
                     opened.search(vectors, K, plan, threads=threads)
                     times.append(time.perf_counter() - start)
-                figures[f"{name}, batch{', two threads' * (threads == 2)}"] = 1e6 * min(times) / BATCH
-    try:
-        from matryo.compiled import isa
-    except ImportError:   # an older installation
-        return "before", figures
-    return isa(), figures
+                figures[f"{search}, batch{', two threads' * (threads == 2)}"] = 1e6 * min(times) / BATCH
+    return name, figures
 
 
 if __name__ == "__main__":

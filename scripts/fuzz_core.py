@@ -21,6 +21,7 @@ import numpy as np
 from matryo import Nesting
 from matryo.compiled import isa, require_core
 from matryo.errors import MatryoError
+from matryo.evaluation.knn.search import search as search_every_dim
 from matryo.retrieve.engines.compiled import best_engine, view_of
 from matryo.retrieve.engines.exact import exact_scores, ranked
 from matryo.retrieve.engines.execute import NUMPY, execute
@@ -66,6 +67,7 @@ def attempt(rng: np.random.Generator) -> int:
     damaged(rng, blocks, metric)
     assign(rng)
     scan_packed(rng, metric)
+    evaluate(rng)
     with contextlib.suppress(MatryoError):   # a query without a score
         request = Request(blocks, queries, metric, allowed)
         every = np.tile(np.arange(count), (len(queries), 1))
@@ -144,6 +146,25 @@ def scan_packed(rng: np.random.Generator, metric: Any) -> None:
         assert (given[: len(best)] == line[best]).all()
     every = np.tile(np.arange(shape[0]), (len(queries), 1))
     assert (plain.score(queries, every) == true).all()
+
+
+def evaluate(rng: np.random.Generator) -> None:
+    """Search random rows at every dim in one pass, and compare the cosines of the hits with the best in float64."""
+    dims = sorted(set(rng.integers(1, rng.choice([9, 140]), rng.integers(1, 6)).tolist()))
+    count, scale = int(rng.integers(1, 150)), 10.0 ** rng.integers(-12, 12)
+    rows, queries = (
+        (rng.standard_normal((many, dims[-1])) * scale).astype(np.float32) for many in (count, int(rng.integers(1, 30)))
+    )
+    rows[rng.integers(0, count, count // 3)] = rows[0]   # ties
+    rows[rng.integers(0, count, count // 9)] = 0
+    k = int(rng.integers(1, count + 1))
+    for dim, found in search_every_dim(rows, queries, dims, k, fast=True).items():
+        x, y = rows[:, :dim].astype(np.float64), queries[:, :dim].astype(np.float64)
+        lengths = np.linalg.norm(y, axis=1)[:, None] * np.linalg.norm(x, axis=1)
+        cosines = np.divide(y @ x.T, lengths, out=np.zeros(lengths.shape), where=lengths > 0)
+        assert all(len(set(line)) == k for line in found.tolist())
+        wanted = -np.sort(-cosines, axis=1)[:, :k]
+        np.testing.assert_allclose(np.take_along_axis(cosines, found, 1), wanted, atol=2e-6)
 
 
 def damaged(rng: np.random.Generator, blocks: Blocks, metric: Any) -> None:

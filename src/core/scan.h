@@ -106,7 +106,7 @@ struct Scan {
       // Below `small`, underflow may exceed the rounding errors: 3 is more than any cosine.
       float unit = 1 / (length > tiny ? length : tiny), more = error + (length > 0 && length < small ? 3.0f : 0.0f);
       for (int64_t i = 0; i < n; i++) {
-        float norm = norms[i], extra = (norm > 0) & (norm < small) ? 3.0f : 0.0f;
+        float norm = norms[i], extra = ((norm > 0) & (norm < small)) ? 3.0f : 0.0f;
         sums[i] = sums[i] * (1 / (norm > tiny ? norm : tiny)) * unit + (more + extra);
       }
     } else if (vectors.metric == Metric::ip) {
