@@ -1,7 +1,7 @@
 """Recall and nDCG@10 by bytes per vector: truncation, PCA, faiss and ``Compression.choose`` on real vectors.
 
-``make`` writes the sets of ``support/compress_sets.py``; SciFact and CLINC150 need the vectors of ``retrofit.py encode``.
-``measure`` fits every method to the rows of a set, without its queries, encodes the rows and searches them with other
+``make`` writes the sets of ``support/compress_sets.py``; SciFact and CLINC150 need what
+``retrofit.py encode`` writes. ``measure`` fits every method to the rows of a set, without its queries, encodes the rows and searches them with other
 queries in float32. ``times`` measures one budget again, in seconds, on a machine that does nothing else.
 
     python benchmarks/compress.py make --data ../shared/data --wordllama site-packages/wordllama --vectors minilm sets
@@ -81,7 +81,7 @@ def run_measure(args: argparse.Namespace) -> None:
             about_set = {"set": folder.name, "source": about["source"], "trained": about["trained"], "full": full}
             about_set |= {"method": name, "budgets": found, "queries": len(queries)}
             subject = f"{folder.name}, {len(rows):,} × {rows.shape[1]}"
-            append_rows(args.out, [stamp("compress-bytes", subject, about_set)])
+            append_rows(args.out, [stamp("compress-bytes", subject, about_set, seed=0)])
 
 
 def measured(outcome: Outcome, truth: Any, relevant: list[list[int]]) -> dict[str, Any]:
@@ -104,11 +104,12 @@ def run_times(args: argparse.Namespace) -> None:
             begin = time.perf_counter()
             outcome = METHODS[name](rows, queries[:2], args.bytes)
             if outcome is not None:
+                whole = time.perf_counter() - begin
                 figures = {"set": folder.name, "method": name, "bytes": args.bytes, "fit": outcome.fit,
-                           "encode": outcome.encode, "whole": time.perf_counter() - begin, "rows": len(rows)}  # fmt: skip
+                           "encode": outcome.encode, "whole": whole, "rows": len(rows)}  # fmt: skip
                 print(json.dumps(figures), flush=True)
                 append_rows(args.out, [stamp("compress-times", f"{folder.name}, {len(rows):,} × {rows.shape[1]}",
-                                             figures)])  # fmt: skip
+                                             figures, seed=0)])  # fmt: skip
 
 
 if __name__ == "__main__":

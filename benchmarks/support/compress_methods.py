@@ -1,4 +1,4 @@
-"""Ways to make vectors small, ours and others: each fits and encodes unit rows for a budget and scores float queries."""
+"""Ways to make vectors small, ours and others: each encodes unit rows for a budget and answers float queries."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def _ours(rows: Array, queries: Array, make: Callable[[], Compression]) -> Outco
     middle = time.perf_counter()
     codes = compression.encode(rows)
     end = time.perf_counter()
+    note = f"{compression.fitted.rotation} {compression.code}, {compression.fitted.codec.dim} dims"
     return Outcome(codes.shape[1], middle - begin, end - middle, queries,
-                   search=lambda k: compression.search(queries, codes, k)[0],
-                   note=f"{compression.fitted.rotation} {compression.code}, {compression.fitted.codec.dim} dims")  # fmt: skip
+                   search=lambda k: compression.search(queries, codes, k)[0], note=note)  # fmt: skip
 
 
 # ── what sentence-transformers gives: prefixes, and quantize_embeddings ───────────────────────────────────────

@@ -1,7 +1,7 @@
 """The 256 centroids of a block: k-means from a start with the density that loses the least.
 
-For Gaussian columns the best density of centroids is Gaussian, too, with a variance that is (w + 2) / w times theirs for
-w columns: more centroids lie in the tails than a sample of the rows has there. One column starts from quantiles of it.
+For w Gaussian columns the best density of centroids is Gaussian, too, with a variance that is (w + 2) / w times theirs:
+more centroids lie in the tails than a sample of the rows has there. One column starts from quantiles of it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ _ROUNDS = 10
 def find_centroids(rows: Floats, rng: np.random.Generator) -> Floats:
     """Return centroids [256, w] of ``rows`` [n, w], each of which is the mean of the rows next to it."""
     width = rows.shape[1]
-    middle, spread = rows.mean(axis=0), np.sqrt((width + 2) / width)
+    middle, spread = rows.mean(axis=0), ((width + 2) / width) ** 0.5
     if width == 1:
-        normal = NormalDist(0, float(spread) * max(float(rows.std()), np.finfo(np.float32).tiny))
+        deviation = max(float(rows.std()), float(np.finfo(np.float32).tiny))
+        normal = NormalDist(0, spread * deviation)
         quantiles = [normal.inv_cdf((place + 0.5) / CENTROIDS) for place in range(CENTROIDS)]
         means = np.asarray(quantiles, np.float32)[:, None] + middle
     else:
         first = rng.choice(len(rows), CENTROIDS, replace=len(rows) < CENTROIDS)
-        means = (rows[first] - middle) * spread.astype(np.float32) + middle
+        means = (rows[first] - middle) * np.float32(spread) + middle
     means = np.ascontiguousarray(means, np.float32)
     for _ in range(_ROUNDS):
         near = nearest_mean(rows, means, round_=False)

@@ -64,8 +64,8 @@ def fit_all(
             if bits is not None and dim > 0:
                 made = in_scalars(axes[name], name, dim, bits, metric, seed)
                 found.append((made, name in ("identity", "pca")))
-    for name in ("centred", *whole[1:]) if "product" in kinds else ():
-        found.append((in_product(sample, rows, axes[name], name, budget, seed), False))
+    products = ("centred", *whole[1:]) if "product" in kinds else ()
+    found += [(in_product(sample, rows, axes[name], name, budget, seed), False) for name in products]
     return found
 
 

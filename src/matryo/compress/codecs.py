@@ -122,8 +122,8 @@ class Scalars:
 class Product:
     """A byte per block of columns: the number of the nearest of 256 centroids (product quantisation).
 
-    Blocks at the front, where the variance is, are narrow; blocks behind them are wide. So the bits per column fall from
-    8 to a fraction of one, as the variance does.
+    Blocks at the front, where the variance is, are narrow; blocks behind them are wide. So the bits per column fall
+    from 8 to a fraction of one, as the variance does.
     """
 
     books: tuple[Floats, ...]

@@ -1,4 +1,4 @@
-"""One pass over vectors: their moments and a sample, for codecs to be fitted and measured on; unfit vectors are errors."""
+"""One pass over vectors: their moments, and a sample that codecs are fitted to; unfit vectors are errors."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _check(moments: Moments, seen: int, low: Array | None, high: Array | None) -
     least = max(_FEWEST, moments.dim)
     if seen < least or low is None or high is None:
         rule = f"a compression of {moments.dim} dims needs at least {least} vectors"
-        raise EmbeddingsError(rule, got=seen, cure="pass more vectors of this model; those of another corpus serve, too")
+        raise EmbeddingsError(rule, got=seen, cure="pass more vectors of this model, also of another corpus")
     if (low == high).all():
         raise EmbeddingsError("vectors must differ", got=f"{seen} equal ones", cure="check how they were encoded")
     constant = np.flatnonzero(low == high)

@@ -63,7 +63,8 @@ class Trial:
     def _worth(self, best: Integers, part: slice) -> Doubles:
         if self.relevant is None:
             places = _marked(best, self.nearest[part, : self.k], len(self.database))
-            return np.stack([places[:, : self.k].sum(axis=1), places.sum(axis=1)], axis=1) / min(self.k, best.shape[1])
+            found = np.stack([places[:, : self.k].sum(axis=1), places.sum(axis=1)], axis=1)
+            return np.asarray(found / min(self.k, best.shape[1]), np.float64)
         ordered = scoring.rerank(self.metric, self.queries[part], best, self.database, self.k)[0]
         relevant = self.relevant[part]
         return np.stack([ndcg(rows, relevant, self.k) for rows in (best[:, : self.k], ordered)], axis=1)
