@@ -1,7 +1,8 @@
 """Recall and nDCG@10 by bytes per vector: truncation, PCA, faiss and ``Compression.choose`` on real vectors.
 
 ``make`` writes the sets of ``support/compress_sets.py``; SciFact and CLINC150 need what
-``retrofit.py encode`` writes. ``measure`` fits every method to the rows of a set, without its queries, encodes the rows and searches them with other
+``retrofit.py encode`` writes.
+``measure`` fits every method to the rows of a set, without its queries, encodes the rows and searches them with other
 queries in float32. ``times`` measures one budget again, in seconds, on a machine that does nothing else.
 
     python benchmarks/compress.py make --data ../shared/data --wordllama site-packages/wordllama --vectors minilm sets
@@ -45,6 +46,7 @@ def main() -> None:
     measure = commands.add_parser("measure")
     measure.add_argument("sets", nargs="+", type=Path)
     measure.add_argument("--methods", nargs="+", choices=[*METHODS], default=[*METHODS])
+    measure.add_argument("--bytes", nargs="+", type=int, choices=BUDGETS, default=[*BUDGETS], metavar="N")
     measure.set_defaults(run=run_measure)
     times = commands.add_parser("times")
     times.add_argument("sets", nargs="+", type=Path)
@@ -62,18 +64,18 @@ def run_make(args: argparse.Namespace) -> None:
 
 
 def run_measure(args: argparse.Namespace) -> None:
-    """One row per set and method, with the figures of every budget; rows that exist are skipped."""
-    have = {(row.figures["set"], row.figures["method"]) for row in (read_rows(args.out) if args.out.exists() else [])}
+    """One row per set and method, with the figures of every budget; what exists is skipped."""
+    have: set[tuple[str, str, int]] = set()
+    for row in read_rows(args.out) if args.out.exists() else []:
+        have |= {(row.figures["set"], row.figures["method"], int(budget)) for budget in row.figures.get("budgets", ())}
     for folder in args.sets:
         about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
         rows, queries = (unit(np.load(folder / f"{part}.npy")) for part in ("database", "queries"))
         truth = best_of(queries @ rows.T, K)
         full = float(ndcg(truth, about["relevant"], K).mean())
         for name in args.methods:
-            if (folder.name, name) in have:
-                continue
             found = {}
-            for budget in BUDGETS:
+            for budget in (budget for budget in args.bytes if (folder.name, name, budget) not in have):
                 outcome = METHODS[name](rows, queries, budget)
                 if outcome is not None:
                     found[str(budget)] = figures = measured(outcome, truth, about["relevant"])
@@ -81,7 +83,8 @@ def run_measure(args: argparse.Namespace) -> None:
             about_set = {"set": folder.name, "source": about["source"], "trained": about["trained"], "full": full}
             about_set |= {"method": name, "budgets": found, "queries": len(queries)}
             subject = f"{folder.name}, {len(rows):,} × {rows.shape[1]}"
-            append_rows(args.out, [stamp("compress-bytes", subject, about_set, seed=0)])
+            if found:
+                append_rows(args.out, [stamp("compress-bytes", subject, about_set, seed=0)])
 
 
 def measured(outcome: Outcome, truth: Any, relevant: list[list[int]]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ class Fitted:
 
 
 def turned(sample: Sample, name: str, retrofit: Retrofit | None = None, queries: Moments | None = None) -> Doubles:
-    """Return the axes of a rung [d, d]: ``identity``, ``pca``, ``centred``, ``queries``, or ``map``, for ``retrofit``."""
+    """Return the axes of a rung [d, d]: ``identity``, ``pca``, ``centred``, ``queries``, or ``map`` (``retrofit``)."""
     from matryo.retrofit.fitting import sensible_nesting
 
     moments = sample.moments

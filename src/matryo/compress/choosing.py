@@ -2,8 +2,9 @@
 
 A *simple* candidate is the vectors' first columns, or their first principal axes, in numbers of 16, 8, 4 or 1 bits. Any
 database takes these. Other candidates (product codes, rotations that saw queries) are taken only if the lower
-confidence bound of their paired gain over every simple candidate is at least 0. The error probability is divided by the
-number of bounds, so all of them, also those of the table, hold together with the given confidence.
+confidence bound of their paired gain over every simple candidate is at least 0. One half of the error probability is
+divided by the number of other candidates: each must pass all its comparisons, so these need no division of their own.
+The other half is divided by the bounds of the table. Together they hold with the given confidence.
 """
 
 from __future__ import annotations
@@ -76,10 +77,10 @@ def choose(
     worth = [trial.worth(fitted) for fitted, _ in candidates]
     simple = [place for place, (_, plain) in enumerate(candidates) if plain]
     others = [place for place in range(len(candidates)) if place not in simple]
-    level = (1 - confidence) / (2 * len(candidates) + max(1, len(simple)) * len(others))
+    level, gain_level = (1 - confidence) / (4 * len(candidates)), (1 - confidence) / (2 * max(1, len(others)))
     column = int(rerank)
     means = [each[:, column].mean() for each in worth]
-    taken, why = _taken([each[:, column] for each in worth], means, simple, others, level)
+    taken, why = _taken([each[:, column] for each in worth], means, simple, others, gain_level)
     if why == "proved":
         names = f"every simple candidate with {confidence:.0%} confidence"
         why = f"better than {names}" if simple else "the best mean"

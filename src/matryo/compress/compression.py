@@ -83,8 +83,8 @@ class Compression:
         fitted, table, why = choose(candidates, trial, confidence, rerank=rerank)
         provenance = origin(vectors, model, sample, seed) | {
             "budget": bytes_per_vector, "quality": "recall" if pairs is None else "ndcg", "k": trial.k,
-            "rerank": rerank, "shortlist": trial.shortlist, "tests": len(trial.queries), "database": len(trial.database),
-            "confidence": confidence, "full": float(trial.of_full_vectors().mean()),
+            "rerank": rerank, "shortlist": trial.shortlist, "tests": len(trial.queries),
+            "database": len(trial.database), "confidence": confidence, "full": float(trial.of_full_vectors().mean()),
         }  # fmt: skip
         return cls(fitted, metric, table, why, provenance)
 
