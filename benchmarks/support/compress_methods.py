@@ -15,6 +15,7 @@ from matryo.compress.scoring import best_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _TOGETHER = 128
+ROWS, ROUNDS = 10_240, 10   # of k-means in faiss
 
 
 @dataclass(frozen=True)
@@ -151,16 +152,18 @@ def faiss_sq8(rows: Array, queries: Array, budget: int) -> Outcome | None:
 def _faiss(rows: Array, queries: Array, factory: str, size: int | None) -> Outcome:
     library: Any = importlib.import_module("faiss")
     index = library.index_factory(rows.shape[1], factory, library.METRIC_INNER_PRODUCT)
+    inner = library.downcast_index(index.index) if hasattr(index, "chain") else index
+    if size is not None:   # as many rows and rounds of k-means as ours
+        inner.pq.cp.niter, inner.pq.cp.max_points_per_centroid = ROUNDS, ROWS // 256
     if factory.startswith("OPQ"):
-        library.downcast_VectorTransform(index.chain.at(0)).niter = 10
+        turn = library.downcast_VectorTransform(index.chain.at(0))
+        turn.niter, turn.max_train_points = ROUNDS, ROWS
     begin = time.perf_counter()
     index.train(rows)
     middle = time.perf_counter()
     index.add(rows)
     end = time.perf_counter()
-    if size is None:
-        size = library.downcast_index(index.index).code_size
-    return Outcome(int(size), middle - begin, end - middle, queries, search=lambda k: index.search(queries, k)[1],
+    return Outcome(int(inner.code_size), middle - begin, end - middle, queries, search=lambda k: index.search(queries, k)[1],
                    note=factory)  # fmt: skip
 
 

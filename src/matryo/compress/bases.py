@@ -62,12 +62,12 @@ def in_scalars(axes: Doubles, name: str, dim: int, bits: Bits, metric: str, seed
     return Fitted(name, np.asarray(kept, np.float32), None, Scalars(dim, bits, metric != "cosine"))
 
 
-def in_product(sample: Sample, rows: Floats, axes: Doubles, name: str, count: int, seed: int) -> Fitted:
-    """``count`` bytes of a product code, fitted to ``rows``, around the mean."""
+def in_product(sample: Sample, axes: Doubles, name: str, count: int, seed: int) -> Fitted:
+    """``count`` bytes of a product code around the mean."""
     covariance, mean = sample.moments.covariance, sample.moments.mean.astype(np.float32)
     variances = np.einsum("ij,ij->j", axes, covariance @ axes)
     order = np.argsort(-variances, kind="stable")
     turned_axes = np.ascontiguousarray(axes[:, order], np.float32)
-    coordinates = np.asarray((rows - mean) @ turned_axes, np.float32)
+    coordinates = np.asarray((sample.vectors - mean) @ turned_axes, np.float32)
     codec = Product.fit(coordinates, variances[order], min(count, sample.dim), seed)
     return Fitted(name, np.ascontiguousarray(turned_axes[:, : codec.dim]), mean, codec)

@@ -1,10 +1,11 @@
-"""The choice for a number of bytes: every candidate is fitted and tried, and the better one must prove that it is.
+"""The choice for a number of bytes: every candidate is tried, and the one with the largest lower bound is taken.
 
 A *simple* candidate is the vectors' first columns, or their first principal axes, in numbers of 16, 8, 4 or 1 bits. Any
-database takes these. Other candidates (product codes, rotations that saw queries) are taken only if the lower
-confidence bound of their paired gain over every simple candidate is at least 0. One half of the error probability is
-divided by the number of other candidates: each must pass all its comparisons, so these need no division of their own.
-The other half is divided by the bounds of the table. Together they hold with the given confidence.
+database takes most of these. The others are product codes, and rotations that saw queries. Each candidate has a lower
+confidence bound of its quality on held-out queries, and the largest one decides: a good mean of few queries does not.
+A candidate that is not simple is compared with every simple one, query by query, and the choice says whether it is
+proved better. One half of the error probability is divided by the bounds of the table, the other half by the candidates
+that are compared. So all statements hold together with the given confidence.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from matryo.compress.bases import Fitted, in_product, in_scalars, turned
 from matryo.retrofit.choice import lower_bound
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from matryo.arrays import Doubles, Floats
+    from matryo.arrays import Doubles, Integers
     from matryo.compress.codecs import Bits
     from matryo.compress.sample import Sample
     from matryo.compress.trial import Trial
@@ -49,63 +50,75 @@ class Candidate:
     taken: bool = False
 
 
-def fit_all(
-    sample: Sample, rows: Floats, budget: int, kinds: Sequence[str], metric: str, seed: int,
-    retrofit: Retrofit | None, queries: Moments | None,
-) -> list[tuple[Fitted, bool]]:  # fmt: skip
-    """Every candidate of at most ``budget`` bytes, the simple ones first, and whether it is simple."""
-    found: list[tuple[Fitted, bool]] = []
-    whole = ["pca", *(["queries"] if queries is not None else []), *(["map"] if retrofit is not None else [])]
-    axes = {name: turned(sample, name, retrofit, queries) for name in ("identity", *whole, "centred")}
+@dataclass(frozen=True)
+class Recipe:
+    """A candidate before it is fitted."""
+
+    rotation: str
+    kind: str
+    size: int
+    """Dims, or the bytes of a product code."""
+
+    @property
+    def simple(self) -> bool:
+        """Whether it is plain numbers of the columns or of the principal axes."""
+        return self.kind != "product" and self.rotation in ("identity", "pca")
+
+    def fit(self, sample: Sample, axes: Mapping[str, Doubles], metric: str, seed: int) -> Fitted:
+        """Fit it to a sample, given the axes of every rotation."""
+        if self.kind == "product":
+            return in_product(sample, axes[self.rotation], self.rotation, self.size, seed)
+        return in_scalars(axes[self.rotation], self.rotation, self.size, _BITS[self.kind], metric, seed)
+
+
+def recipes(dim: int, budget: int, kinds: Sequence[str], metric: str, more: Sequence[str]) -> list[Recipe]:
+    """Every candidate of at most ``budget`` bytes for vectors of ``dim`` columns; ``more`` are rotations above PCA."""
     room = budget if metric == "cosine" else budget - 4
-    for name in ("identity", *whole):
-        for kind in kinds:
-            bits = _BITS.get(kind)
-            dim = 0 if bits is None else min(sample.dim, (budget if bits == 16 else room) * 8 // bits)
-            if bits is not None and dim > 0:
-                made = in_scalars(axes[name], name, dim, bits, metric, seed)
-                found.append((made, name in ("identity", "pca")))
-    products = ("centred", *whole[1:]) if "product" in kinds else ()
-    found += [(in_product(sample, rows, axes[name], name, budget, seed), False) for name in products]
-    return found
+    found = []
+    for name in ("identity", "pca", *more):
+        for kind in (kind for kind in kinds if kind in _BITS):
+            size = min(dim, (budget if kind == "float16" else room) * 8 // _BITS[kind])
+            found += [Recipe(name, kind, size)] if size > 0 else []
+    return found + [Recipe(name, "product", min(budget, dim)) for name in ("centred", *more) if "product" in kinds]
+
+
+def all_axes(
+    tried: Sequence[Recipe], sample: Sample, retrofit: Retrofit | None, queries: Moments | None
+) -> dict[str, Doubles]:
+    """The axes of every rotation of some candidates."""
+    return {name: turned(sample, name, retrofit, queries) for name in dict.fromkeys(one.rotation for one in tried)}
 
 
 def choose(
-    candidates: Sequence[tuple[Fitted, bool]], trial: Trial, confidence: float, *, rerank: bool
-) -> tuple[Fitted, tuple[Candidate, ...], str]:
+    tried: Sequence[Recipe], fitted: Sequence[Fitted], trial: Trial, confidence: float, *, rerank: bool
+) -> tuple[Recipe, tuple[Candidate, ...], str]:
     """The candidate that is taken, the table, and why."""
-    worth = [trial.worth(fitted) for fitted, _ in candidates]
-    simple = [place for place, (_, plain) in enumerate(candidates) if plain]
-    others = [place for place in range(len(candidates)) if place not in simple]
-    level, gain_level = (1 - confidence) / (4 * len(candidates)), (1 - confidence) / (2 * max(1, len(others)))
+    worth = [trial.worth(each) for each in fitted]
+    others = sum(not recipe.simple for recipe in tried)
+    level, gain_level = (1 - confidence) / (4 * len(tried)), (1 - confidence) / (2 * max(1, others))
+    bounds = [[lower_bound(each[:, column], level) for column in (0, 1)] for each in worth]
     column = int(rerank)
-    means = [each[:, column].mean() for each in worth]
-    taken, why = _taken([each[:, column] for each in worth], means, simple, others, gain_level)
-    if why == "proved":
-        names = f"every simple candidate with {confidence:.0%} confidence"
-        why = f"better than {names}" if simple else "the best mean"
-    table = []
-    for place, ((fitted, _), each) in enumerate(zip(candidates, worth, strict=True)):
-        bounds = [lower_bound(each[:, which], level) for which in (0, 1)]
-        table.append(Candidate(fitted.rotation, fitted.codec.name, fitted.codec.dim, fitted.codec.bytes_per_row,
-                               float(each[:, 0].mean()), max(0.0, bounds[0]), float(each[:, 1].mean()),
-                               max(0.0, bounds[1]), place == taken))  # fmt: skip
-    return candidates[taken][0], tuple(table), why
+    taken = max(range(len(tried)), key=lambda place: (bounds[place][column], worth[place][:, column].mean()))
+    table = tuple(
+        Candidate(each.rotation, each.codec.name, each.codec.dim, each.codec.bytes_per_row, float(values[:, 0].mean()),
+                  max(0.0, low[0]), float(values[:, 1].mean()), max(0.0, low[1]), place == taken)
+        for place, (each, values, low) in enumerate(zip(fitted, worth, bounds, strict=True))
+    )  # fmt: skip
+    return tried[taken], table, _why(tried, [each[:, column] for each in worth], taken, gain_level, confidence)
 
 
-def _taken(
-    values: Sequence[Doubles], means: Sequence[float], simple: Sequence[int], others: Sequence[int], level: float
-) -> tuple[int, str]:
-    """The best candidate that is proved, or the best simple one; of equal means the first."""
-    for place in sorted(others, key=lambda place: -means[place]):
-        gains = [lower_bound(values[place] - values[other], level) for other in simple]
-        if not simple or min(gains) >= 0:
-            return place, "proved"
-    best = max(simple, key=lambda place: means[place])
-    better = [place for place in others if means[place] > means[best]]
-    return best, "the best simple candidate" + ("; better means are not proved" if better else "")
+def _why(
+    tried: Sequence[Recipe], values: Sequence[Doubles], taken: int, level: float, confidence: float
+) -> str:
+    """Whether the taken candidate is proved better than every simple one."""
+    if tried[taken].simple:
+        return "the largest lower bound"
+    gains = [lower_bound(values[taken] - values[place], level) for place, one in enumerate(tried) if one.simple]
+    if gains and min(gains) > 0:
+        return f"proved better than plain numbers with {confidence:.0%} confidence"
+    return "the largest lower bound" + ("; not proved better than plain numbers" if gains else "")
 
 
-def relevant_places(relevance: Sequence[Sequence[int]], rows: np.ndarray) -> tuple[np.ndarray, ...]:
+def relevant_places(relevance: Sequence[Integers], rows: Integers) -> tuple[Integers, ...]:
     """Row numbers as places in ``rows``, increasing row numbers that include them."""
-    return tuple(np.searchsorted(rows, np.asarray([*some], np.int64)) for some in relevance)
+    return tuple(np.searchsorted(rows, some) for some in relevance)

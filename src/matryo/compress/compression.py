@@ -26,7 +26,7 @@ from matryo.arrays import as_array
 from matryo.compiled import default_threads
 from matryo.compress import scoring
 from matryo.compress.bases import Fitted, in_product, in_scalars, turned
-from matryo.compress.choosing import KINDS, Candidate, choose, fit_all
+from matryo.compress.choosing import KINDS, Candidate, all_axes, choose, recipes
 from matryo.compress.sample import read_sample
 from matryo.compress.settings import as_kinds, as_queries, check_map, check_settings, held_out, origin
 from matryo.embeddings.rows import as_vectors
@@ -78,9 +78,13 @@ class Compression:
         wanted = None if pairs is None else np.concatenate([np.empty(0, np.int64), *pairs])
         sample = read_sample(vectors, metric, wanted=wanted, seed=seed, progress=progress)
         check_map(retrofit, sample.dim)
-        sample, trial, own = held_out(sample, asked, pairs, metric, k, max(k, shortlist), seed)
-        candidates = fit_all(sample, trial.database, bytes_per_vector, names, metric, seed, retrofit, own)
-        fitted, table, why = choose(candidates, trial, confidence, rerank=rerank)
+        rest, trial, own = held_out(sample, asked, pairs, metric, k, max(k, shortlist), seed)
+        more = [*(["queries"] if own is not None else []), *(["map"] if retrofit is not None else [])]
+        tried = recipes(sample.dim, bytes_per_vector, names, metric, more)
+        axes = all_axes(tried, rest, retrofit, own)
+        candidates = [recipe.fit(rest, axes, metric, seed) for recipe in tried]
+        recipe, table, why = choose(tried, candidates, trial, confidence, rerank=rerank)
+        fitted = recipe.fit(sample, all_axes([recipe], sample, retrofit, own), metric, seed)   # also to held-out rows
         provenance = origin(vectors, model, sample, seed) | {
             "budget": bytes_per_vector, "quality": "recall" if pairs is None else "ndcg", "k": trial.k,
             "rerank": rerank, "shortlist": trial.shortlist, "tests": len(trial.queries),
@@ -112,7 +116,7 @@ class Compression:
         if bytes_per_vector is not None:
             name = "centred" if retrofit is None else "map"
             axes = turned(sample, name, retrofit)
-            fitted = in_product(sample, sample.vectors, axes, name, bytes_per_vector, seed)
+            fitted = in_product(sample, axes, name, bytes_per_vector, seed)
         else:
             name, dim = rotation if retrofit is None else "map", sample.dim if dim is None else dim
             as_integer(dim, "dim", 1, sample.dim, cure=f"pass dim={sample.dim}")

@@ -38,7 +38,7 @@ def check_settings(metric: str, k: int, shortlist: int, bytes_per_vector: int) -
 
 def as_kinds(kinds: Iterable[str], budget: int, metric: str) -> tuple[str, ...]:
     """The names of the codes that may be chosen."""
-    names = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+    names = tuple(kinds)
     if not names or not set(names) <= set(KINDS):
         raise InputError(f"kinds must be some of {', '.join(KINDS)}", got=", ".join(map(str, names)) or "none",
                          cure="kinds=('int8', 'bit')")  # fmt: skip
@@ -90,8 +90,9 @@ def held_out(
         tests = chosen[: min(_TESTS, len(chosen) // 8)]
         rest = np.sort(chosen[len(tests) :])
         queries, own = sample.vectors[tests], None
-        sample = Sample(sample.moments, sample.rows[rest], sample.vectors[rest], sample.seen)
-        sample.moments.remove(queries)
+        moments = Moments.of_arrays(sample.moments.arrays())
+        moments.remove(queries)
+        sample = Sample(moments, sample.rows[rest], sample.vectors[rest], sample.seen)
     else:
         check_columns(asked, sample.dim, "queries")
         if pairs is not None and max((int(some.max()) for some in pairs if len(some)), default=-1) >= sample.seen:
