@@ -163,8 +163,8 @@ def _faiss(rows: Array, queries: Array, factory: str, size: int | None) -> Outco
     middle = time.perf_counter()
     index.add(rows)
     end = time.perf_counter()
-    return Outcome(int(inner.code_size), middle - begin, end - middle, queries, search=lambda k: index.search(queries, k)[1],
-                   note=factory)  # fmt: skip
+    return Outcome(int(inner.code_size), middle - begin, end - middle, queries,
+                   search=lambda k: index.search(queries, k)[1], note=factory)  # fmt: skip
 
 
 METHODS: dict[str, Callable[[Array, Array, int], Outcome | None]] = {
