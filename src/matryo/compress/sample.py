@@ -22,7 +22,7 @@ _FEWEST = 2 * 256   # rows: fewer than two per centroid mean nothing
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """What a pass over vectors has found; under cosine, of their directions."""
+    """The moments and the sample of a pass over vectors; under cosine, over their directions."""
 
     moments: Moments
     rows: Integers

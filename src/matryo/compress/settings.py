@@ -110,7 +110,7 @@ def held_out(
 
 
 def origin(vectors: Any, model: Any, sample: Sample, seed: int) -> dict[str, Any]:
-    """What was fitted to."""
+    """The vectors that were fitted to."""
     own = getattr(vectors, "manifest", None)
     model = getattr(own, "model", "") or getattr(vectors, "model", "") if model is None else model
     return {"model": as_plain("model", model or ""), "rows": sample.seen, "seed": seed}
