@@ -239,6 +239,18 @@ def test_other_bad_arguments_are_refused(vectors):
         assert message in str(error.value)
 
 
+def test_vectors_and_maps_of_another_model_are_refused(vectors, tmp_path):
+    for name in ("one", "two"):
+        EmbeddingSet.write(tmp_path / name, vectors, model=name)
+    first, second = (EmbeddingSet.open(tmp_path / name) for name in ("one", "two"))
+    compression, fitted = Compression.fit(first, bits=4, progress=False), Retrofit.fit(first, progress=False)
+    assert compression.encode(first).shape == (1500, 16)
+    with pytest.raises(MatryoError, match="fitted on vectors of one"):
+        compression.encode(second)
+    with pytest.raises(MatryoError, match="the map was fitted on vectors of one"):
+        Compression.choose(second, 8, retrofit=fitted, progress=False)
+
+
 def test_strings_for_databases(vectors):
     bits = Compression.fit(vectors, bits=1, progress=False)
     signs = bits.transform(vectors[:20]) >= 0

@@ -28,7 +28,16 @@ from matryo.compress import scoring
 from matryo.compress.bases import Fitted, in_product, in_scalars, turned
 from matryo.compress.choosing import KINDS, Candidate, all_axes, choose, recipes
 from matryo.compress.sample import read_sample
-from matryo.compress.settings import as_kinds, as_queries, check_map, check_settings, held_out, origin
+from matryo.compress.settings import (
+    as_kinds,
+    as_queries,
+    check_map,
+    check_model,
+    check_settings,
+    held_out,
+    model_of,
+    origin,
+)  # fmt: skip
 from matryo.embeddings.rows import as_vectors
 from matryo.errors import EmbeddingsError, InputError
 from matryo.nesting import truncate
@@ -77,7 +86,7 @@ class Compression:
         asked, pairs = as_queries(queries, relevance, metric)
         wanted = None if pairs is None else np.concatenate([np.empty(0, np.int64), *pairs])
         sample = read_sample(vectors, metric, wanted=wanted, seed=seed, progress=progress)
-        check_map(retrofit, sample.dim)
+        check_map(retrofit, sample.dim, model_of(vectors) if model is None else model)
         rest, trial, own = held_out(sample, asked, pairs, metric, k, max(k, shortlist), seed)
         more = [*(["queries"] if own is not None else []), *(["map"] if retrofit is not None else [])]
         tried = recipes(sample.dim, bytes_per_vector, names, metric, more)
@@ -112,7 +121,7 @@ class Compression:
         if rotation not in ("pca", "identity"):
             raise InputError("rotation must be pca or identity", got=repr(rotation), cure="or pass retrofit=…")
         sample = read_sample(vectors, metric, seed=seed, progress=progress)
-        check_map(retrofit, sample.dim)
+        check_map(retrofit, sample.dim, model_of(vectors) if model is None else model)
         if bytes_per_vector is not None:
             name = "centred" if retrofit is None else "map"
             axes = turned(sample, name, retrofit)
@@ -143,6 +152,8 @@ class Compression:
     @checked
     def encode(self, vectors: Any) -> Array:
         """Return the codes of ``vectors``, uint8 [n, bytes]; `matryo.compress.codecs` describes their layout."""
+        cure = "encode the vectors with the model of the compression"
+        check_model(self.provenance.get("model"), model_of(vectors), "this compression", cure)
         parts = [self._encoded(batch) for batch in batches_of(vectors)]
         return np.concatenate(parts)
 

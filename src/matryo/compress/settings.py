@@ -73,11 +73,26 @@ def as_queries(queries: Any, relevance: Any, metric: str) -> tuple[Floats | None
     return asked, pairs
 
 
-def check_map(retrofit: Retrofit | None, dim: int) -> None:
+def check_map(retrofit: Retrofit | None, dim: int, model: Any) -> None:
     """Raise for a map of other vectors."""
-    if retrofit is not None and retrofit.dim != dim:
-        raise InputError(f"the map must be fitted on vectors with {dim} columns", got=retrofit.dim,
-                         cure="fit a map on vectors of the model that made these")  # fmt: skip
+    if retrofit is None:
+        return
+    cure = "fit a map on vectors of the model that made these"
+    if retrofit.dim != dim:
+        raise InputError(f"the map must be fitted on vectors with {dim} columns", got=retrofit.dim, cure=cure)
+    check_model(retrofit.provenance.get("model"), model, "the map", cure)
+
+
+def check_model(fitted: Any, model: Any, name: str, cure: str) -> None:
+    """Raise if two models are known and differ."""
+    if fitted and model and fitted != model:
+        raise InputError(f"{name} was fitted on vectors of {fitted}", got=f"vectors of {model}", cure=cure)
+
+
+def model_of(vectors: Any) -> Any:
+    """The model that embeddings name, or an empty text."""
+    own = getattr(vectors, "manifest", None)
+    return as_plain("model", getattr(own, "model", "") or getattr(vectors, "model", "") or "")
 
 
 def held_out(
@@ -111,6 +126,5 @@ def held_out(
 
 def origin(vectors: Any, model: Any, sample: Sample, seed: int) -> dict[str, Any]:
     """The vectors that were fitted to."""
-    own = getattr(vectors, "manifest", None)
-    model = getattr(own, "model", "") or getattr(vectors, "model", "") if model is None else model
-    return {"model": as_plain("model", model or ""), "rows": sample.seen, "seed": seed}
+    named = model_of(vectors) if model is None else as_plain("model", model)
+    return {"model": named, "rows": sample.seen, "seed": seed}
