@@ -151,7 +151,8 @@ def faiss_sq8(rows: Array, queries: Array, budget: int) -> Outcome | None:
 
 def _faiss(rows: Array, queries: Array, factory: str, size: int | None) -> Outcome:
     library: Any = importlib.import_module("faiss")
-    index = library.index_factory(rows.shape[1], factory, library.METRIC_INNER_PRODUCT)
+    index = library.index_factory(rows.shape[1], factory)   # L2, whose order on unit rows is that of the cosine:
+    # faiss's PCA subtracts the mean, which changes inner products but no distance
     inner = library.downcast_index(index.index) if hasattr(index, "chain") else index
     if size is not None:   # as many rows and rounds of k-means as ours
         inner.pq.cp.niter, inner.pq.cp.max_points_per_centroid = ROUNDS, ROWS // 256
