@@ -12,6 +12,8 @@ from pages.markdown import grid, latest
 from pages.retrieval_figures import plot
 
 OURS, PRODUCT = "matryo", "matryo product"
+ORDER = (OURS, "faiss OPQ", "faiss PQ", "faiss RaBitQ", "faiss SQ4", "faiss SQ8", "PCA + int8", "truncation bit",
+         "truncation int8", "truncation float32")  # fmt: skip
 NOTE = """Each method is fitted to the rows of a set without its queries, and encodes them in at most so many bytes.
 Other queries, in float32, are compared with the codes. *Recall@10* is the share of the ten nearest by full vectors that
 are among the ten nearest by the codes, in percent; *re-ranked* is their share among the best hundred, which a re-rank
@@ -31,10 +33,16 @@ def figures_of(rows: list[Row]) -> dict[str, dict[str, dict[int, dict[str, Any]]
     return found
 
 
+def compared(rows: list[Row]) -> dict[str, dict[str, dict[int, dict[str, Any]]]]:
+    """The sets that ours and others are measured on."""
+    found = figures_of(rows)
+    return {name: own for name, own in found.items() if OURS in own and not set(own) <= {OURS, PRODUCT}}
+
+
 def by_bytes(rows: list[Row]) -> list[str]:
     """A picture and two tables per set."""
     parts = ["## Recall by bytes per vector", NOTE, BEST_NOTE]
-    for name, methods in figures_of(rows).items():
+    for name, methods in compared(rows).items():
         about = next(row for row in rows if row.figures["set"] == name)
         budgets = sorted({budget for own in methods.values() for budget in own})
         trained = about.figures["trained"]
@@ -42,7 +50,7 @@ def by_bytes(rows: list[Row]) -> list[str]:
         full = f"nDCG@10 of full vectors is {100 * about.figures['full']:.1f}"
         facts = f"{about.figures['source']}{nested}. {about.figures['queries']:,} queries; {full}."
         parts += [f"### {about.subject}", facts, f"![Recall by bytes per vector](compress-{name}.svg)"]
-        shown = [each for each in methods if each != PRODUCT]
+        shown = [each for each in ORDER if each in methods]
         parts += [grid(["bytes", *shown], [[str(budget), *(_cell(methods[each].get(budget)) for each in shown)]
                                            for budget in budgets])]  # fmt: skip
         lines = []
@@ -82,7 +90,7 @@ def times(rows: list[Row]) -> list[str]:
 
 def finding(rows: list[Row]) -> str:
     """How often ours is ahead, equal and behind, and what 64 bytes keep."""
-    measured = figures_of([row for row in rows if row.kind == "compress-bytes"])
+    measured = compared([row for row in rows if row.kind == "compress-bytes"])
     counts = {"ahead": 0, "equal": 0, "behind": 0}
     kept = []
     for name, methods in measured.items():
@@ -99,7 +107,7 @@ def finding(rows: list[Row]) -> str:
 def write(docs: Path) -> None:
     """Draw the figures beside their rows."""
     rows = [row for row in read_rows(docs / "results" / "compress.jsonl") if row.kind == "compress-bytes"]
-    for name, methods in figures_of(rows).items():
+    for name, methods in compared(rows).items():
         (docs / "results" / f"compress-{name}.svg").write_text(picture(name, rows, methods), encoding="utf-8")
 
 
@@ -108,7 +116,7 @@ def picture(name: str, rows: list[Row], methods: dict[str, dict[int, dict[str, A
     subject = next(row.subject for row in rows if row.figures["set"] == name)
     with drawing():
         figure, (axes,) = sheet([3.6])
-        shown = [each for each in methods if each != PRODUCT]
+        shown = [each for each in ORDER if each in methods]
         for method, look in zip(shown, categories(len(shown)), strict=True):
             points = sorted({(figures["bytes"], figures["recall"]) for figures in methods[method].values()})
             plot(axes, points, method, look)
