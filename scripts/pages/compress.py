@@ -49,12 +49,13 @@ def by_bytes(rows: list[Row]) -> list[str]:
         nested = f", nested at {', '.join(map(str, trained))} dims" if trained else ", not nested"
         full = f"nDCG@10 of full vectors is {100 * about.figures['full']:.1f}"
         facts = f"{about.figures['source']}{nested}. {about.figures['queries']:,} queries; {full}."
+        facts += missing(methods)
         parts += [f"### {about.subject}", facts, f"![Recall by bytes per vector](compress-{name}.svg)"]
         shown = [each for each in ORDER if each in methods]
         parts += [grid(["bytes", *shown], [[str(budget), *(_cell(methods[each].get(budget)) for each in shown)]
                                            for budget in budgets])]  # fmt: skip
         lines = []
-        for budget in (budget for budget in budgets if budget in methods.get(OURS, {})):
+        for budget in comparable(methods):
             own, (other, best) = methods[OURS][budget], best_other(methods, budget)
             lines.append([str(budget), own["note"], _percent(own["recall"]), other, _percent(best["recall"]),
                           verdict(own, best, "recall", "error"), _percent(own["reranked"]), _percent(own["ndcg"]),
@@ -63,6 +64,19 @@ def by_bytes(rows: list[Row]) -> list[str]:
                  "by nDCG@10"]  # fmt: skip
         parts += [grid(heads, lines, left=2)]
     return parts
+
+
+def missing(methods: dict[str, Any]) -> str:
+    """The sentence that names the methods without rows."""
+    absent = [name for name in ORDER if name not in methods]
+    return f" Not measured: {', '.join(absent)}." if absent else ""
+
+
+def comparable(methods: dict[str, Any]) -> list[int]:
+    """The budgets at which ours and another method are measured."""
+    least = min(figures["bytes"] for name, own in methods.items() if name not in (OURS, PRODUCT)
+                for figures in own.values())  # fmt: skip
+    return [budget for budget in sorted(methods[OURS]) if budget >= least]
 
 
 def best_other(methods: dict[str, Any], budget: int, by: str = "recall") -> tuple[str, dict[str, Any]]:
@@ -94,14 +108,15 @@ def finding(rows: list[Row]) -> str:
     counts = {"ahead": 0, "equal": 0, "behind": 0}
     kept = []
     for name, methods in measured.items():
-        for budget, own in methods.get(OURS, {}).items():
+        for budget in comparable(methods):
+            own = methods[OURS][budget]
             counts[verdict(own, best_other(methods, budget)[1], "recall", "error")] += 1
         at = methods.get(OURS, {}).get(64)
         kept += [f"{100 * at['recall']:.0f} and {100 * at['reranked']:.1f} % ({name})"] if at else []
     return (f"In {sum(counts.values())} pairs of a set and a number of bytes from 8 to 1024, `Compression.choose` is "
             f"ahead of the best other method {counts['ahead']} times, equal {counts['equal']} times and behind "
             f"{counts['behind']} times. Recall@10 with 64 bytes per vector, without and with a re-rank: "
-            f"{', '.join(kept)}.")  # fmt: skip
+            f"{', '.join(kept)}.{missing({name: 0 for own in measured.values() for name in own})}")  # fmt: skip
 
 
 def write(docs: Path) -> None:
