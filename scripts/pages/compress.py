@@ -114,10 +114,11 @@ def finding(rows: list[Row]) -> str:
             counts[verdict(own, best_other(methods, budget)[1], "recall", "error")] += 1
         at = methods.get(OURS, {}).get(64)
         kept += [f"{100 * at['recall']:.0f} and {100 * at['reranked']:.1f} % ({name})"] if at else []
+    lacking = "".join(f" {name}:{missing(own)}" for name, own in measured.items() if missing(own))
     return (f"In {sum(counts.values())} pairs of a set and a number of bytes from 8 to 1024, `Compression.choose` is "
             f"ahead of the best other method {counts['ahead']} times, equal {counts['equal']} times and behind "
             f"{counts['behind']} times. Recall@10 with 64 bytes per vector, without and with a re-rank: "
-            f"{', '.join(kept)}.{''.join(f' {name}:{missing(own)}' for name, own in measured.items() if missing(own))}")  # fmt: skip
+            f"{', '.join(kept)}.{lacking}")  # fmt: skip
 
 
 def write(docs: Path) -> None:
