@@ -30,12 +30,13 @@ from matryo.results import Row, read_rows
 ROOT = Path(__file__).resolve().parent.parent
 MARKS = ("<!-- demo-table -->", "<!-- /demo-table -->")
 TABLES = (
-    "filters", "losses", "modalities", "models", "promises", "retrieval", "retrofit", "serve", "settings", "shift",
-    "unseen", "unseen_plans", "updates",
+    "compress", "filters", "losses", "modalities", "models", "promises", "retrieval", "retrofit", "serve", "settings",
+    "shift", "unseen", "unseen_plans", "updates",
 )  # fmt: skip
 """The modules of pages/ that make tables from rows."""
 TITLES = {
     "cascade": "Adaptive classification",
+    "compress": "Vectors in 8 to 1024 bytes",
     "demo": "Demo: bundled emoji",
     "demo-settings": "Settings of the demo",
     "filters": "Search under filters",
@@ -77,9 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--figures", action="store_true", help="draw the figures of the results again")
     args = parser.parse_args(argv)
     if args.figures:
-        from pages import dims_picture, losses_figures, losses_picture, retrieval_figures
+        from pages import compress, dims_picture, losses_figures, losses_picture, retrieval_figures
 
-        for module in (dims_picture, losses_figures, losses_picture, retrieval_figures, paper):
+        for module in (compress, dims_picture, losses_figures, losses_picture, retrieval_figures, paper):
             module.write(args.root / "docs")
     wanted: dict[Path, str | None] = dict.fromkeys(orphans(args.root))
     wanted |= pages(args.root)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from statistics import fmean
 
 from matryo.results import Row
-from pages import filters, paper, promises, retrofit, serve, settings, shift, unseen, unseen_plans, updates
+from pages import compress, filters, paper, promises, retrofit, serve, settings, shift, unseen, unseen_plans, updates
 from pages.best import comparisons, verdict
 from pages.models import METRICS, ByColumn, kind_of, last_of_column, seeds_by_column, tuned
 
@@ -252,6 +252,7 @@ def _tables(rows: list[Row]) -> str:
 FINDINGS: dict[str, Callable[[list[Row]], str]] = {
     "cascade": _cascade,
     "demo": _demo,
+    "compress": compress.finding,
     "demo-settings": settings.finding,
     "filters": filters.finding,
     "fused-losses": _fused_losses,

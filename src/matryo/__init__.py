@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matryo.classify import Cascade
+    from matryo.compress import Compression
     from matryo.embeddings import EmbeddingSet
     from matryo.errors import MatryoError
     from matryo.evaluation import evaluate
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
     from matryo.training import train
 
 __version__ = "0.1.0"
-__all__ = ["Cascade", "EmbeddingSet", "Index", "MatryoError", "Nesting", "Plan", "Retrofit", "evaluate", "load",
-           "train", "truncate"]  # fmt: skip
+__all__ = ["Cascade", "Compression", "EmbeddingSet", "Index", "MatryoError", "Nesting", "Plan", "Retrofit",
+           "evaluate", "load", "train", "truncate"]  # fmt: skip
 
 _HOMES = {
-    "Cascade": "classify", "EmbeddingSet": "embeddings", "Index": "retrieve", "MatryoError": "errors",
-    "Nesting": "nesting", "Plan": "retrieve", "Retrofit": "retrofit", "evaluate": "evaluation", "load": "inference",
-    "train": "training", "truncate": "nesting",
+    "Cascade": "classify", "Compression": "compress", "EmbeddingSet": "embeddings", "Index": "retrieve",
+    "MatryoError": "errors", "Nesting": "nesting", "Plan": "retrieve", "Retrofit": "retrofit",
+    "evaluate": "evaluation", "load": "inference", "train": "training", "truncate": "nesting",
 }  # fmt: skip
 
 

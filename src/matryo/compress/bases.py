@@ -1,0 +1,73 @@
+"""Bases: the rotations that a codec may be fitted in, from the rungs of retrofit, and the codecs in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from matryo.compress.codecs import Bits, Codec, Product, Scalars
+from matryo.retrofit import rungs
+
+if TYPE_CHECKING:
+    from matryo.arrays import Doubles, Floats
+    from matryo.compress.sample import Sample
+    from matryo.retrofit import Moments, Retrofit
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A codec in its coordinates: ``(x − mean) @ axes``."""
+
+    rotation: str
+    axes: Floats
+    """[d, dim], orthonormal columns."""
+    mean: Floats | None
+    """[d], or None."""
+    codec: Codec
+
+    def coordinates(self, vectors: Floats) -> Floats:
+        """Return what the codec encodes of rows [n, d], [n, dim]."""
+        rows = vectors if self.mean is None else vectors - self.mean
+        return np.asarray(rows @ self.axes, np.float32)
+
+
+def turned(sample: Sample, name: str, retrofit: Retrofit | None = None, queries: Moments | None = None) -> Doubles:
+    """Return the axes of a rung [d, d]: ``identity``, ``pca``, ``centred``, ``queries``, or ``map`` (``retrofit``)."""
+    from matryo.retrofit.fitting import sensible_nesting
+
+    moments = sample.moments
+    if name == "identity":
+        return np.eye(sample.dim)
+    if name == "map":
+        assert retrofit is not None
+        return retrofit.axes.astype(np.float64)
+    if name == "queries":
+        assert queries is not None
+        return rungs.query_aware(moments.second, queries.second, sensible_nesting(sample.dim))
+    return rungs.leading(moments.second if name == "pca" else moments.covariance)
+
+
+def in_scalars(axes: Doubles, name: str, dim: int, bits: Bits, metric: str, seed: int) -> Fitted:
+    """The first ``dim`` axes in numbers of ``bits``.
+
+    Numbers of few bits share one unit per row. A random rotation of the kept columns gives all of them the same
+    variance, so that none is cut off and none is lost below the unit. Without a rotation, columns stay as they are.
+    """
+    kept = axes[:, :dim]
+    if bits < 16 and name != "identity":
+        normal = np.random.default_rng(seed).standard_normal((dim, dim))
+        kept = kept @ np.linalg.qr(normal)[0]
+    return Fitted(name, np.asarray(kept, np.float32), None, Scalars(dim, bits, metric != "cosine"))
+
+
+def in_product(sample: Sample, axes: Doubles, name: str, count: int, seed: int) -> Fitted:
+    """``count`` bytes of a product code around the mean."""
+    covariance, mean = sample.moments.covariance, sample.moments.mean.astype(np.float32)
+    variances = np.einsum("ij,ij->j", axes, covariance @ axes)
+    order = np.argsort(-variances, kind="stable")
+    turned_axes = np.ascontiguousarray(axes[:, order], np.float32)
+    coordinates = np.asarray((sample.vectors - mean) @ turned_axes, np.float32)
+    codec = Product.fit(coordinates, variances[order], min(count, sample.dim), seed)
+    return Fitted(name, np.ascontiguousarray(turned_axes[:, : codec.dim]), mean, codec)
