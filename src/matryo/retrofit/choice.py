@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 SIMPLE = ("identity", "pca", "centred")
 """The rungs that need no proof, from the simplest on."""
+LAST = ("adaptor",)
+"""The rungs that are no rotation: they must also be better than every rotation, and serve single dims only."""
 FEWEST = 40
 """With fewer test queries than this, nothing above PCA is considered."""
 _FEWEST_CHANGED = 10   # queries for which a rung makes a difference: with fewer the mean is far from normal
@@ -70,12 +72,12 @@ def _at(
     quality = {name: float(value.mean()) for name, value in values.items()}
     simple = _best_simple(values, 1 - confidence)
     bounds = {
-        name: min(lower_bound(values[name] - values[other], level) for other in SIMPLE if other in values)
+        name: min(lower_bound(values[name] - values[other], level) for other in values if _precedes(other, name))
         for name in above
     }
     proved = [name for name, bound in bounds.items() if bound >= 0 and quality[name] > quality[simple]]
     if proved:
-        name = max(proved, key=lambda name: bounds[name])
+        name = max(proved, key=lambda name: (name in LAST, bounds[name]))
         gain = quality[name] - max(quality[other] for other in SIMPLE if other in quality)
         why = f"better than identity and PCA, with {confidence:.0%} confidence over all dims and rungs"
         return Taken(dim, name, quality, simple, gain, bounds[name], confidence, why)
@@ -85,6 +87,11 @@ def _at(
         few = len(next(iter(values.values()))) < FEWEST
         why += f"; too few held-out queries to prove {near}" if few else f"; {near} is not proved better"
     return Taken(dim, simple, quality, simple, 0.0, 0.0, confidence, why)
+
+
+def _precedes(other: str, name: str) -> bool:
+    """Whether the rung ``name`` must be better than ``other`` to be taken."""
+    return other in SIMPLE or (name in LAST and other not in LAST)
 
 
 def _best_simple(values: Mapping[str, Doubles], level: float) -> str:
@@ -100,7 +107,7 @@ def _whole(worth: Mapping[str, Doubles], taken: Sequence[Taken], above: Sequence
     """The map for all dims: a rung that is proved at some dims and equal to PCA elsewhere, or PCA unless it harms."""
     if not taken or "pca" not in worth:
         return "identity"
-    for name in above:
+    for name in (name for name in above if name not in LAST):
         apart = np.abs(worth[name] - worth["pca"]).mean(axis=0)
         same = [entry.rung == name or apart[place] < _ROUNDING for place, entry in enumerate(taken)]
         if all(same) and any(entry.rung == name for entry in taken):

@@ -41,6 +41,7 @@ class Options:
     k: int = 10
     shortlist: int = 100
     learn: bool = False
+    adapt: bool = False
     confidence: float = 0.95
     seed: int = 0
     progress: bool = True
@@ -148,8 +149,7 @@ class Fit:
             second = Moments(self.moments.dim)
             second.add(self._directions(own))
             self._add("queries", rungs.query_aware(self.moments.second, second.second, self.nesting))
-        if self.options.learn:
-            self._learn(sample, None, None)
+        self._learn(sample, None, None)
         self._choose(held)
 
     def _held_by_recall(self, sample: Floats, test: Floats) -> Held:
@@ -173,8 +173,7 @@ class Fit:
         signal = partial(rungs.between_classes, vectors, labels[own], self.moments.mean)
         if len(np.unique(labels[own])) < len(own):
             held = self._weighed("classes", signal(), held)
-        if self.options.learn:
-            self._learn(sample, (sample[own], labels[own]), None)
+        self._learn(sample, (self._directions(sample[own]), labels[own]), None)
         self._choose(held)
 
     def _by_pairs(
@@ -197,8 +196,7 @@ class Fit:
             found = self._directions(sample[np.concatenate(at)])
             signal = rungs.of_pairs(left.astype(np.float64), found.astype(np.float64))
             held = self._weighed("pairs", signal, held)
-            if self.options.learn:
-                self._learn(sample, None, (left, found))
+            self._learn(sample, None, (left, found))
         self._choose(held)
 
     # ── rungs ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -227,14 +225,20 @@ class Fit:
         return held.part(test)
 
     def _learn(self, sample: Floats, labelled: Any, pairs: Any) -> None:
+        """Add the rungs that need torch, if they are asked for."""
+        options, alive = self.options, sample[sample.any(axis=1)]
+        if not self.dims or not (options.learn or options.adapt):
+            return
+        given = {"labelled": labelled, "pairs": pairs, "seed": options.seed, "progress": options.progress}
+        axes = self.rungs["pca"].axes
         with MissingExtra.unless_installed("torch", "train"):
+            from matryo.retrofit.adapting import learned_correction
             from matryo.retrofit.learning import learned_axes
-
-        axes = learned_axes(
-            self._directions(sample[sample.any(axis=1)]), self.rungs["pca"].axes, self.dims,
-            labelled=labelled, pairs=pairs, seed=self.options.seed, progress=self.options.progress,
-        )  # fmt: skip
-        self._add("learned", axes)
+        if options.learn:
+            self._add("learned", learned_axes(self._directions(alive), axes, self.dims, **given))
+        if options.adapt:
+            made = learned_correction(self._directions(alive), axes, self.dims, **given)
+            self.rungs["adaptor"] = Rung("adaptor", axes, None, made)
 
     def _choose(self, held: Held) -> None:
         if not self.dims or not held.count or not len(held.database):

@@ -41,6 +41,9 @@ class Rotation:
                 got=retrofit.dim,
                 cure="fit a map on vectors of this index: rotation='auto'",
             )
+        if not retrofit.is_rotation:
+            cure = "pass the map for all dims, as Retrofit.fit returns it"
+            raise InputError("an index takes a rotation", got=f"rung {retrofit.rung}", cure=cure)
         if not retrofit.keeps_scores and metric != "l2":
             raise InputError(
                 f"a map that subtracts a mean changes scores of metric {metric}",
