@@ -55,7 +55,7 @@ def main() -> None:
     texts.set_defaults(run=run_encode)
     labels = commands.add_parser("labels")
     labels.add_argument("--vectors", type=Path, required=True)
-    labels.add_argument("--learn", action="store_true")
+    labels.add_argument("--learn", action="store_true", help="also learn a rotation and an adaptor with torch")
     labels.set_defaults(run=run_labels)
     draws = commands.add_parser("draws")
     draws.add_argument("--count", type=int, default=100)
@@ -192,13 +192,15 @@ def clinc(args: argparse.Namespace, vectors: Path, dims: list[int]) -> None:
     rows, labels = np.load(vectors / "clinc-train.npy"), np.load(vectors / "clinc-train-labels.npy")
     queries, truth = np.load(vectors / "clinc-test.npy"), np.load(vectors / "clinc-test-labels.npy")
     held = Held.by_relevance(rows, queries, "cosine", K, truth[:, None] == labels[None], "labels")
+    simple = simple_maps(rows, held, dims)
     for count in LABELS:
         for seed in range(3):
             known = np.full(len(labels), -1)
             chosen = np.random.default_rng(seed).permutation(len(labels))[: count or None]
             known[chosen] = labels[chosen]
-            fitted = Retrofit.fit(rows, labels=known, nesting=[*dims, 384], learn=args.learn, seed=seed, progress=False)
-            measured(args, "CLINC150", count, seed, fitted, held, dims)
+            fitted = Retrofit.fit(rows, labels=known, nesting=[*dims, rows.shape[1]], learn=args.learn,
+                                  adapt=args.learn, seed=seed, progress=False)  # fmt: skip
+            measured(args, "CLINC150", count, seed, fitted, held, dims, simple)
 
 
 def scifact(args: argparse.Namespace, vectors: Path, dims: list[int]) -> None:
@@ -208,22 +210,31 @@ def scifact(args: argparse.Namespace, vectors: Path, dims: list[int]) -> None:
     pairs, right = (json.loads((vectors / f"scifact-{split}.json").read_text()) for split in ("train", "test"))
     marks = np.array([np.isin(np.arange(len(rows)), some) for some in right])
     held = Held.by_relevance(rows, tests, "cosine", K, marks, "ndcg")
+    simple = simple_maps(rows, held, dims)
     for count in LABELS:
         for seed in range(3):
             chosen = np.random.default_rng(seed).permutation(len(pairs))[: count or None]
-            fitted = Retrofit.fit(rows, queries[chosen], [pairs[query] for query in chosen], nesting=[*dims, 384],
-                                  learn=args.learn, seed=seed, progress=False)  # fmt: skip
-            measured(args, "SciFact", count, seed, fitted, held, dims)
+            fitted = Retrofit.fit(rows, queries[chosen], [pairs[query] for query in chosen],
+                                  nesting=[*dims, rows.shape[1]], learn=args.learn, adapt=args.learn, seed=seed,
+                                  progress=False)  # fmt: skip
+            measured(args, "SciFact", count, seed, fitted, held, dims, simple)
+
+
+def simple_maps(rows: Array, held: Held, dims: list[int]) -> dict[str, list[float]]:
+    """The quality of test queries with the maps that need no labels, and of all columns."""
+    simple = Retrofit.fit(rows, nesting=[*dims, rows.shape[1]], progress=False)
+    maps = {"identity": Rung("identity", np.eye(rows.shape[1])), **simple.rungs}
+    worth = {name: held.worth(rung, dims).mean(axis=0).tolist() for name, rung in maps.items()}
+    return worth | {"all": held.worth(maps["identity"], [rows.shape[1]]).mean(axis=0).tolist()}
 
 
 def measured(
-    args: argparse.Namespace, name: str, count: int, seed: int, fitted: Retrofit, held: Held, dims: list[int]
-) -> None:
+    args: argparse.Namespace, name: str, count: int, seed: int, fitted: Retrofit, held: Held, dims: list[int],
+    simple: dict[str, list[float]],
+) -> None:  # fmt: skip
     """Print and store the quality of test queries."""
-    simple = Retrofit.fit(held.database, nesting=[*dims, fitted.dim], progress=False)
-    maps = {"identity": Rung("identity", np.eye(fitted.dim)), **simple.rungs, **fitted.rungs}
-    worth = {rung: held.worth(each, dims).mean(axis=0).tolist() for rung, each in maps.items()}
-    worth["all"] = held.worth(maps["identity"], [fitted.dim]).mean(axis=0).tolist()
+    above = {name: rung for name, rung in fitted.rungs.items() if name not in simple}
+    worth = simple | {rung: held.worth(each, dims).mean(axis=0).tolist() for rung, each in above.items()}
     rungs = [entry.rung for entry in fitted.table]
     worth["taken"] = [worth[rung][place] for place, rung in enumerate(rungs)]
     figures = {"dims": dims, "labels": count, "quality": held.quality, "k": K, "worth": worth, "rungs": rungs}

@@ -34,7 +34,7 @@ def learned_correction(
 ) -> Correction:  # fmt: skip
     """Return the correction of vectors rotated by ``axes``, by gradient steps on the losses of Matryoshka-Adaptor.
 
-    At every dim, the similarities in a batch should be those by all columns: of all pairs, and once more of the nearest.
+    At every dim, the similarities in a batch should be those by all columns: of all pairs, and again of the nearest.
     ``labelled`` are vectors with classes, ``pairs`` queries with a relevant row each: both add a ranking loss.
     """
     random = torch.Generator().manual_seed(seed)

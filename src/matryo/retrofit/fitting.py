@@ -13,7 +13,7 @@ from matryo.embeddings.rows import UNKNOWN, as_labels
 from matryo.errors import EmbeddingsError, InputError, MissingExtra
 from matryo.nesting import Nesting, truncate
 from matryo.retrofit import rungs
-from matryo.retrofit.choice import Taken, choose
+from matryo.retrofit.choice import SIMPLE, Taken, choose
 from matryo.retrofit.held_out import Held, Rung
 from matryo.retrofit.moments import Moments
 from matryo.retrofit.reading import Reservoir, batches_of
@@ -139,10 +139,7 @@ class Fit:
             order = self.rng.permutation(len(asked))
             own, test = asked[order[len(order) // 2 :]], asked[order[: len(order) // 2]][:_TESTS]
         else:
-            most = max(0, min(_TESTS, len(sample) // 8, self.moments.count - self.moments.dim))
-            order = self.rng.permutation(len(sample))
-            own, test, sample = None, sample[order[:most]], sample[order[most:]]
-            self.moments.remove(self._directions(test))
+            own, (test, sample) = None, self._hold_out(sample)
         held = self._held_by_recall(sample, test)
         self._fit_simple()
         if own is not None:
@@ -151,6 +148,14 @@ class Fit:
             self._add("queries", rungs.query_aware(self.moments.second, second.second, self.nesting))
         self._learn(sample, None, None)
         self._choose(held)
+
+    def _hold_out(self, sample: Floats) -> tuple[Floats, Floats]:
+        """Rows that serve as queries, which no rung is fitted to, and the other rows of the sample."""
+        most = max(0, min(_TESTS, len(sample) // 8, self.moments.count - self.moments.dim))
+        order = self.rng.permutation(len(sample))
+        test, rest = sample[order[:most]], sample[order[most:]]
+        self.moments.remove(self._directions(test))
+        return test, rest
 
     def _held_by_recall(self, sample: Floats, test: Floats) -> Held:
         options = self.options
@@ -165,7 +170,7 @@ class Fit:
         most = min(_TESTS, round(0.4 * len(order)))
         test, own = order[:most], order[most:]
         labels = numbers[rows]
-        self._fit_simple()
+        prior = self._fit_simple_and_compare(sample)
         right = labels[test][:, None] == labels[own][None]
         k = min(self.options.k, max(1, int(np.median(np.bincount(labels[own])[labels[own]]))) if len(own) else 1)
         held = Held.by_relevance(sample[own], sample[test], self.options.metric, k, right, "labels")
@@ -174,7 +179,7 @@ class Fit:
         if len(np.unique(labels[own])) < len(own):
             held = self._weighed("classes", signal(), held)
         self._learn(sample, (self._directions(sample[own]), labels[own]), None)
-        self._choose(held)
+        self._choose(held, prior)
 
     def _by_pairs(
         self, asked: Floats | None, pairs: list[Integers], rows: Integers, sample: Floats
@@ -187,7 +192,7 @@ class Fit:
             raise InputError(rule, got=max(int(some.max()) for some in pairs if len(some)), cure="check the numbers")
         order = self.rng.permutation(np.flatnonzero([len(some) > 0 for some in pairs]))
         test, own = order[: len(order) // 2][:_TESTS], order[len(order) // 2 :]
-        self._fit_simple()
+        prior = self._fit_simple_and_compare(sample)
         right = np.array([np.isin(rows, pairs[query]) for query in test], np.bool_).reshape(len(test), len(rows))
         held = Held.by_relevance(sample, asked[test], self.options.metric, self.options.k, right, "ndcg")
         at = [np.searchsorted(rows, pairs[query]) for query in own]
@@ -197,7 +202,7 @@ class Fit:
             signal = rungs.of_pairs(left.astype(np.float64), found.astype(np.float64))
             held = self._weighed("pairs", signal, held)
             self._learn(sample, None, (left, found))
-        self._choose(held)
+        self._choose(held, prior)
 
     # ── rungs ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -212,6 +217,15 @@ class Fit:
         trained = self.options.trained
         if trained is not None and len(trained) > 1:
             self._add("blocks", rungs.within_blocks(second, whole_nesting(trained, self.moments.dim)))
+
+    def _fit_simple_and_compare(self, sample: Floats) -> dict[str, Doubles] | None:
+        """Fit the simple rungs, and return what they keep of the nearest rows: few labels say less than that."""
+        test, rest = self._hold_out(sample[sample.any(axis=1)])
+        self._fit_simple()
+        if not self.dims or not len(test) or not len(rest):
+            return None
+        held = self._held_by_recall(rest, test)
+        return {name: held.worth(self.rungs[name], self.dims) for name in SIMPLE}
 
     def _weighed(self, name: str, signal: Doubles, held: Held) -> Held:
         """Add the rung of labels with the best weight on some held-out queries, and return the other queries."""
@@ -240,13 +254,13 @@ class Fit:
             made = learned_correction(self._directions(alive), axes, self.dims, **given)
             self.rungs["adaptor"] = Rung("adaptor", axes, None, made)
 
-    def _choose(self, held: Held) -> None:
+    def _choose(self, held: Held, prior: dict[str, Doubles] | None = None) -> None:
         if not self.dims or not held.count or not len(held.database):
             self.whole = "pca" if self.dims else "identity"
             return
         worth = {name: held.worth(rung, self.dims) for name, rung in self.rungs.items()}
         self.held = held
-        self.table, self.whole = choose(worth, self.dims, self.options.confidence)
+        self.table, self.whole = choose(worth, self.dims, self.options.confidence, prior)
 
 
 def _wanted(numbers: Integers | None, pairs: list[Integers] | None, rng: np.random.Generator) -> Integers:

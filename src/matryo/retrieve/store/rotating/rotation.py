@@ -6,6 +6,7 @@ up to rounding. Vectors come back as they were put in, up to the precision of th
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
 from dataclasses import dataclass
@@ -51,6 +52,12 @@ class Rotation:
                 cure="use a rotation without a mean: rotation='auto'",
             )
         return cls(secrets.token_hex(8), retrofit)
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the map, whatever its name."""
+        mean = b"" if self.retrofit.mean is None else self.retrofit.mean.tobytes()
+        return hashlib.sha256(self._axes.tobytes() + mean).hexdigest()
 
     @cached_property
     def _axes(self) -> Floats:
