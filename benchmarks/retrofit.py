@@ -3,12 +3,15 @@
 ``sets`` fits a map to each set of ``unseen.py make`` and measures other queries on all of its rows: the share of the
 true ten nearest among the hundred nearest by the first m dims. It then measures exact search of an index without and
 with ``rotation="auto"``, scanned and with a sketch, one query at a time, in turns: milliseconds, and bytes read.
-``encode`` encodes SciFact and CLINC150 with a frozen sentence-transformers model; ``labels`` fits maps to these vectors
-with few and with many labels, and measures test queries: nDCG@10, and precision@10. ``draws`` draws data and queries at
-random, and counts how often a rung that was taken above identity and PCA is worse on many new queries.
+``encode`` encodes SciFact and CLINC150 with a frozen sentence-transformers model, and with --resnet the photos of
+Flickr8k with a frozen ResNet50; ``derive`` makes sets of these vectors. ``labels`` fits maps to these vectors with
+few and with many labels, and measures test queries: nDCG@10, and precision@10. ``draws`` draws data and queries at
+random, and counts how often a rung that was taken above identity and PCA is worse on many new queries. ``memory``
+fits a map to generated batches and measures the peak of the memory.
 
     python benchmarks/retrofit.py sets unseen/minilm unseen/photos
     python benchmarks/retrofit.py encode --data ../shared/data --model all-MiniLM-L6-v2 --vectors minilm
+    python benchmarks/retrofit.py derive --vectors minilm --sets unseen
     python benchmarks/retrofit.py labels --vectors minilm
     python benchmarks/retrofit.py draws --count 100
 """
@@ -46,17 +49,28 @@ def main() -> None:
     sets = commands.add_parser("sets")
     sets.add_argument("sets", nargs="+", type=Path, metavar="DIR", help="a set of unseen.py")
     sets.add_argument("--learn", action="store_true", help="also learn a rotation with torch")
+    sets.add_argument("--adapt", action="store_true", help="also learn an adaptor with torch")
+    sets.add_argument("--recall-only", action="store_true", help="skip the times of exact search")
     sets.set_defaults(run=run_sets)
     texts = commands.add_parser("encode")
     texts.add_argument("--data", type=Path, required=True)
     texts.add_argument("--model", required=True)
     texts.add_argument("--vectors", type=Path, required=True)
     texts.add_argument("--tokens", type=int, default=128)
+    texts.add_argument("--resnet", type=Path, help="weights of a ResNet50 (.safetensors)")
     texts.set_defaults(run=run_encode)
+    derived = commands.add_parser("derive")
+    derived.add_argument("--vectors", type=Path, required=True)
+    derived.add_argument("--sets", type=Path, required=True)
+    derived.set_defaults(run=run_derive)
     labels = commands.add_parser("labels")
     labels.add_argument("--vectors", type=Path, required=True)
     labels.add_argument("--learn", action="store_true", help="also learn a rotation and an adaptor with torch")
     labels.set_defaults(run=run_labels)
+    memory = commands.add_parser("memory")
+    memory.add_argument("--rows", type=int, default=1_000_000)
+    memory.add_argument("--dim", type=int, default=3072)
+    memory.set_defaults(run=run_memory)
     draws = commands.add_parser("draws")
     draws.add_argument("--count", type=int, default=100)
     draws.set_defaults(run=run_draws)
@@ -80,7 +94,8 @@ def run_sets(args: argparse.Namespace) -> None:
         dim, metric = rows.shape[1], about["metric"]
         dims = [m for m in DIMS if m < dim]
         begin = time.perf_counter()
-        fitted = Retrofit.fit(rows, nesting=[*dims, dim], metric=metric, learn=args.learn, progress=False)
+        fitted = Retrofit.fit(rows, nesting=[*dims, dim], metric=metric, learn=args.learn, adapt=args.adapt,
+                              progress=False)  # fmt: skip
         seconds = time.perf_counter() - begin
         held = Held.by_recall(np.asarray(rows, np.float32), np.asarray(queries, np.float32), metric, K, SHORTLIST)
         maps = {"identity": Rung("identity", np.eye(dim)), **fitted.rungs}
@@ -96,6 +111,8 @@ def run_sets(args: argparse.Namespace) -> None:
         for name, values in recall.items():
             print(f"{name:10}", *(f"{m}:{value:.3f}" for m, value in zip(dims, values, strict=True)), flush=True)
         store(args, "retrofit-dims", subject, figures)
+        if args.recall_only:
+            continue
         exact = exact_search(rows, queries[:QUERIES], metric)
         print(json.dumps(exact, indent=1), flush=True)
         store(args, "retrofit-exact", subject, {"source": about["source"], "searches": exact, "queries": QUERIES})
@@ -179,6 +196,39 @@ def run_encode(args: argparse.Namespace) -> None:
         (args.vectors / f"scifact-{split}.json").write_text(json.dumps([*relevant.values()]))
 
 
+    photos = args.vectors / "photos.npy"
+    if args.resnet is not None and not photos.exists():
+        from support.unseen_photos import encode_centres
+
+        np.save(photos, encode_centres(args.data / "flickr8k/images_128px_webp.npz", args.resnet))
+
+
+def run_derive(args: argparse.Namespace) -> None:
+    """Sets for ``sets``: a database, other queries, and what they are; some with an offset that all vectors share."""
+    vectors = {path.stem: np.load(path) for path in args.vectors.glob("*.npy") if "labels" not in path.stem}
+    sets: dict[str, tuple[Array, Array, str, str]] = {}
+    if "clinc-train" in vectors:
+        rows, queries = vectors["clinc-train"], vectors["clinc-test"]
+        sets["clinc"] = rows, queries, "cosine", "CLINC150; all-MiniLM-L6-v2"
+        shared = np.random.default_rng(0).normal(size=rows.shape[1])
+        shared = (shared / np.linalg.norm(shared)).astype(np.float32)
+        for metric in ("l2", "ip"):
+            sets[f"offset-{metric}"] = rows + shared, queries + shared, metric, "CLINC150 with an offset of norm 1"
+    if "scifact" in vectors:
+        claims = np.concatenate([vectors["scifact-train"], vectors["scifact-test"]])
+        sets["scifact"] = vectors["scifact"], claims, "cosine", "SciFact, abstracts and claims; all-MiniLM-L6-v2"
+    if "photos" in vectors:
+        order = np.random.default_rng(0).permutation(len(vectors["photos"]))
+        rows, queries = vectors["photos"][np.sort(order[1000:])], vectors["photos"][order[:1000]]
+        for metric in ("cosine", "l2"):
+            sets[f"photos-{metric}"] = rows, queries, metric, "photos of Flickr8k; ResNet50 of ImageNet"
+    for name, (rows, queries, metric, source) in sets.items():
+        (args.sets / name).mkdir(parents=True, exist_ok=True)
+        np.save(args.sets / name / "database.npy", rows)
+        np.save(args.sets / name / "test.npy", queries[np.random.default_rng(1).permutation(len(queries))[:1000]])
+        (args.sets / name / "about.json").write_text(json.dumps({"metric": metric, "source": source}))
+
+
 def run_labels(args: argparse.Namespace) -> None:
     """The quality of frozen vectors at each dim on test queries, with maps of so many labels."""
     dims = [12, 24, 48, 96, 192]
@@ -242,6 +292,29 @@ def measured(
     for rung, values in worth.items():
         print(f"  {rung:10}", *(f"{value:.3f}" for value in values), flush=True)
     store(args, "retrofit-labels", name, figures, seed)
+
+
+# ── memory ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def run_memory(args: argparse.Namespace) -> None:
+    """The peak of the memory while a map is fitted to generated batches, which are never held together."""
+    import resource
+
+    def batches() -> Any:
+        random, spread = np.random.default_rng(0), np.geomspace(1, 0.01, args.dim, dtype=np.float32)
+        for start in range(0, args.rows, 4096):
+            count = min(4096, args.rows - start)
+            yield random.standard_normal((count, args.dim), np.float32) * spread
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    begin = time.perf_counter()
+    fitted = Retrofit.fit(batches(), nesting=[64, args.dim], progress=False)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    figures = {"rows": args.rows, "dim": args.dim, "bytes": args.rows * args.dim * 4, "before": before, "peak": peak,
+               "seconds": time.perf_counter() - begin, "rung": fitted.rung}  # fmt: skip
+    print(figures, flush=True)
+    store(args, "retrofit-memory", f"{args.rows:,} × {args.dim}", figures)
 
 
 # ── the promise ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from statistics import fmean
 
 from matryo.results import Row
-from pages import filters, paper, promises, retrofit, serve, settings, shift, unseen, unseen_plans, updates
+from pages import filters, migration, paper, promises, retrofit, serve, settings, shift, unseen, unseen_plans, updates
 from pages.best import comparisons, verdict
 from pages.models import METRICS, ByColumn, kind_of, last_of_column, seeds_by_column, tuned
 
@@ -274,6 +274,7 @@ FINDINGS: dict[str, Callable[[list[Row]], str]] = {
     "shift": shift.finding,
     "unseen": unseen.finding,
     "unseen-plans": unseen_plans.finding,
+    "migration": migration.finding,
     "retrofit": retrofit.finding,
     "updates": updates.finding,
     "vit": _vit,

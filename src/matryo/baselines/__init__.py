@@ -5,8 +5,9 @@ from matryo.baselines.columns import RandomFeatures, Truncation
 from matryo.baselines.map import Baseline, Map
 from matryo.baselines.named import DRAWN, NAMES, baseline
 from matryo.baselines.projection import RandomProjection
+from matryo.baselines.rungs import LadderRung
 
 __all__ = [
-    "DRAWN", "NAMES", "PCA", "SVD", "Baseline", "ClassifierSVD", "Map", "RandomFeatures", "RandomProjection",
-    "Truncation", "baseline",
+    "DRAWN", "NAMES", "PCA", "SVD", "Baseline", "ClassifierSVD", "LadderRung", "Map", "RandomFeatures",
+    "RandomProjection", "Truncation", "baseline",
 ]  # fmt: skip

@@ -64,8 +64,9 @@ class Migration:
         """Fit every bridge to items that both models have encoded, and take the simplest one that none beats.
 
         Row i of ``old`` and row i of ``new`` are vectors of one item. A few thousand items suffice. A bridge that is
-        richer than Procrustes is taken if the lower confidence bound of its gain in recall is above 0. The models are
-        recorded if ``old`` and ``new`` know them, or as ``old_model`` and ``new_model``.
+        richer than Procrustes is taken if the lower confidence bound of its gain is above 0, in the mean of the recall
+        in the first ``k`` and in the ``shortlist``. The models are recorded if ``old`` and ``new`` know them, or as
+        ``old_model`` and ``new_model``.
         """
         if metric not in ("cosine", "ip", "l2"):
             raise InputError("metric must be cosine, ip or l2", got=repr(metric), cure="cosine suits most embeddings")
@@ -164,8 +165,17 @@ class Migration:
             f"{self.bridge.name}, {self.old_dim} → {self.new_dim} dims, fitted on {facts.get('pairs', 0):,} items",
             f"share of the {facts.get('k')} nearest after a full re-encode that is found, %; "
             f"{facts.get('tests', 0):,} queries, {facts.get('database', 0):,} rows",
-            f"{'':<{width}}  {k}  {short}", *body,
+            f"{'':<{width}}  {k}  {short}", *body, *self._advice(),
         ])  # fmt: skip
+
+    def _advice(self) -> list[str]:
+        """A line that says when mapped rows find less than the old model does alone."""
+        found = {entry.name: entry.recall for entry in self.table}
+        if found.get("stay", 0) <= found[self.bridge.name]:
+            return []
+        better = [share for share, entry in sorted(self.mixed.items()) if entry.recall > found["stay"]]
+        until = f"until {better[0]:.0%} of the rows are re-encoded" if better else "until most rows are re-encoded"
+        return [f"the old model finds more by itself: search the old index with it {until}"]
 
 
 def _model_of(vectors: Any, given: Any) -> Any:

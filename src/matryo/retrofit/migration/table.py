@@ -112,8 +112,9 @@ def measure(
     level = (1 - confidence) / max(1, len(found) - 1)
     names = list(found)
     taken = names[0]
-    for name in names[1:]:   # from the simplest on: a richer bridge must prove its gain
-        if lower_bound(found[name][0] - found[taken][0], level) > 0:
+    for name in names[1:]:   # from the simplest on: a richer bridge must prove its gain, over both lists
+        first, short = (new - old for new, old in zip(found[name], found[taken], strict=True))
+        if lower_bound(first + short, level) > 0:
             taken = name
     stay = replace(truth, queries=pairs.old[pairs.queries])
     both = {"stay": _per_query(stay, pairs.old[pairs.rows], pairs), **found}
