@@ -2,7 +2,8 @@
 
 ``sets`` fits a map to each set of ``unseen.py make`` and measures other queries on all of its rows: the share of the
 true ten nearest among the hundred nearest by the first m dims. It then measures exact search of an index without and
-with ``rotation="auto"``, scanned and with a sketch, one query at a time, in turns: milliseconds, and bytes read.
+with ``rotation="auto"``, scanned and with a sketch, and of faiss Panorama, one query at a time, in turns:
+milliseconds of CPU time, and bytes read.
 ``encode`` encodes SciFact and CLINC150 with a frozen sentence-transformers model, and with --resnet the photos of
 Flickr8k with a frozen ResNet50; ``derive`` makes sets of these vectors. ``labels`` fits maps to these vectors with
 few and with many labels, and measures test queries: nDCG@10, and precision@10. ``draws`` draws data and queries at
@@ -14,6 +15,7 @@ fits a map to generated batches and measures the peak of the memory.
     python benchmarks/retrofit.py derive --vectors minilm --sets unseen
     python benchmarks/retrofit.py labels --vectors minilm
     python benchmarks/retrofit.py draws --count 100
+    python benchmarks/retrofit.py draws --vectors minilm
 """
 
 from __future__ import annotations
@@ -24,16 +26,20 @@ import json
 import os
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from matryo import Index, Retrofit
+from matryo.nesting import truncate
 from matryo.results import append_rows, stamp
 from matryo.retrofit.held_out import Held, Rung
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Search = Callable[[Array], Array]
 OUT = Path("docs/results/retrofit.jsonl")
 K, SHORTLIST = 10, 100
 DIMS = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -50,7 +56,7 @@ def main() -> None:
     sets.add_argument("sets", nargs="+", type=Path, metavar="DIR", help="a set of unseen.py")
     sets.add_argument("--learn", action="store_true", help="also learn a rotation with torch")
     sets.add_argument("--adapt", action="store_true", help="also learn an adaptor with torch")
-    sets.add_argument("--recall-only", action="store_true", help="skip the times of exact search")
+    sets.add_argument("--only", choices=["recall", "exact"], help="skip the times of exact search, or the recall")
     sets.set_defaults(run=run_sets)
     texts = commands.add_parser("encode")
     texts.add_argument("--data", type=Path, required=True)
@@ -73,6 +79,7 @@ def main() -> None:
     memory.set_defaults(run=run_memory)
     draws = commands.add_parser("draws")
     draws.add_argument("--count", type=int, default=100)
+    draws.add_argument("--vectors", type=Path, help="the vectors of `encode`: draw rows and labels of CLINC150 instead")
     draws.set_defaults(run=run_draws)
     args = parser.parse_args()
     args.run(args)
@@ -91,31 +98,37 @@ def run_sets(args: argparse.Namespace) -> None:
     for folder in args.sets:
         about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
         rows, queries = np.load(folder / "database.npy", mmap_mode="r"), np.load(folder / "test.npy")[:1000]
-        dim, metric = rows.shape[1], about["metric"]
-        dims = [m for m in DIMS if m < dim]
-        begin = time.perf_counter()
-        fitted = Retrofit.fit(rows, nesting=[*dims, dim], metric=metric, learn=args.learn, adapt=args.adapt,
-                              progress=False)  # fmt: skip
-        seconds = time.perf_counter() - begin
-        held = Held.by_recall(np.asarray(rows, np.float32), np.asarray(queries, np.float32), metric, K, SHORTLIST)
-        maps = {"identity": Rung("identity", np.eye(dim)), **fitted.rungs}
-        recall = {name: held.worth(rung, dims).mean(axis=0).tolist() for name, rung in maps.items()}
-        taken = [entry.rung for entry in fitted.table]
-        recall["taken"] = [recall[name][place] for place, name in enumerate(taken)]
-        subject = f"{folder.name}, {len(rows):,} × {dim}"
-        figures = {
-            "source": about["source"], "dims": dims, "recall": recall, "rungs": taken, "rung": fitted.rung,
-            "seconds": seconds, "queries": len(queries), "shortlist": SHORTLIST, "k": K, "energy": fitted.energy,
-        }  # fmt: skip
-        print(subject, f"{seconds:.1f} s", fitted, sep="\n", flush=True)
-        for name, values in recall.items():
-            print(f"{name:10}", *(f"{m}:{value:.3f}" for m, value in zip(dims, values, strict=True)), flush=True)
-        store(args, "retrofit-dims", subject, figures)
-        if args.recall_only:
-            continue
-        exact = exact_search(rows, queries[:QUERIES], metric)
-        print(json.dumps(exact, indent=1), flush=True)
-        store(args, "retrofit-exact", subject, {"source": about["source"], "searches": exact, "queries": QUERIES})
+        subject = f"{folder.name}, {len(rows):,} × {rows.shape[1]}"
+        if args.only != "exact":
+            recall_by_dim(args, subject, about, rows, queries)
+        if args.only != "recall":
+            exact = exact_search(rows, queries[:QUERIES], about["metric"])
+            print(json.dumps(exact, indent=1), flush=True)
+            figures = {"source": about["source"], "searches": exact, "queries": QUERIES, "clock": "CPU"}
+            store(args, "retrofit-exact", subject, figures)
+
+
+def recall_by_dim(args: argparse.Namespace, subject: str, about: dict[str, Any], rows: Array, queries: Array) -> None:
+    """Fit, measure and store the recall of each map."""
+    dim, metric = rows.shape[1], about["metric"]
+    dims = [m for m in DIMS if m < dim]
+    begin = time.perf_counter()
+    fitted = Retrofit.fit(rows, nesting=[*dims, dim], metric=metric, learn=args.learn, adapt=args.adapt,
+                          progress=False)  # fmt: skip
+    seconds = time.perf_counter() - begin
+    held = Held.by_recall(np.asarray(rows, np.float32), np.asarray(queries, np.float32), metric, K, SHORTLIST)
+    maps = {"identity": Rung("identity", np.eye(dim)), **fitted.rungs}
+    recall = {name: held.worth(rung, dims).mean(axis=0).tolist() for name, rung in maps.items()}
+    taken = [entry.rung for entry in fitted.table]
+    recall["taken"] = [recall[name][place] for place, name in enumerate(taken)]
+    figures = {
+        "source": about["source"], "dims": dims, "recall": recall, "rungs": taken, "rung": fitted.rung,
+        "seconds": seconds, "queries": len(queries), "shortlist": SHORTLIST, "k": K, "energy": fitted.energy,
+    }  # fmt: skip
+    print(subject, f"{seconds:.1f} s", fitted, sep="\n", flush=True)
+    for name, values in recall.items():
+        print(f"{name:10}", *(f"{m}:{value:.3f}" for m, value in zip(dims, values, strict=True)), flush=True)
+    store(args, "retrofit-dims", subject, figures)
 
 
 def exact_search(rows: Array, queries: Array, metric: Any) -> list[dict[str, Any]]:
@@ -136,20 +149,44 @@ def exact_search(rows: Array, queries: Array, metric: Any) -> list[dict[str, Any
             if guide == "sketch":
                 for index in indexes.values():
                     index.build(sketch=True)
-            times: dict[str, list[float]] = {name: [] for name in indexes}
+            searches: dict[str, Search] = {name: partial(_ids, index) for name, index in indexes.items()}
+            if guide == "sketch":
+                searches |= panorama(np.asarray(rows, np.float32), metric)
+            times: dict[str, list[float]] = {name: [] for name in searches}
             for _ in range(TURNS):
-                for name, index in indexes.items():
-                    begin = time.perf_counter()
+                for name, search in searches.items():
+                    begin = time.process_time()
                     for query in queries:
-                        index.search(query, k=K)
-                    times[name].append((time.perf_counter() - begin) / len(queries) * 1e3)
-            for name, index in indexes.items():
-                same = float((index.search(queries, k=K).ids == truth.ids).mean())
+                        search(query)
+                    times[name].append((time.process_time() - begin) / len(queries) * 1e3)
+            for name, search in searches.items():
+                hits = np.array([search(query) for query in queries])
+                same = float((hits == truth.ids).mean())
                 facts = {"rotation": name, "guide": guide, "ms": float(np.median(times[name])), "same": same}
-                found.append(facts | {"bytes": scan_bytes(index, guide)})
+                found.append(facts | ({"bytes": scan_bytes(indexes[name], guide)} if name in indexes else {}))
         for index in indexes.values():
             index.close()
     return found
+
+
+def _ids(index: Index, query: Array) -> Array:
+    return np.asarray(index.search(query, k=K).ids)
+
+
+def panorama(rows: Array, metric: str) -> dict[str, Search]:
+    """Exact search by faiss Panorama with a PCA of its own, on one thread; cosine is the distance of unit vectors."""
+    import faiss
+
+    if metric == "ip":
+        return {}
+    dim, unit = rows.shape[1], metric == "cosine"
+    faiss.omp_set_num_threads(1)
+    pca = faiss.PCAMatrix(dim, dim)
+    index = faiss.IndexPreTransform(pca, faiss.IndexFlatL2Panorama(dim, 8))
+    rows = np.ascontiguousarray(truncate(rows, dim, unit))
+    index.train(rows)
+    index.add(rows)
+    return {"panorama": lambda query: index.search(np.ascontiguousarray(truncate(query[None], dim, unit)), K)[1][0]}
 
 
 def scan_bytes(index: Index, guide: str) -> int:
@@ -322,21 +359,29 @@ def run_memory(args: argparse.Namespace) -> None:
 
 def run_draws(args: argparse.Namespace) -> None:
     """How often a rung that was taken above identity and PCA is worse on new queries."""
-    from support.retrofit_draws import draw
+    from support.retrofit_draws import draw, draw_real
 
+    subject, one = "random data and queries", draw
+    if args.vectors is not None:
+        names = ("clinc-train", "clinc-train-labels", "clinc-test", "clinc-test-labels")
+        rows, labels, queries, truth = (np.load(args.vectors / f"{name}.npy") for name in names)
+        some = np.random.default_rng(0).permutation(len(queries))[:1500]
+        subject = "rows and labels of CLINC150; all-MiniLM-L6-v2"
+        one = partial(draw_real, rows=rows, labels=labels, queries=queries[some], truth=truth[some])
     kept, rungs, worst = 0, 0, 0.0
     for seed in range(args.count):
-        taken = draw(seed)
+        taken = one(seed)
         kept += all(gain >= 0 for _, _, gain in taken)
         rungs += len(taken)
         worst = min([worst, *(gain for _, _, gain in taken)])
         if seed % 10 == 9:
             print(seed + 1, kept, rungs, f"{worst:.4f}", flush=True)
     figures = {"draws": args.count, "kept": kept, "rungs": rungs, "worst": worst, "confidence": 0.95}
-    store(args, "retrofit-draws", "random data and queries", figures)
+    store(args, "retrofit-draws", subject, figures)
 
 
 if __name__ == "__main__":
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(variable, "2")
+    os.environ.setdefault("MATRYO_THREADS", "1")
     main()

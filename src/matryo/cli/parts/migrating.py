@@ -43,31 +43,35 @@ def _opened(args: argparse.Namespace, path: str) -> Source:
 
 def _pairs(old: Source, new: Source) -> tuple[Floats, Floats]:
     """The vectors of the items that both sources have."""
-    parts, places = [], dict[Any, int]()
-    for batch in new.batches():
-        if batch.ids is not None:
-            places |= {name: len(places) + row for row, name in enumerate(np.asarray(batch.ids).tolist())}
-        parts.append(batch.vectors)
+    vectors, ids = _rows(new)
+    if ids is None and None not in (old.count, new.count) and old.count != new.count:
+        rule = f"without ids, {new.name} must have a row for each of {old.name}"
+        raise InputError(rule, got=f"{new.count:,} and {old.count:,} rows", cure="add ids to both files")
+    found, names = _rows(old, None if ids is None else frozenset(ids))
+    if (ids is None) != (names is None):
+        got = f"none in {(new if ids is None else old).name}"
+        raise InputError("both files need ids, or neither", got=got, cure="name the column: --id-column NAME")
+    if ids is None or names is None:
+        return found, vectors
+    place = {name: row for row, name in enumerate(ids)}
+    return found, vectors[[place[name] for name in names]]
+
+
+def _rows(source: Source, wanted: frozenset[Any] | None = None) -> tuple[Floats, list[Any] | None]:
+    """The first rows of a source, or the first of those with ``wanted`` ids, and their ids if it has any."""
+    parts: list[Floats] = []
+    ids: list[Any] | None = None
+    for batch in source.batches(_MOST):
+        if batch.ids is None:
+            parts.append(batch.vectors)
+        else:
+            names = np.asarray(batch.ids).tolist()
+            rows = [row for row, name in enumerate(names) if wanted is None or name in wanted]
+            ids = [*(ids or []), *(names[row] for row in rows)]
+            parts.append(batch.vectors[rows])
         if sum(map(len, parts)) >= _MOST:
             break
-    wanted = np.concatenate(parts)[:_MOST]
-    found, rows, count = [], [], 0
-    for batch in old.batches():
-        if (batch.ids is None) == bool(places):
-            got = f"none in {old.name if places else new.name}"
-            raise InputError("both files need ids, or neither", got=got, cure="add an id column, or drop --id-column")
-        if batch.ids is None:
-            found.append(batch.vectors)
-        else:
-            here = [(row, places[name]) for row, name in enumerate(np.asarray(batch.ids).tolist()) if name in places]
-            found.append(batch.vectors[[row for row, _ in here]])
-            rows += [place for _, place in here]
-        count += len(batch.vectors)
-    if not places:
-        return np.concatenate(found)[:_MOST] if len(wanted) == _MOST else np.concatenate(found), wanted
-    keep = np.array(rows, np.int64)
-    inside = keep < len(wanted)
-    return np.concatenate(found)[inside], wanted[keep[inside]]
+    return np.concatenate(parts)[:_MOST], None if ids is None else ids[:_MOST]
 
 
 def migrated(source: Source, migration: Migration, path: object) -> Source:
