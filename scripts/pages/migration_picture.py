@@ -39,8 +39,10 @@ def picture(rows: list[Row]) -> str:
         parts += [f'<circle class="{colour}" cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>' for x, y in line]
         stay = _y(found["stay"][which])
         parts += [f'<path class="{colour} line dashed" d="M{LEFT} {stay:.1f} H{WIDTH - RIGHT}"/>',
-                  f'<text x="{WIDTH - RIGHT + 10}" y="{stay + 4:.1f}">old model only,</text>',
-                  f'<text x="{WIDTH - RIGHT + 10}" y="{stay + 20:.1f}">{label}</text>']  # fmt: skip
+                  f'<text x="{WIDTH - RIGHT + 10}" y="{stay + 4:.1f}">old model only</text>']  # fmt: skip
+        y = TOP + 22 * place + 6
+        parts += [f'<circle class="{colour}" cx="{WIDTH - RIGHT + 16}" cy="{y - 4}" r="4"/>',
+                  f'<text x="{WIDTH - RIGHT + 28}" y="{y}">{label}</text>']  # fmt: skip
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}">'
     return "\n".join([head, _style(), *parts, "</svg>", ""])
 

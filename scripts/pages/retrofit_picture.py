@@ -46,7 +46,7 @@ def _panel(left: float, points: np.ndarray[tuple[int, int], np.dtype[np.float64]
         parts += [f'<path class="tick" d="M{x + a:.1f} {floor + 3:g} v9"/>']
     parts += [f'<text class="soft" x="{left + SIDE:g}" y="{floor + 28:g}" text-anchor="end">column 1</text>']
     parts += [f'<text class="soft" x="{left + 8:g}" y="{TOP + 10:g}">column 2</text>']
-    parts += [f'<text x="{left:g}" y="{floor + 52:g}">{escape(said)} {share:.0%} of the differences</text>']
+    parts += [f'<text x="{left:g}" y="{floor + 52:g}">{escape(said)} {share:.0%} of the spread</text>']
     return parts
 
 
