@@ -249,7 +249,8 @@ class Fit:
             from matryo.retrofit.adapting import learned_correction
             from matryo.retrofit.learning import learned_axes
         if options.learn:
-            self._add("learned", learned_axes(self._directions(alive), axes, self.dims, **given))
+            self._add("learned", learned_axes(self._directions(alive), axes, self.dims, metric=options.metric,
+                                               **given))  # fmt: skip
         if options.adapt:
             made = learned_correction(self._directions(alive), axes, self.dims, **given)
             self.rungs["adaptor"] = Rung("adaptor", axes, None, made)
