@@ -170,7 +170,7 @@ def exact_search(rows: Array, queries: Array, metric: Any) -> list[dict[str, Any
 
 
 def _ids(index: Index, query: Array) -> Array:
-    return np.asarray(index.search(query, k=K).ids)
+    return np.asarray(index.search(query, k=K).ids).ravel()
 
 
 def panorama(rows: Array, metric: str) -> dict[str, Search]:

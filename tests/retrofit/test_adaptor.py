@@ -103,4 +103,4 @@ def test_a_signal_beyond_rotations_is_learned():
     rows[:, -4:] += np.concatenate([side * 2, np.abs(side) * 2, side, -side], axis=1)
     fitted = Retrofit.fit(rows, labels=labels, nesting=[2, 4, DIM], adapt=True, progress=False)
     quality = fitted.table[0].quality
-    assert quality["adaptor"] > quality["pca"] + 0.2 and fitted.rung != "adaptor"
+    assert quality["adaptor"] > quality["pca"] + 0.05 and fitted.rung != "adaptor"
