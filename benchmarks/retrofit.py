@@ -254,6 +254,10 @@ def run_derive(args: argparse.Namespace) -> None:
     if "scifact" in vectors:
         claims = np.concatenate([vectors["scifact-train"], vectors["scifact-test"]])
         sets["scifact"] = vectors["scifact"], claims, "cosine", "SciFact, abstracts and claims; all-MiniLM-L6-v2"
+    if "minilm" in vectors:   # of migration.py
+        order = np.random.default_rng(1).permutation(len(vectors["minilm"]))
+        rows, queries = vectors["minilm"][np.sort(order[1000:])], vectors["minilm"][order[:1000]]
+        sets["glosses"] = rows, queries, "cosine", "10,000 WordNet glosses of migration.py; all-MiniLM-L6-v2"
     if "photos" in vectors:
         order = np.random.default_rng(0).permutation(len(vectors["photos"]))
         rows, queries = vectors["photos"][np.sort(order[1000:])], vectors["photos"][order[:1000]]

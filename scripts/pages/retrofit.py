@@ -13,7 +13,8 @@ is in the last column."""
 EXACT_NOTE = """Exact search of ten neighbours, one query at a time on one thread, by CPU or wall time (*clock*):
 medians of seven turns in which the two indexes alternate. *Bytes* are those that every query reads: all vectors, or
 the first level of the sketch, which rotates its own columns in either index. *Same* is the share of hits that are
-those of a scan without a rotation. *Panorama* is faiss's IndexFlatL2Panorama behind a PCA of its own."""
+those of a scan without a rotation. *Panorama* is faiss's IndexFlatL2Panorama behind a PCA of its own. CPU times are
+from a machine that was busy with other work: compare them within a row."""
 LABELS_NOTE = """Frozen vectors of MiniLM on test queries, in percent: precision@10 by label, or nDCG@10. *Labels* is
 the number of labelled rows, or of claims with their abstracts, that the maps were fitted and chosen with. Means over
 three draws of these. *Worst* is the smallest difference, at any dim and in any draw, of the taken map from the better
