@@ -239,7 +239,7 @@ class Fit:
         return held.part(test)
 
     def _learn(self, sample: Floats, labelled: Any, pairs: Any) -> None:
-        """Add the rungs that need torch, if they are asked for."""
+        """Add the rungs that need torch, as the options say."""
         options, alive = self.options, sample[sample.any(axis=1)]
         if not self.dims or not (options.learn or options.adapt):
             return

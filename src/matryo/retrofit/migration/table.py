@@ -32,7 +32,7 @@ SHARES = (0.25, 0.5, 0.75)
 
 @dataclass(frozen=True)
 class Measured:
-    """What searches find, of the true ``k`` nearest after a full re-encode."""
+    """The shares of the true ``k`` nearest after a full re-encode that a search finds."""
 
     name: str
     recall: float
