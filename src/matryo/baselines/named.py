@@ -30,6 +30,8 @@ _MAKE: dict[str, Callable[[int], Baseline]] = {
     "adaptor": lambda _: LadderRung("adaptor"),
 }
 NAMES = tuple(_MAKE)
+RUNGS = ("retrofit", "blocks", "classes", "learned", "adaptor")
+"""The rungs of a retrofit, which take longer than the others."""
 DRAWN = ("random", "jl")
 """The baselines that depend on the seed and should be averaged over several seeds."""
 

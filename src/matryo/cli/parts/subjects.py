@@ -40,8 +40,8 @@ def add_subject_arguments(parser: argparse.ArgumentParser, folders: str = "+", b
     parser.add_argument("--relevance", type=Path, metavar="FILE", help="relevant pairs: query-id, candidate-id, grade")
     parser.add_argument(
         "--baselines", default=baselines, metavar="NAME,…",
-        help="truncate, pca, svd, svd-classifier, random, jl, retrofit, blocks, classes, learned, adaptor, all or "
-        f"none; made from the fixed models if there are any, else from all [{baselines}]",
+        help="truncate, pca, svd, svd-classifier, random, jl, or all of these; retrofit, blocks, classes, learned, "
+        f"adaptor; none. Made from the fixed models if there are any, else from all [{baselines}]",
     )  # fmt: skip
 
 
