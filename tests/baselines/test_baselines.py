@@ -11,8 +11,8 @@ import pytest
 from matryo.baselines import (
     DRAWN,
     NAMES,
-    RUNGS,
     PCA,
+    RUNGS,
     SVD,
     ClassifierSVD,
     RandomFeatures,
