@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pages import paper, promises, shift
+from pages import migration_picture, paper, promises, shift
 from pages.best import best_tables
 from pages.findings import finding
 from pages.markdown import GENERATED, page, sources
@@ -30,8 +30,8 @@ from matryo.results import Row, read_rows
 ROOT = Path(__file__).resolve().parent.parent
 MARKS = ("<!-- demo-table -->", "<!-- /demo-table -->")
 TABLES = (
-    "compress", "filters", "losses", "modalities", "models", "promises", "retrieval", "retrofit", "serve", "settings",
-    "shift", "unseen", "unseen_plans", "updates",
+    "compress", "filters", "losses", "migration", "modalities", "models", "promises", "retrieval", "retrofit", "serve",
+    "settings", "shift", "unseen", "unseen_plans", "updates",
 )  # fmt: skip
 """The modules of pages/ that make tables from rows."""
 TITLES = {
@@ -43,6 +43,7 @@ TITLES = {
     "fused-losses": "Fused nested losses: time and memory",
     "generator": "Generated embeddings for large databases",
     "image-text": "Dual encoders of images and texts",
+    "migration": "Migration from one model to another",
     "mlm": "Masked language modelling",
     "paper": "The paper, claim by claim",
     "planner": "Does the planner keep its promise?",
@@ -78,9 +79,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--figures", action="store_true", help="draw the figures of the results again")
     args = parser.parse_args(argv)
     if args.figures:
-        from pages import compress, dims_picture, losses_figures, losses_picture, retrieval_figures
+        from pages import compress, dims_picture, losses_figures, losses_picture, retrieval_figures, retrofit_picture
 
-        for module in (compress, dims_picture, losses_figures, losses_picture, retrieval_figures, paper):
+        drawn = (compress, dims_picture, losses_figures, losses_picture, retrieval_figures, retrofit_picture, paper)
+        for module in drawn:
             module.write(args.root / "docs")
     wanted: dict[Path, str | None] = dict.fromkeys(orphans(args.root))
     wanted |= pages(args.root)
@@ -122,6 +124,8 @@ def pages(root: Path) -> dict[Path, str]:
     if promised is not None and "soak" in stored:
         made[docs / "promises.md"] = between_marks(promised, promises.table(stored["soak"]), promises.MARKS)
         made[docs / "promises.svg"] = promises.picture(stored["soak"])
+    if "migration" in stored:
+        made[docs / "migration.svg"] = migration_picture.picture(stored["migration"])
     return made
 
 

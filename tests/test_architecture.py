@@ -56,8 +56,8 @@ ALLOWED = {
 }
 TORCH_SIDE = LEARNING | {"training", "inference", "export"}
 # On the numpy side, one engine may use torch; on the torch side, recipes are read without it.
-# The server loads torch with the first model, and a retrofit only to learn a map.
-USES_TORCH = ("retrieve/engines/torch/*", "retrofit/learning.py", "serve/encoder.py")
+# The server loads torch with the first model, and a retrofit only to learn one.
+USES_TORCH = ("retrieve/engines/torch/*", "retrofit/adapting.py", "retrofit/learning.py", "serve/encoder.py")
 TORCH_FREE = ("training/__init__.py", "training/recipe/*.py", "training/run/paths.py", "inference/__init__.py")
 # Only these may need a compiler to be imported, so nothing imports them before it searches or computes on a GPU.
 KERNELS = ("retrieve/engines/torch/*", "losses/engines/triton/*")

@@ -22,8 +22,13 @@ EPSILON = 1e-3   # of the batch norms
 SIDE = 96   # of a crop, in pixels; a photo has 128
 
 
-def encode(images: Path, weights: Path) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """[photo, view, 2048]: the views are the centre and the four corners."""
+def encode_centres(images: Path, weights: Path) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """[photo, 2048]: the centre view alone."""
+    return encode(images, weights, views=1)[:, 0]
+
+
+def encode(images: Path, weights: Path, views: int = 5) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """[photo, view, 2048]: the views are the centre and the four corners, or the first ``views`` of them."""
     packed = np.load(images)
     blob, offsets = packed["blob"], packed["off"]
     model, found = resnet(weights), []
@@ -31,7 +36,8 @@ def encode(images: Path, weights: Path) -> np.ndarray[Any, np.dtype[np.float32]]
         for start in tqdm(range(0, len(offsets) - 1, 32), desc="photos", unit="batch"):
             ends = offsets[start : start + 33]
             whole = torch.stack([decode(blob[first:last]) for first, last in pairwise(ends)])
-            parts = torch.stack([whole[:, :, y : y + SIDE, x : x + SIDE] for y, x in corners(whole.shape[-1])], 1)
+            places = corners(whole.shape[-1])[:views]
+            parts = torch.stack([whole[:, :, y : y + SIDE, x : x + SIDE] for y, x in places], 1)
             features = model(parts.flatten(0, 1).contiguous(memory_format=torch.channels_last))
             found.append(features.float().unflatten(0, parts.shape[:2]).numpy())
     return np.concatenate(found)

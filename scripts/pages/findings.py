@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from statistics import fmean
 
 from matryo.results import Row
-from pages import compress, filters, paper, promises, retrofit, serve, settings, shift, unseen, unseen_plans, updates
+from pages import compress, filters, migration, paper, promises, retrofit, serve, settings, shift
+from pages import unseen, unseen_plans, updates
 from pages.best import comparisons, verdict
 from pages.models import METRICS, ByColumn, kind_of, last_of_column, seeds_by_column, tuned
 
@@ -275,6 +276,7 @@ FINDINGS: dict[str, Callable[[list[Row]], str]] = {
     "shift": shift.finding,
     "unseen": unseen.finding,
     "unseen-plans": unseen_plans.finding,
+    "migration": migration.finding,
     "retrofit": retrofit.finding,
     "updates": updates.finding,
     "vit": _vit,

@@ -18,6 +18,7 @@ from matryo.nesting import truncate
 
 if TYPE_CHECKING:
     from matryo.arrays import Doubles
+    from matryo.retrofit.correction import Correction
 
 
 class Baseline(Protocol):
@@ -39,7 +40,9 @@ class Map:
     normalize: bool
     """Whether vectors are first scaled to norm 1, at full dim."""
     orthogonal: bool
-    """Whether ``axes`` is orthogonal, so that the map can be inverted and a head converted."""
+    """Whether the map is orthogonal, so that it can be inverted and a head converted."""
+    correction: Correction | None = None
+    """Added to the rotated vectors, by an adaptor only."""
 
     @property
     def dim(self) -> int:
@@ -64,7 +67,9 @@ class Map:
         for start, vectors in embeddings.batches():
             with np.errstate(over="ignore", invalid="ignore"):   # `transformed` reports the row
                 centred = truncate(vectors, self.dim, self.normalize) - centre
-                np.matmul(centred, axes, out=mapped[start : start + len(vectors)])
+                turned = np.matmul(centred, axes, out=mapped[start : start + len(vectors)])
+            if self.correction is not None:
+                turned += self.correction.apply(turned)
         return embeddings.transformed(mapped, head=self._converted_head(embeddings), nesting=embeddings.nesting)
 
     def _converted_head(self, embeddings: EmbeddingSet) -> Head | None:

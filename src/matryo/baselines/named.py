@@ -8,6 +8,7 @@ from matryo.arguments import checked
 from matryo.baselines.axes import PCA, SVD, ClassifierSVD
 from matryo.baselines.columns import RandomFeatures, Truncation
 from matryo.baselines.projection import RandomProjection
+from matryo.baselines.rungs import LadderRung
 from matryo.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,8 +23,15 @@ _MAKE: dict[str, Callable[[int], Baseline]] = {
     "svd": lambda _: SVD(),
     "svd-classifier": lambda _: ClassifierSVD(),
     "jl": RandomProjection,
+    "retrofit": lambda _: LadderRung("retrofit"),
+    "blocks": lambda _: LadderRung("blocks"),
+    "classes": lambda _: LadderRung("classes"),
+    "learned": lambda _: LadderRung("learned"),
+    "adaptor": lambda _: LadderRung("adaptor"),
 }
 NAMES = tuple(_MAKE)
+RUNGS = ("retrofit", "blocks", "classes", "learned", "adaptor")
+"""The rungs of a retrofit, which take longer than the others."""
 DRAWN = ("random", "jl")
 """The baselines that depend on the seed and should be averaged over several seeds."""
 

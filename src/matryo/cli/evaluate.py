@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from matryo.baselines import NAMES
+from matryo.baselines import NAMES, RUNGS
 from matryo.cli.parts.subjects import add_subject_arguments, open_subjects
 from matryo.errors import InputError, MissingExtra
 from matryo.evaluation import BASELINED, PROTOCOLS, Subject, measure, measure_baseline, table
@@ -66,7 +66,8 @@ def measure_folders(args: argparse.Namespace) -> list[tuple[Any, Row]]:
     """Measure every model with every protocol, then baselines of the models that were trained at one dim.
 
     Each result is returned with its result row. --protocols and --baselines are names separated by commas, or "all".
-    With "all", whatever the embeddings do not allow is skipped with a message; so are names that end in a question
+    With "all", which stands for the baselines that are no rungs of a retrofit, whatever the embeddings do not allow is
+    skipped with a message; so are names that end in a question
     mark, as in "evaluate,few-shot?". Baselines are measured with those of the chosen protocols that allow them:
     `evaluate`, `pairs` and `sts`.
     """
@@ -74,7 +75,7 @@ def measure_folders(args: argparse.Namespace) -> list[tuple[Any, Row]]:
     measured: list[tuple[Any, Row]] = []
     usual = "pairs" if any(subject.relevance for subject in subjects) else "evaluate"
     chosen = _chosen("protocol", args.protocols or usual, PROTOCOLS)
-    wanted = _chosen("baseline", args.baselines, NAMES)
+    wanted = _chosen("baseline", args.baselines, NAMES, [name for name in NAMES if name not in RUNGS])
     for protocol, optional in chosen:
         for subject in subjects:
             results = _results(measure, subject, protocol, optional=optional, role=subject.role)
@@ -91,10 +92,12 @@ def measure_folders(args: argparse.Namespace) -> list[tuple[Any, Row]]:
     return measured
 
 
-def _chosen(what: str, text: str, names: Iterable[str]) -> list[tuple[str, bool]]:
-    """Return the chosen names, and whether each is skipped where it is impossible."""
+def _chosen(
+    what: str, text: str, names: Iterable[str], every: Iterable[str] | None = None
+) -> list[tuple[str, bool]]:
+    """Return the chosen names, and whether each is skipped where it is impossible; "all" stands for ``every``."""
     if text == "all":
-        return [(name, True) for name in names]
+        return [(name, True) for name in (names if every is None else every)]
     chosen = [] if text in ("none", "") else text.split(",")
     for name in chosen:
         check_known(what, name.rstrip("?"), names)

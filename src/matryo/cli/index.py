@@ -62,6 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     adding.add_argument("--again", action="store_true", help="add a SOURCE without ids although its rows are there")
     adding.add_argument("--skip", type=int, default=0, metavar="N", help="skip the first N rows [0]")
     adding.add_argument("--batch", type=int, metavar="N", help="rows per commit [64 MB]")
+    adding.add_argument("--migrate", type=Path, metavar="MAP", help="map the vectors of an old model into the space of "
+                        "a new one, by a map of matryo retrofit --migrate")  # fmt: skip
     care = parser.add_argument_group("an existing index")
     care.add_argument("--delete", nargs="+", metavar="ID", help="remove these rows")
     care.add_argument("--compact", action="store_true", help="free the space of deleted and replaced rows")
@@ -87,7 +89,7 @@ def run(args: argparse.Namespace) -> None:
 
     _check_options(args)
     payload = None if args.payload is None else [] if args.payload == "none" else args.payload.split(",")
-    sources = open_sources(args, args.sources, payload)
+    sources = _migrated(args, open_sources(args, args.sources, payload))
     new = not Index.exists(args.folder)
     if new and (not sources or args.delete):
         cure = f"check the path, or create an index: matryo index {args.folder} SOURCE"
@@ -123,6 +125,21 @@ def run(args: argparse.Namespace) -> None:
         print(_text(description, args, added, new))
 
 
+def _migrated(args: argparse.Namespace, sources: list[Source]) -> list[Source]:
+    """The sources, mapped by --migrate, whose metric becomes that of a new index."""
+    if args.migrate is None:
+        return sources
+    from matryo.cli.parts.migrating import migrated
+    from matryo.retrofit import Migration
+
+    migration = Migration.load(args.migrate)
+    if args.metric not in (None, migration.metric):
+        cure = f"drop --metric, or fit the map with --metric {args.metric}"
+        raise InputError(f"{args.migrate} was fitted for metric {migration.metric}", got=args.metric, cure=cure)
+    args.metric = migration.metric
+    return [migrated(source, migration, args.migrate) for source in sources]
+
+
 def _compact_and_build(args: argparse.Namespace, index: Index, new: bool) -> None:
     guides = _guides(args)
     try:
@@ -151,7 +168,8 @@ def _check_options(args: argparse.Namespace) -> None:
     """Refuse options that would have no effect, or would be refused after the work."""
     from matryo.retrieve.store.backup import check_new
 
-    names = (*_SETTINGS, "ids", "upsert", "again", "skip", "batch", "format", "id_column", "vector_column", "payload")
+    names = (*_SETTINGS, "ids", "upsert", "again", "skip", "batch", "format", "id_column", "vector_column", "payload",
+             "migrate")  # fmt: skip
     given = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name) not in (None, False, 0)]
     if given and not args.sources:
         raise InputError(f"{given[0]} applies to a SOURCE", got="no SOURCE", cure="add the path of the vectors")

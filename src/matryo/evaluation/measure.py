@@ -28,6 +28,11 @@ _TITLES = {
     "svd": "SVD",
     "svd-classifier": "SVD of the classifier",
     "jl": "random projection",
+    "retrofit": "retrofit",
+    "blocks": "rotated blocks",
+    "classes": "rotation for classes",
+    "learned": "learned rotation",
+    "adaptor": "adaptor",
 }
 
 

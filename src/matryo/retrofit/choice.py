@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 SIMPLE = ("identity", "pca", "centred")
 """The rungs that need no proof, from the simplest on."""
+LAST = ("adaptor",)
+"""The rungs that are no rotation: they must also be better than every rotation, and serve single dims only."""
 FEWEST = 40
 """With fewer test queries than this, nothing above PCA is considered."""
 _FEWEST_CHANGED = 10   # queries for which a rung makes a difference: with fewer the mean is far from normal
@@ -51,35 +53,44 @@ class Taken:
 
 
 def choose(
-    worth: Mapping[str, Doubles], dims: Sequence[int], confidence: float
-) -> tuple[tuple[Taken, ...], str]:
+    worth: Mapping[str, Doubles], dims: Sequence[int], confidence: float,
+    prior: Mapping[str, Doubles] | None = None,
+) -> tuple[tuple[Taken, ...], str]:  # fmt: skip
     """The rung for each of ``dims``, and the one map that serves all of them.
 
-    ``worth`` holds the quality per query and dim of each rung, [queries, dims].
+    ``worth`` holds the quality per query and dim of each rung, [queries, dims]. ``prior`` is another quality of the
+    simple rungs, on other queries: it chooses between them as long as ``worth`` does not prove it wrong. A few labels
+    can not tell identity from PCA.
     """
     above = [name for name in worth if name not in SIMPLE]
     level = (1 - confidence) / max(1, len(above) * len(dims))
-    taken = tuple(_at(worth, place, dim, above, level, confidence) for place, dim in enumerate(dims))
-    return taken, _whole(worth, taken, above, confidence)
+    usual = [None if prior is None else _best_simple(_at_dim(prior, place), 1 - confidence)
+             for place in range(len(dims))]  # fmt: skip
+    taken = tuple(_at(_at_dim(worth, place), dim, usual[place], above, level, confidence)
+                  for place, dim in enumerate(dims))  # fmt: skip
+    return taken, _whole(worth, taken, above, confidence, worth if prior is None else prior)
+
+
+def _at_dim(worth: Mapping[str, Doubles], place: int) -> dict[str, Doubles]:
+    return {name: each[:, place] for name, each in worth.items()}
 
 
 def _at(
-    worth: Mapping[str, Doubles], place: int, dim: int, above: Sequence[str], level: float, confidence: float
+    values: Mapping[str, Doubles], dim: int, usual: str | None, above: Sequence[str], level: float, confidence: float
 ) -> Taken:
-    values = {name: each[:, place] for name, each in worth.items()}
     quality = {name: float(value.mean()) for name, value in values.items()}
-    simple = _best_simple(values, 1 - confidence)
+    simple = _best_simple(values, 1 - confidence, usual)
     bounds = {
-        name: min(lower_bound(values[name] - values[other], level) for other in SIMPLE if other in values)
+        name: min(lower_bound(values[name] - values[other], level) for other in values if _precedes(other, name))
         for name in above
     }
     proved = [name for name, bound in bounds.items() if bound >= 0 and quality[name] > quality[simple]]
     if proved:
-        name = max(proved, key=lambda name: bounds[name])
+        name = max(proved, key=lambda name: (name in LAST, bounds[name]))
         gain = quality[name] - max(quality[other] for other in SIMPLE if other in quality)
         why = f"better than identity and PCA, with {confidence:.0%} confidence over all dims and rungs"
         return Taken(dim, name, quality, simple, gain, bounds[name], confidence, why)
-    why = "the best of identity and PCA"
+    why = "the best of identity and PCA" + (" by recall" if usual == simple else "")
     if above:
         near = max(above, key=lambda name: bounds[name])
         few = len(next(iter(values.values()))) < FEWEST
@@ -87,8 +98,19 @@ def _at(
     return Taken(dim, simple, quality, simple, 0.0, 0.0, confidence, why)
 
 
-def _best_simple(values: Mapping[str, Doubles], level: float) -> str:
-    """The best of identity and PCA; PCA around the mean changes full-dim scores, so it must be better beyond chance."""
+def _precedes(other: str, name: str) -> bool:
+    """Whether the rung ``name`` must be better than ``other`` to be taken."""
+    return other in SIMPLE or (name in LAST and other not in LAST)
+
+
+def _best_simple(values: Mapping[str, Doubles], level: float, usual: str | None = None) -> str:
+    """The best of identity and PCA; PCA around the mean changes full-dim scores, so it must be better beyond chance.
+
+    With a ``usual`` rung, each of the others must be better than it beyond chance.
+    """
+    if usual is not None:
+        better = [name for name in SIMPLE if name in values and lower_bound(values[name] - values[usual], level) > 0]
+        return max(better, key=lambda name: values[name].mean()) if better else usual
     first = [name for name in _WHOLE if name in values]
     best = max(first, key=lambda name: (values[name].mean(), -SIMPLE.index(name)))
     if "centred" in values and lower_bound(values["centred"] - values[best], level) > 0:
@@ -96,19 +118,22 @@ def _best_simple(values: Mapping[str, Doubles], level: float) -> str:
     return best
 
 
-def _whole(worth: Mapping[str, Doubles], taken: Sequence[Taken], above: Sequence[str], confidence: float) -> str:
+def _whole(
+    worth: Mapping[str, Doubles], taken: Sequence[Taken], above: Sequence[str], confidence: float,
+    prior: Mapping[str, Doubles],
+) -> str:  # fmt: skip
     """The map for all dims: a rung that is proved at some dims and equal to PCA elsewhere, or PCA unless it harms."""
     if not taken or "pca" not in worth:
         return "identity"
-    for name in above:
+    for name in (name for name in above if name not in LAST):
         apart = np.abs(worth[name] - worth["pca"]).mean(axis=0)
         same = [entry.rung == name or apart[place] < _ROUNDING for place, entry in enumerate(taken)]
         if all(same) and any(entry.rung == name for entry in taken):
             return name
-    gains = worth["pca"] - worth["identity"]
-    level = (1 - confidence) / gains.shape[1]
-    harmed = any(lower_bound(-gains[:, place], level) > 0 for place in range(gains.shape[1]))
-    if gains.mean() > 0 and not harmed:
+    level = (1 - confidence) / len(taken)
+    each = [source["pca"] - source["identity"] for source in (worth, prior)]
+    harmed = any(lower_bound(-gains[:, place], level) > 0 for gains in each for place in range(len(taken)))
+    if each[1].mean() > 0 and not harmed:
         return "pca"
     return "blocks" if "blocks" in worth and _never_worse(worth["blocks"] - worth["identity"], level) else "identity"
 

@@ -13,7 +13,7 @@ from matryo.embeddings.rows import UNKNOWN, as_labels
 from matryo.errors import EmbeddingsError, InputError, MissingExtra
 from matryo.nesting import Nesting, truncate
 from matryo.retrofit import rungs
-from matryo.retrofit.choice import Taken, choose
+from matryo.retrofit.choice import SIMPLE, Taken, choose
 from matryo.retrofit.held_out import Held, Rung
 from matryo.retrofit.moments import Moments
 from matryo.retrofit.reading import Reservoir, batches_of
@@ -41,6 +41,7 @@ class Options:
     k: int = 10
     shortlist: int = 100
     learn: bool = False
+    adapt: bool = False
     confidence: float = 0.95
     seed: int = 0
     progress: bool = True
@@ -138,19 +139,23 @@ class Fit:
             order = self.rng.permutation(len(asked))
             own, test = asked[order[len(order) // 2 :]], asked[order[: len(order) // 2]][:_TESTS]
         else:
-            most = max(0, min(_TESTS, len(sample) // 8, self.moments.count - self.moments.dim))
-            order = self.rng.permutation(len(sample))
-            own, test, sample = None, sample[order[:most]], sample[order[most:]]
-            self.moments.remove(self._directions(test))
+            own, (test, sample) = None, self._hold_out(sample)
         held = self._held_by_recall(sample, test)
         self._fit_simple()
         if own is not None:
             second = Moments(self.moments.dim)
             second.add(self._directions(own))
             self._add("queries", rungs.query_aware(self.moments.second, second.second, self.nesting))
-        if self.options.learn:
-            self._learn(sample, None, None)
+        self._learn(sample, None, None)
         self._choose(held)
+
+    def _hold_out(self, sample: Floats) -> tuple[Floats, Floats]:
+        """Rows that serve as queries, which no rung is fitted to, and the other rows of the sample."""
+        most = max(0, min(_TESTS, len(sample) // 8, self.moments.count - self.moments.dim))
+        order = self.rng.permutation(len(sample))
+        test, rest = sample[order[:most]], sample[order[most:]]
+        self.moments.remove(self._directions(test))
+        return test, rest
 
     def _held_by_recall(self, sample: Floats, test: Floats) -> Held:
         options = self.options
@@ -165,7 +170,7 @@ class Fit:
         most = min(_TESTS, round(0.4 * len(order)))
         test, own = order[:most], order[most:]
         labels = numbers[rows]
-        self._fit_simple()
+        prior = self._fit_simple_and_compare(sample)
         right = labels[test][:, None] == labels[own][None]
         k = min(self.options.k, max(1, int(np.median(np.bincount(labels[own])[labels[own]]))) if len(own) else 1)
         held = Held.by_relevance(sample[own], sample[test], self.options.metric, k, right, "labels")
@@ -173,9 +178,8 @@ class Fit:
         signal = partial(rungs.between_classes, vectors, labels[own], self.moments.mean)
         if len(np.unique(labels[own])) < len(own):
             held = self._weighed("classes", signal(), held)
-        if self.options.learn:
-            self._learn(sample, (sample[own], labels[own]), None)
-        self._choose(held)
+        self._learn(sample, (self._directions(sample[own]), labels[own]), None)
+        self._choose(held, prior)
 
     def _by_pairs(
         self, asked: Floats | None, pairs: list[Integers], rows: Integers, sample: Floats
@@ -188,7 +192,7 @@ class Fit:
             raise InputError(rule, got=max(int(some.max()) for some in pairs if len(some)), cure="check the numbers")
         order = self.rng.permutation(np.flatnonzero([len(some) > 0 for some in pairs]))
         test, own = order[: len(order) // 2][:_TESTS], order[len(order) // 2 :]
-        self._fit_simple()
+        prior = self._fit_simple_and_compare(sample)
         right = np.array([np.isin(rows, pairs[query]) for query in test], np.bool_).reshape(len(test), len(rows))
         held = Held.by_relevance(sample, asked[test], self.options.metric, self.options.k, right, "ndcg")
         at = [np.searchsorted(rows, pairs[query]) for query in own]
@@ -197,9 +201,8 @@ class Fit:
             found = self._directions(sample[np.concatenate(at)])
             signal = rungs.of_pairs(left.astype(np.float64), found.astype(np.float64))
             held = self._weighed("pairs", signal, held)
-            if self.options.learn:
-                self._learn(sample, None, (left, found))
-        self._choose(held)
+            self._learn(sample, None, (left, found))
+        self._choose(held, prior)
 
     # ── rungs ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -215,6 +218,15 @@ class Fit:
         if trained is not None and len(trained) > 1:
             self._add("blocks", rungs.within_blocks(second, whole_nesting(trained, self.moments.dim)))
 
+    def _fit_simple_and_compare(self, sample: Floats) -> dict[str, Doubles] | None:
+        """Fit the simple rungs, and return what they keep of the nearest rows: few labels say less than that."""
+        test, rest = self._hold_out(sample[sample.any(axis=1)])
+        self._fit_simple()
+        if not self.dims or not len(test) or not len(rest):
+            return None
+        held = self._held_by_recall(rest, test)
+        return {name: held.worth(self.rungs[name], self.dims) for name in SIMPLE}
+
     def _weighed(self, name: str, signal: Doubles, held: Held) -> Held:
         """Add the rung of labels with the best weight on some held-out queries, and return the other queries."""
         order = self.rng.permutation(held.count)
@@ -227,22 +239,29 @@ class Fit:
         return held.part(test)
 
     def _learn(self, sample: Floats, labelled: Any, pairs: Any) -> None:
+        """Add the rungs that need torch, as the options say."""
+        options, alive = self.options, sample[sample.any(axis=1)]
+        if not self.dims or not (options.learn or options.adapt):
+            return
+        given = {"labelled": labelled, "pairs": pairs, "seed": options.seed, "progress": options.progress}
+        axes = self.rungs["pca"].axes
         with MissingExtra.unless_installed("torch", "train"):
+            from matryo.retrofit.adapting import learned_correction
             from matryo.retrofit.learning import learned_axes
+        if options.learn:
+            self._add("learned", learned_axes(self._directions(alive), axes, self.dims, metric=options.metric,
+                                               **given))  # fmt: skip
+        if options.adapt:
+            made = learned_correction(self._directions(alive), axes, self.dims, **given)
+            self.rungs["adaptor"] = Rung("adaptor", axes, None, made)
 
-        axes = learned_axes(
-            self._directions(sample[sample.any(axis=1)]), self.rungs["pca"].axes, self.dims,
-            labelled=labelled, pairs=pairs, seed=self.options.seed, progress=self.options.progress,
-        )  # fmt: skip
-        self._add("learned", axes)
-
-    def _choose(self, held: Held) -> None:
+    def _choose(self, held: Held, prior: dict[str, Doubles] | None = None) -> None:
         if not self.dims or not held.count or not len(held.database):
             self.whole = "pca" if self.dims else "identity"
             return
         worth = {name: held.worth(rung, self.dims) for name, rung in self.rungs.items()}
         self.held = held
-        self.table, self.whole = choose(worth, self.dims, self.options.confidence)
+        self.table, self.whole = choose(worth, self.dims, self.options.confidence, prior)
 
 
 def _wanted(numbers: Integers | None, pairs: list[Integers] | None, rng: np.random.Generator) -> Integers:

@@ -1,9 +1,12 @@
-"""The folder of a map: retrofit.safetensors holds its matrices, retrofit.json its choice, its table and its origin."""
+"""The folder of a map: KIND.safetensors holds its matrices, KIND.json its choice, its table and its origin.
+
+There are two kinds, ``retrofit`` and ``migration``.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from safetensors import SafetensorError
@@ -16,57 +19,89 @@ from matryo.files import new_file, parse_json, sha256, storage, write_json
 from matryo.folders import foreign, replacing_folder, write_record
 from matryo.nesting import Nesting
 from matryo.retrofit.choice import Taken
+from matryo.retrofit.correction import Correction
 from matryo.retrofit.held_out import Rung
 from matryo.retrofit.moments import Moments
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from matryo.retrofit.retrofit import Retrofit
 
-FORMAT = 1
-"""The version of the folder; it increases when older versions of matryo cannot read the new one."""
-_KIND, _ARRAYS, _ABOUT = "retrofit", "retrofit.safetensors", "retrofit.json"
+Made = TypeVar("Made")
+FORMAT = 2
+"""The version of the folder; it increases when older versions of matryo cannot read the new one.
+
+Format 2 is written for maps with an adaptor only."""
+_KIND = "retrofit"
+_TITLES = {"retrofit": "map", "migration": "migration"}
+_VERBS = {"retrofit": "matryo retrofit SOURCE --map MAP", "migration": "matryo retrofit OLD --migrate NEW --map MAP"}
 _ORTHOGONAL = 1e-3   # the largest entry of axesᵀ axes − 1 that a map from outside may have
 
 
-def check_free(path: str | Path, *, force: bool = False) -> None:
-    """Raise unless a map may be written to ``path``: it is new, or holds a map and nothing else."""
+def check_free(path: str | Path, *, force: bool = False, kind: str = _KIND) -> None:
+    """Raise unless a map may be written to ``path``: it is new, or holds a map of this ``kind`` and nothing else."""
     place = Path(path)
     if place.is_file():
         raise InputError(f"{place} is a file", cure="choose the name of a folder")
     if place.is_dir() and any(place.iterdir()) and not force:
-        strange = foreign(place, _KIND)
+        strange = foreign(place, kind)
         if strange:
-            raise InputError(f"{place} is not a map of retrofit", got=strange[0], cure="choose another folder")
+            raise InputError(f"{place} is not a map of {kind}", got=strange[0], cure="choose another folder")
 
 
 def save(retrofit: Retrofit, path: str | Path, *, force: bool = False) -> None:
     """Write the folder of ``retrofit``; an older map at ``path`` is replaced in one step."""
-    check_free(path, force=force)
-    with replacing_folder(Path(path)) as work:
-        with new_file(work / _ARRAYS) as file:
-            file.write(save_tensors(as_tensors(retrofit)))
-        write_json(work / _ABOUT, as_json(retrofit) | {"sha256": sha256(work / _ARRAYS)})
-        write_record(work, _KIND)
-        check_free(path, force=force)
+    write_folder(path, _KIND, as_tensors(retrofit), as_json(retrofit), force=force)
 
 
 def load(path: str | Path) -> Retrofit:
     """Read the folder that :func:`save` wrote."""
+    return read_folder(path, _KIND, rebuilt)
+
+
+def write_folder(
+    path: str | Path, kind: str, tensors: dict[str, Any], about: dict[str, Any], *, force: bool = False
+) -> None:
+    """Write the folder of a map; an older one at ``path`` is replaced in one step."""
+    check_free(path, force=force, kind=kind)
+    with replacing_folder(Path(path)) as work:
+        arrays = work / f"{kind}.safetensors"
+        with new_file(arrays) as file:
+            file.write(save_tensors(tensors))
+        write_json(work / f"{kind}.json", about | {"matryo": matryo.__version__, "sha256": sha256(arrays)})
+        write_record(work, kind)
+        check_free(path, force=force, kind=kind)
+
+
+def read_folder(
+    path: str | Path, kind: str, rebuild: Callable[[dict[str, Any], dict[str, Any]], Made]
+) -> Made:
+    """Read the folder that :func:`write_folder` wrote, and ``rebuild`` the map from its JSON and its matrices."""
     place = Path(path)
-    if not (place / _ABOUT).is_file() or not (place / _ARRAYS).is_file():
-        cure = "write one: matryo retrofit SOURCE --out MAP"
-        raise InputError("there is no map in this folder", got=place, cure=cure)
+    arrays, facts = place / f"{kind}.safetensors", place / f"{kind}.json"
+    if not facts.is_file() or not arrays.is_file():
+        other = next((name for name in _VERBS if (place / f"{name}.json").is_file()), None)
+        got = place if other is None else f"a {other} in {place}"
+        raise InputError(f"there is no {_TITLES[kind]} in this folder", got=got, cure=f"write one: {_VERBS[kind]}")
     try:
         with storage(place, "read"):
-            about, tensors = parse_json((place / _ABOUT).read_bytes()), (place / _ARRAYS).read_bytes()
-        if sha256(place / _ARRAYS) != about["sha256"]:
+            about, tensors = parse_json(facts.read_bytes()), arrays.read_bytes()
+        if sha256(arrays) != about["sha256"]:
             raise ValueError("other bytes than were written")
-        return rebuilt(about, load_tensors(tensors))
+        return rebuild(about, load_tensors(tensors))
     except (KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:
         if isinstance(error, InputError):
             raise
         cure = "restore it from a copy, or fit the map again"
         raise InputError(f"{place} is damaged", got=error, cure=cure) from error
+
+
+def check_format(about: dict[str, Any], newest: int) -> None:
+    """Raise if the JSON of a map has a format that this version does not know."""
+    if about["format"] > newest:
+        rule = "this map was written by a newer version of matryo"
+        raise InputError(rule, got=f"format {about['format']}", cure="pip install --upgrade matryo")
 
 
 def as_tensors(retrofit: Retrofit, *, moments: bool = True) -> dict[str, Any]:
@@ -76,6 +111,8 @@ def as_tensors(retrofit: Retrofit, *, moments: bool = True) -> dict[str, Any]:
         tensors[f"{name}.axes"] = np.ascontiguousarray(rung.axes, np.float32)
         if rung.mean is not None:
             tensors[f"{name}.mean"] = np.ascontiguousarray(rung.mean, np.float32)
+        if rung.correction is not None:
+            tensors |= rung.correction.tensors(f"{name}.")
     if moments and retrofit.moments is not None:
         arrays = retrofit.moments.arrays()
         tensors |= {f"moments.{name}": np.ascontiguousarray(array) for name, array in arrays.items()}
@@ -86,8 +123,9 @@ def as_json(retrofit: Retrofit) -> dict[str, Any]:
     """Everything but the matrices."""
     table = [vars(entry) | {"quality": dict(entry.quality)} for entry in retrofit.table]
     energy = {str(dim): share for dim, share in retrofit.energy.items()}
+    adapts = any(rung.correction is not None for rung in retrofit.rungs.values())
     return {
-        "format": FORMAT, "matryo": matryo.__version__, "rung": retrofit.rung, "metric": retrofit.metric,
+        "format": FORMAT if adapts else 1, "rung": retrofit.rung, "metric": retrofit.metric,
         "nesting": {"dims": list(retrofit.nesting.dims), "weights": list(retrofit.nesting.weights)},
         "provenance": dict(retrofit.provenance) | {"energy": energy}, "table": table,
     }  # fmt: skip
@@ -97,15 +135,15 @@ def rebuilt(about: dict[str, Any], tensors: dict[str, Any]) -> Retrofit:
     """The map of :func:`as_json` and :func:`as_tensors`; raise for matrices that are no rotation."""
     from matryo.retrofit.retrofit import Retrofit
 
-    if about["format"] > FORMAT:
-        rule = "this map was written by a newer version of matryo"
-        raise InputError(rule, got=f"format {about['format']}", cure="pip install --upgrade matryo")
+    check_format(about, FORMAT)
     nesting = Nesting(about["nesting"]["dims"], about["nesting"]["weights"])
     rungs = {}
     for key in tensors:
         name, _, part = key.rpartition(".")
         if part == "axes" and name != "moments":
-            rungs[name] = Rung(name, check_orthogonal(tensors[key], nesting.dim), tensors.get(f"{name}.mean"))
+            axes = check_orthogonal(tensors[key], nesting.dim)
+            correction = Correction.of_tensors(tensors, f"{name}.", nesting.dim, nesting.dim)
+            rungs[name] = Rung(name, axes, tensors.get(f"{name}.mean"), correction)
     moments = {name.removeprefix("moments."): array for name, array in tensors.items() if name.startswith("moments.")}
     table = tuple(Taken(**entry) for entry in about["table"])
     if about["rung"] not in rungs or not {entry.rung for entry in table} <= set(rungs):

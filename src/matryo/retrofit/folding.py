@@ -38,6 +38,9 @@ def fold(retrofit: Retrofit, model: str | Path | None, out: str | Path, dim: int
     mapped = retrofit if dim is None or not any(entry.dim == dim for entry in retrofit.table) else retrofit.at(dim)
     if dim is not None and not 1 <= dim <= retrofit.dim:
         raise InputError(f"dim must be from 1 to {retrofit.dim}", got=dim, cure=f"use dim={retrofit.dim}")
+    if not mapped.is_rotation:
+        cure = "fit without adapt=True, or map the vectors with transform"
+        raise InputError("only a rotation can be folded into a model", got=mapped.rung, cure=cure)
     weight, bias = _affine(mapped, dim)
     if model is None and target.suffix == ".npy":
         if bias is not None:

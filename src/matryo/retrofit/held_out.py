@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from matryo.nesting import Nesting, truncate
+from matryo.retrofit.correction import Correction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,19 +30,26 @@ _TOGETHER = 256   # queries that are scored together
 
 @dataclass(frozen=True, eq=False)
 class Rung:
-    """A step of the ladder: an orthogonal map, perhaps around a mean."""
+    """A step of the ladder: an orthogonal map, perhaps around a mean; only the adaptor adds a correction to it."""
 
     name: str
     axes: Doubles
     """[d, d]: column j is the direction of the j-th output."""
     mean: Doubles | None = None
     """[d], subtracted before the rotation; None for a map that keeps every full-dim score."""
+    correction: Correction | None = None
+    """Added to the rotated vectors."""
 
     def apply(self, vectors: Array, dim: int | None = None, *, normalize: bool = False) -> Floats:
-        """Return the first ``dim`` outputs of rows; ``normalize`` scales them to norm 1 before the mean is taken."""
+        """Return the first ``dim`` outputs of rows; ``normalize`` scales them to norm 1 before anything is added."""
         rows = np.asarray(vectors, np.float32)
+        if self.mean is not None or self.correction is not None:
+            rows = truncate(rows, rows.shape[1], normalize)
         if self.mean is not None:
-            rows = truncate(rows, rows.shape[1], normalize) - self.mean.astype(np.float32)
+            rows = rows - self.mean.astype(np.float32)
+        if self.correction is not None:
+            turned = rows @ self.axes.astype(np.float32)
+            return np.asarray((turned + self.correction.apply(turned))[:, :dim])
         return np.asarray(rows @ self.axes[:, :dim].astype(np.float32))
 
 

@@ -20,15 +20,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from matryo.arrays import Array, Doubles, Floats
+    from matryo.retrofit.held_out import Metric
 
 _STEPS, _BATCH, _RATE = 150, 384, 0.01
-_TEMPERATURE = 0.05
+_TEMPERATURE, _TINY = 0.05, 1e-30
 _MOST_COLUMNS = 128   # of the learned matrix: beyond, little is left to gain over PCA
 
 
 def learned_axes(
     sample: Floats, axes: Doubles, dims: Sequence[int], *, labelled: tuple[Floats, Array] | None = None,
-    pairs: tuple[Floats, Floats] | None = None, seed: int = 0, progress: bool = True,
+    pairs: tuple[Floats, Floats] | None = None, metric: Metric = "cosine", seed: int = 0, progress: bool = True,
 ) -> Doubles:  # fmt: skip
     """Return ``axes`` with their first columns rotated among themselves, by gradient steps on prefix losses.
 
@@ -48,12 +49,13 @@ def learned_axes(
     optimizer = torch.optim.Adam(layer.parameters(), lr=_RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, _STEPS)
     start = axes[:, :width].astype(np.float32)
-    whole = normalize(torch.from_numpy(np.ascontiguousarray(sample)))
+    whole = torch.from_numpy(np.ascontiguousarray(sample))
+    unit = 1.0 if metric == "cosine" else max(float(whole.var(0).sum()), _TINY)   # of a difference of two scores
     first = torch.from_numpy(sample @ start)
     signal = _signal(labelled, pairs, start)
     for _ in trange(_STEPS, desc="retrofit: learning", delay=2, disable=not progress):
         chosen = torch.randperm(len(first), generator=random)[:_BATCH]
-        loss = _similarities(layer(first[chosen]), whole[chosen], learned)
+        loss = _similarities(layer(first[chosen]), whole[chosen], learned, metric, unit)
         if signal is not None:
             loss = loss + signal(layer, learned, random)
         optimizer.zero_grad()
@@ -67,16 +69,23 @@ def learned_axes(
     return made
 
 
-def _similarities(turned: Tensor, whole: Tensor, dims: Sequence[int]) -> Tensor:
+def _similarities(turned: Tensor, whole: Tensor, dims: Sequence[int], metric: Metric, unit: float) -> Tensor:
     """The mean over dims of the divergence of neighbour probabilities by a prefix from those by all columns."""
     alone = torch.eye(len(whole), dtype=torch.bool)
-    truth = softmax((whole @ whole.T / _TEMPERATURE).masked_fill(alone, -1e4), 1)
+    truth = softmax((_scores(whole, metric) / (_TEMPERATURE * unit)).masked_fill(alone, -1e4), 1)
     losses = []
     for m in dims:
-        prefix = normalize(turned[:, :m])
-        found = log_softmax((prefix @ prefix.T / _TEMPERATURE).masked_fill(alone, -1e4), 1)
-        losses.append(kl_div(found, truth, reduction="batchmean"))
+        scores = _scores(turned[:, :m], metric) / (_TEMPERATURE * unit)
+        losses.append(kl_div(log_softmax(scores.masked_fill(alone, -1e4), 1), truth, reduction="batchmean"))
     return torch.stack(losses).mean()
+
+
+def _scores(rows: Tensor, metric: Metric) -> Tensor:
+    """The scores of rows as queries, in which constants of a query do not count."""
+    if metric == "cosine":
+        rows = normalize(rows)
+    products = rows @ rows.T
+    return products - rows.square().sum(1) / 2 if metric == "l2" else products
 
 
 def _signal(labelled: tuple[Floats, Array] | None, pairs: tuple[Floats, Floats] | None, start: Floats) -> Any:

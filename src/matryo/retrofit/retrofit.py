@@ -39,10 +39,6 @@ if TYPE_CHECKING:
 
     from matryo.arrays import Floats
 
-KEEPING = ("identity", "pca", "queries", "blocks", "classes", "pairs", "learned")
-"""The rungs without a mean: orthogonal maps, which change no full-dim inner product, distance or cosine."""
-
-
 @dataclass(frozen=True, eq=False)
 class Retrofit:
     """A fitted map of vectors with ``dim`` columns; make one with :meth:`fit` or :meth:`load`."""
@@ -65,8 +61,8 @@ class Retrofit:
     def fit(
         cls, vectors: Any, queries: Any = None, relevance: Any = None, labels: Any = None,
         nesting: Nesting | Iterable[int] | None = None, *, trained: Nesting | Iterable[int] | None = None,
-        metric: str = "cosine", learn: bool = False, k: int = 10, shortlist: int = 100, confidence: float = 0.95,
-        model: Any = None, seed: int = 0, progress: bool = True,
+        metric: str = "cosine", learn: bool = False, adapt: bool = False, k: int = 10, shortlist: int = 100,
+        confidence: float = 0.95, model: Any = None, seed: int = 0, progress: bool = True,
     ) -> Retrofit:  # fmt: skip
         """Fit every rung of the ladder to ``vectors``, and choose between them on held-out queries.
 
@@ -75,8 +71,9 @@ class Retrofit:
         ``queries`` are vectors that will be searched with, if they differ from the database; ``relevance`` lists the
         relevant row numbers of each query; ``labels`` has a class per vector, −1 or None where it is unknown.
         ``nesting`` are the dims to serve, by default powers of two; ``trained`` those that the vectors were trained
-        for. ``learn`` also trains a rotation with torch. Without relevance and labels, the quality is the share of the
-        true ``k`` nearest among the ``shortlist`` nearest by the first m dims.
+        for. ``learn`` also trains a rotation with torch, ``adapt`` an adaptor: it is no rotation, and is taken at
+        single dims only (:meth:`at`), if it is proved better than every rotation there. Without relevance and labels,
+        the quality is the share of the true ``k`` nearest among the ``shortlist`` nearest by the first m dims.
         """
         if metric not in ("cosine", "ip", "l2"):
             raise InputError("metric must be cosine, ip or l2", got=repr(metric), cure="cosine suits most embeddings")
@@ -88,7 +85,7 @@ class Retrofit:
         trained = own.nesting if trained is None and own is not None and len(own.nesting) > 1 else trained
         options = Options(
             None if nesting is None else as_nesting(nesting), None if trained is None else as_nesting(trained),
-            metric, k, shortlist, learn, confidence, seed, progress,  # type: ignore[arg-type]
+            metric, k, shortlist, learn, adapt, confidence, seed, progress,  # type: ignore[arg-type]
         )  # fmt: skip
         model = getattr(own, "model", "") or getattr(vectors, "model", "") if model is None else model
         fitted = Fit(options).run(vectors, queries, relevance, labels)
@@ -104,7 +101,7 @@ class Retrofit:
             "k": options.k if held is None else held.k,
             "shortlist": options.shortlist if held is None else held.shortlist,
             "tests": 0 if held is None else held.count, "database": 0 if held is None else len(held.database),
-            "confidence": options.confidence, "seed": options.seed, "learn": options.learn,
+            "confidence": options.confidence, "seed": options.seed, "learn": options.learn, "adapt": options.adapt,
             "trained": None if options.trained is None else list(options.trained.dims),
         }  # fmt: skip
         used = {name: rung for name, rung in fitted.rungs.items() if name in names}
@@ -130,7 +127,12 @@ class Retrofit:
     @property
     def keeps_scores(self) -> bool:
         """Whether no full-dim inner product, distance or cosine changes."""
-        return self._map.mean is None
+        return self._map.mean is None and self.is_rotation
+
+    @property
+    def is_rotation(self) -> bool:
+        """Whether the map is a rotation, perhaps around a mean; an adaptor is not, and has no inverse."""
+        return self._map.correction is None
 
     @property
     def energy(self) -> dict[int, float]:
@@ -164,6 +166,8 @@ class Retrofit:
     def inverse(self, z: Any) -> Floats:
         """Return vectors as they were before :meth:`transform`; after a map around a mean with cosine, of norm 1."""
         rows, single = self._rows(z)
+        if not self.is_rotation:
+            raise InputError("an adaptor has no inverse", got=self.rung, cure="fit without adapt=True")
         found = rows @ self.axes.T
         if self.mean is not None:
             found += self.mean

@@ -17,6 +17,7 @@ from matryo.retrieve.store import Limits
 
 DIM = 32
 SMALL = Limits(pending_bytes=16 << 10, segment_bytes=64 << 10)
+TINY = Limits(pending_bytes=16 << 10, segment_bytes=16 << 10)
 
 
 def planted(rows, seed=0, turn=0):
@@ -32,8 +33,8 @@ def retrofit():
     return Retrofit.fit(VECTORS)
 
 
-def filled(path, **settings):
-    index = Index.create(path, DIM, limits=SMALL, **settings)
+def filled(path, limits=SMALL, **settings):
+    index = Index.create(path, DIM, limits=limits, **settings)
     for start in range(0, 600, 100):
         index.add(VECTORS[start : start + 100], payload=[{"even": row % 2 == 0} for row in range(100)])
     index.add(VECTORS[600:630])
@@ -218,6 +219,46 @@ def test_a_rotation_that_fails_changes_nothing(tmp_path, retrofit, monkeypatch):
         np.testing.assert_allclose(index.get([7])[0], VECTORS[7:8])
         index.rotate(retrofit)   # runs again
         assert set(files).isdisjoint((tmp_path / "index" / "segments").iterdir())
+
+
+def names(path):
+    return {entry.name for entry in (path / "segments").iterdir()}
+
+
+@pytest.mark.parametrize("between", ["nothing", "damage", "deletion"])
+def test_an_interrupted_rotation_resumes_after_the_last_segment(tmp_path, retrofit, monkeypatch, between):
+    import matryo.retrieve.store.rotating.progress as progress
+
+    path, write, finished = tmp_path / "index", progress.write_segment, []
+
+    def interrupted(*args):
+        if len(finished) == 2:
+            raise KeyboardInterrupt
+        finished.append(write(*args))
+        return finished[-1]
+
+    with filled(path, TINY) as index:
+        before = names(path)
+        monkeypatch.setattr(progress, "write_segment", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            index.rotate(retrofit, progress=False)
+        monkeypatch.undo()
+        assert index.rotation is None and names(path) == before
+    [left] = path.glob("rotate-*")
+    if between == "damage":
+        rows = left / "segments" / finished[1].name / "rows.npy"
+        rows.write_bytes(rows.read_bytes()[:-1] + b"x")
+    with Index.open(path, writable=True, limits=TINY) as index:
+        if between == "deletion":
+            index.delete(index.ids[:1])
+        ids, vectors = index.ids, index.get(index.ids)[0]
+        index.rotate(retrofit, progress=False)
+        kept = {"nothing": 2, "damage": 1, "deletion": 0}[between]
+        assert [record.name in names(path) for record in finished] == [number < kept for number in range(2)]
+        assert np.array_equal(index.ids, ids) and index.rotation.rung == retrofit.rung
+        np.testing.assert_allclose(index.get(ids)[0], vectors, atol=1e-5)
+        index.verify()
+    assert not list(path.glob("rotate-*"))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

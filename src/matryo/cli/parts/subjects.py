@@ -40,8 +40,8 @@ def add_subject_arguments(parser: argparse.ArgumentParser, folders: str = "+", b
     parser.add_argument("--relevance", type=Path, metavar="FILE", help="relevant pairs: query-id, candidate-id, grade")
     parser.add_argument(
         "--baselines", default=baselines, metavar="NAME,…",
-        help="truncate, pca, svd, svd-classifier, random, jl, all or none; made from the fixed models if there are "
-        f"any, else from all [{baselines}]",
+        help="truncate, pca, svd, svd-classifier, random, jl, or all of these; retrofit, blocks, classes, learned, "
+        f"adaptor; none. Made from the fixed models if there are any, else from all [{baselines}]",
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ up to rounding. Vectors come back as they were put in, up to the precision of th
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
 from dataclasses import dataclass
@@ -41,6 +42,9 @@ class Rotation:
                 got=retrofit.dim,
                 cure="fit a map on vectors of this index: rotation='auto'",
             )
+        if not retrofit.is_rotation:
+            cure = "pass the map for all dims, as Retrofit.fit returns it"
+            raise InputError("an index takes a rotation", got=f"rung {retrofit.rung}", cure=cure)
         if not retrofit.keeps_scores and metric != "l2":
             raise InputError(
                 f"a map that subtracts a mean changes scores of metric {metric}",
@@ -48,6 +52,12 @@ class Rotation:
                 cure="use a rotation without a mean: rotation='auto'",
             )
         return cls(secrets.token_hex(8), retrofit)
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the map, whatever its name."""
+        mean = b"" if self.retrofit.mean is None else self.retrofit.mean.tobytes()
+        return hashlib.sha256(self._axes.tobytes() + mean).hexdigest()
 
     @cached_property
     def _axes(self) -> Floats:

@@ -1,12 +1,14 @@
 """Turning: all vectors of a store are rewritten in another rotation, and appear with it in one commit.
 
 New segments are written beside the old ones; the commit that names them also names the rotation, so a snapshot never
-mixes the two. A kill before the commit leaves the index as it was, and the next writer removes the new files. Readers
-keep their snapshots until they ask for the next one.
+mixes the two. A kill before the commit leaves the index as it was, and the next call with this map continues after the
+last finished segment, if the rows are those it was begun with. Readers keep their snapshots until they ask for the next
+one.
 """
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +17,7 @@ from tqdm import tqdm
 from matryo.embeddings.rows import as_vectors
 from matryo.retrieve.store.merging.merging import Merging
 from matryo.retrieve.store.rotating.drift import Drift
+from matryo.retrieve.store.rotating.progress import Progress, sweep_progress
 from matryo.retrieve.store.snapshot import Loaded
 from matryo.retrieve.store.sql import records, rotations
 from matryo.retrieve.store.verify import verify_copied
@@ -49,13 +52,15 @@ class Turning(Merging):
 
     def _turn(self, new: Rotation | None, wish: rotations.Wish, *, progress: bool = False) -> None:
         """Rewrite every vector for the rotation ``new``, in one commit. The guides must be built again."""
-        with self._changing():
+        with self._changing() as state:
             snapshot = self.snapshot()
             listed = records.read_segments(self._database)
             verify_copied(self.path, self._database, listed, snapshot.segments)
-            with tqdm(desc="rotate", total=snapshot.count, unit="row", unit_scale=True, delay=2,
+            done = Progress(self.path, [new and new.digest, *(record.name for record in listed), asdict(state)])
+            with tqdm(desc="rotate", total=snapshot.count, initial=done.rows, unit="row", unit_scale=True, delay=2,
                       disable=not progress) as bar:  # fmt: skip
-                written = self._write_segments(self._turned(snapshot, new, bar))
+                done.write(self.about, self._turned(snapshot, new, done.rows, bar), self._rows_per_segment)
+            written = done.move()
             last = int(snapshot.segments[-1].rows[-1]) if snapshot.segments else -1
             with self._committing():
                 records.remove_segments(self._database, listed, last)
@@ -66,8 +71,17 @@ class Turning(Merging):
             with self._tidying():
                 self._sweep()
 
-    def _turned(self, snapshot: Snapshot, new: Rotation | None, bar: Any) -> Iterator[Piece]:
-        for piece in snapshot.pieces():
+    def _sweep(self) -> None:
+        super()._sweep()
+        sweep_progress(self.path)
+
+    def _turned(self, snapshot: Snapshot, new: Rotation | None, skip: int, bar: Any) -> Iterator[Piece]:
+        """The live rows after the first ``skip``, in the space of ``new``."""
+        for whole in snapshot.pieces():
+            piece = whole.cut(min(skip, len(whole.rows)))[1]
+            skip -= len(whole.rows) - len(piece.rows)
+            if not len(piece.rows):
+                continue
             vectors = np.asarray(piece.vectors, np.float32)
             if snapshot.rotation is not None:
                 vectors = snapshot.rotation.back(vectors)
