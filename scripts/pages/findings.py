@@ -6,8 +6,20 @@ from collections.abc import Callable, Iterable
 from statistics import fmean
 
 from matryo.results import Row
-from pages import compress, filters, migration, paper, promises, retrofit, serve, settings, shift
-from pages import unseen, unseen_plans, updates
+from pages import (
+    compress,
+    filters,
+    migration,
+    paper,
+    promises,
+    retrofit,
+    serve,
+    settings,
+    shift,
+    unseen,
+    unseen_plans,
+    updates,
+)
 from pages.best import comparisons, verdict
 from pages.models import METRICS, ByColumn, kind_of, last_of_column, seeds_by_column, tuned
 

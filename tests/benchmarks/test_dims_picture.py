@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("matplotlib")   # the pages import the report
 
-from pages.dims_picture import SERIES, picture, columns_of
+from pages.dims_picture import SERIES, columns_of, picture
 
 from matryo.results import read_rows
 
