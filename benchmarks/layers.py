@@ -17,9 +17,11 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from matryo import EmbeddingSet, Nesting, evaluate, load, train
@@ -75,7 +77,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--per-class", type=int, default=20, help="texts of each class that are searched")
+    parser.add_argument("--lr", type=float, default=1e-4)
+    parser.add_argument("--per-class", type=int, default=10, help="texts of each class that are searched")
+    parser.add_argument("--queries", type=int, default=10, help="texts of each class that are queries")
     parser.add_argument("--rows", type=Path, default=Path("docs/results/layers.jsonl"))
     return parser.parse_args()
 
@@ -89,10 +93,11 @@ def measure(args: argparse.Namespace, arm: str, seed: int, dataset: Dataset) -> 
         model = load(train(recipe, dataset, Path(folder) / "run", progress=False))
         seconds = time.perf_counter() - began
     most = int(arm.partition(":")[2] or LAYERS)
-    accuracy = one_nn(model, most, dataset, test, args.per_class)
+    accuracy = one_nn(model, most, [drawn(dataset, "train", args.per_class), drawn(dataset, test, args.queries)])
     figures = {
-        "arm": arm, "stage": args.stage, "steps": args.steps, "batch": args.batch, "per_class": args.per_class, "dims": list(DIMS),
-        "model": args.model.name, "dataset": "clinc150", "split": test, "changed": ARMS[arm],
+        "arm": arm, "stage": args.stage, "steps": args.steps, "batch": args.batch, "lr": args.lr,
+        "per_class": args.per_class, "queries": args.queries,
+        "dims": list(DIMS), "model": args.model.name, "dataset": "clinc150", "split": test, "changed": ARMS[arm],
         "after": {f"{layers}": values for layers, values in accuracy.items()}, "seconds": round(seconds, 1),
     }  # fmt: skip
     append_rows(args.rows, [stamp("layers", arm, figures, seed=None if arm == "original" else seed)])
@@ -106,18 +111,27 @@ def recipe_of(args: argparse.Namespace, arm: str, seed: int) -> Recipe:
     common = {
         "data.source": "texts", "data.test": "", "encoder.name": f"bert:{args.model}", "text.length": "32",
         "loop.batch": f"{args.batch}", "loop.steps": f"{args.steps}", "loop.seed": f"{seed}", "loop.precision": "fp32",
+        "optim.lr": f"{args.lr:g}", "optim.warmup": f"{max(1, args.steps // 10)}",
     }  # fmt: skip
     return load_recipe("minilm-pairs", {**common, **ARMS[arm]})
 
 
-def one_nn(model: TrainedModel, most: int, dataset: Dataset, test: str, per_class: int) -> dict[int, list[float]]:
-    """The 1-NN accuracy after each number of layers and at every dim, among ``per_class`` texts of each class."""
-    drawn: Any = hold_out(dataset, per_class / 100 + 1e-9, name="database").split("database")
-    ours, queries = (after_each(model, most, [*split]) for split in (drawn, dataset.split(test)))
-    labels: Any = dataset.split(test)
+def drawn(dataset: Dataset, split: str, per_class: int) -> Any:
+    """The first ``per_class`` texts of each class."""
+    whole: Any = dataset.split(split)
+    kept = np.zeros(len(whole), bool)
+    for label in range(len(dataset.classes)):
+        kept[np.flatnonzero(whole.labels == label)[:per_class]] = True
+    return whole.subset(kept)
+
+
+def one_nn(model: TrainedModel, most: int, splits: Sequence[Any]) -> dict[int, list[float]]:
+    """The 1-NN accuracy after each number of layers and at every dim: those of the second split in the first."""
+    vectors = [after_each(model, most, [*split]) for split in splits]
     found = {}
     for layers in range(1, most + 1):
-        sets = (EmbeddingSet.of(z[layers - 1], labels=s.labels) for z, s in ((ours, drawn), (queries, labels)))
+        pairs = zip(vectors, splits, strict=True)
+        sets = [EmbeddingSet.of(each[layers - 1], labels=split.labels) for each, split in pairs]
         found[layers] = [row.top1 for row in evaluate(*sets, dims=Nesting(DIMS).dims, progress=False).rows]
     return found
 

@@ -147,7 +147,8 @@ class TrainedModel:
     def predict(self, items: Any, dim: int | None = None, *, layers: int | None = None) -> Prediction:
         """The class of each item with its confidence, by the head at ``dim`` (default: the largest).
 
-        ``items`` and ``layers`` are those of :meth:`encode`. A separate head classifies only at the dims it was trained at.
+        ``items`` and ``layers`` are those of :meth:`encode`. A separate head classifies only at the dims it was
+        trained at.
 
         >>> load("runs/demo").predict(["cat.png"]).labels      # doctest: +SKIP
         ('animal-mammal',)

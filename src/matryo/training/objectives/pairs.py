@@ -88,10 +88,12 @@ class PairModel(_Taught):
         """
         sides = [self.embed_after_layers(side) for side in inputs]
         pairs = [*zip(*sides, strict=True)]
-        losses = [self._contrast(*own, nesting, len(target)) for own, nesting in zip(pairs, self.nestings, strict=True)]
-        if self.depths and self.self_distil:
-            taught = [self._taught(own, pairs[-1], depth) for own, depth in zip(pairs, self.depths, strict=False)]
-            losses[:-1] = [self.self_distil.mix(own, soft) for own, soft in zip(losses, taught, strict=False)]
+        losses = []
+        for own, depth in zip(pairs[:-1], self.depths, strict=True):
+            loss = self._contrast(*own, depth.nesting, len(target))
+            distil = self.self_distil   # from the whole model, not from a larger dim after fewer layers
+            losses.append(loss if distil is None else distil.mix(loss, self._taught(own, pairs[-1], depth, distil)))
+        losses.append(self._contrast(*pairs[-1], self.nesting, len(target), self.self_distil))
         if self.objective.distil and self.taught_by:
             distances = self._distil(inputs, sides)
             losses = [own + self.objective.distil * far for own, far in zip(losses, distances, strict=True)]
@@ -99,20 +101,23 @@ class PairModel(_Taught):
         a, candidates = pairs[-1]
         return torch.stack([a, candidates[: len(target)]]), torch.cat([full, *after])
 
-    def _contrast(self, a: Tensor, candidates: Tensor, nesting: Nesting, pairs: int) -> Tensor:
+    def _contrast(
+        self, a: Tensor, candidates: Tensor, nesting: Nesting, pairs: int, distil: SelfDistil | None = None
+    ) -> Tensor:
         """The contrastive loss at each dim."""
         b, negatives = candidates[:pairs], candidates[pairs:]
         return contrastive_by_dim(
             a, b, nesting, self.temperature, symmetric=self.objective.symmetric,
             gather=self.objective.gather and self.training,
             negatives=negatives if len(negatives) else None,
-            self_distil=self.self_distil or 0.0 if nesting is self.nesting else 0.0,
+            self_distil=distil or 0.0,
         )  # fmt: skip
 
-    def _taught(self, own: tuple[Tensor, ...], full: tuple[Tensor, ...], depth: Depth) -> Tensor:
+    def _taught(
+        self, own: tuple[Tensor, ...], full: tuple[Tensor, ...], depth: Depth, distil: SelfDistil
+    ) -> Tensor:
         """The distance at each dim, after fewer layers, from the similarities of the whole model, in this process."""
-        assert self.self_distil is not None
-        (a, b), warmth = own, self.self_distil.temperature
+        (a, b), warmth = own, distil.temperature
         targets = [side[:, : self.nesting.dim].detach() for side in full]
         distance = self._similar([a, b], targets, depth.nesting, warmth)
         if self.objective.symmetric:
