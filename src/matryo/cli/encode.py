@@ -83,7 +83,9 @@ def run(args: argparse.Namespace) -> None:
     train, pairs = model.recipe.data.train, any(out.glob(f"*/{RELEVANCE}"))
     if pairs or _shares_classes(out, train):
         options = "" if pairs or train == "train" else f" --database {train}"
-        print(f"next: matryo evaluate {args.out or home}{options}")
+        cut = model.layers and not args.out
+        print(f"next: matryo evaluate {args.run_folder if cut else args.out or home}{options}", end="")
+        print(f" --layers {model.layers}" if cut else "")
 
 
 def _check_items(args: argparse.Namespace) -> None:

@@ -57,6 +57,11 @@ def cut(encoder: nn.Module, layers: int) -> nn.Module:
     return cast("Layered", encoder).cut(layers)
 
 
+def mflops_per_token(encoder: nn.Module) -> float:
+    """Millions of multiply-adds per token or patch in the linear layers, which are nearly all of a short input's."""
+    return sum(module.weight.numel() for module in encoder.modules() if isinstance(module, nn.Linear)) / 1e6
+
+
 def sharing(module: _M, **children: nn.Module) -> _M:
     """A copy of ``module`` with other ``children``; all else is shared, the weights included."""
     other = copy.copy(module)

@@ -13,7 +13,7 @@ from matryo.arguments import checked
 from matryo.data.texts.rows import TextRows
 from matryo.data.texts.tokenizer import Tokenizer
 from matryo.data.unlabelled import open_unlabelled
-from matryo.encoders import depth_of
+from matryo.encoders import depth_of, mflops_per_token
 from matryo.errors import InputError
 from matryo.inference.encode import head_arrays
 from matryo.inference.items import as_images, as_list
@@ -88,13 +88,15 @@ class TrainedModel:
         """The model's entry in the manifest of an embeddings folder."""
         slimmable = self.recipe.head.kind == "slimmable"
         narrow = f" at width {self.width:g}" if self.width != 1 else ""
-        narrow += f" after {self.layers} layers" if self.layers else ""
+        narrow += f" after layer {self.layers}" if self.layers else ""
+        encoder = self.network.encoder
+        depth = {"layers": depth_of(encoder), "mflops_per_token": round(mflops_per_token(encoder), 3)}
         return {
             "name": f"{self.recipe.name} {self.recipe.variant}{narrow}",
             "encoder": " + ".join(filter(None, (self.recipe.encoder.name, self.recipe.text.encoder))),
             "head": self.recipe.variant,
             **({"width": self.width} if slimmable else {}),
-            **({"layers": depth_of(self.network.encoder)} if self.layers or self.recipe.encoder.layers else {}),
+            **(depth if self.layers or self.recipe.encoder.layers else {}),
             "seed": self.recipe.loop.seed,
             "weights": self.weights,
             **({"precision": self.precision} if self.precision != "fp32" else {}),

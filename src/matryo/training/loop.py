@@ -237,7 +237,7 @@ def _report(
         log.line(run.done, "train", lr=rate, **extra)
         return
     names = {"loss": run.model.nesting.dims}
-    names |= {f"loss after {depth.layers} layers": depth.nesting.dims for depth in run.model.depths}
+    names |= {f"loss after layer {depth.layers}": depth.nesting.dims for depth in run.model.depths}
     names |= {"top1": run.model.nesting.dims} if len(correct) else {}
     values = iter(figures)   # the order of losses and hits
     by_dim = {name: {dim: next(values) for dim in dims} for name, dims in names.items()}

@@ -76,14 +76,14 @@ class Measured:
 def measure(measured: Measured, split: Any) -> Figures:
     """The figures of a model on ``split``, one value per dim; empty if the split does not suit the objective.
 
-    Those after fewer layers follow, as "top1 after 2 layers".
+    Those after fewer layers follow, as "top1 after layer 2".
     """
     figures = _measure(measured, split)
     for depth in measured.model.depths:
         shallow = replace(measured, model=after_layers(measured.model, depth.layers))
         for name, by_dim in _measure(shallow, split).items():
             kept = {dim: value for dim, value in by_dim.items() if dim in depth.nesting.dims}
-            figures[f"{name} after {depth.layers} layers"] = kept
+            figures[f"{name} after layer {depth.layers}"] = kept
     return figures
 
 

@@ -1,4 +1,4 @@
-"""Layers × dims: the losses after fewer layers against loops over cut models in float64, and one run from end to end."""
+"""Layers × dims: the losses after fewer layers against loops over cut models in float64, and one run to the end."""
 
 import json
 
@@ -99,8 +99,9 @@ def test_pairs(distil, symmetric):
     full = [cosines(4, dim) for dim in NESTING.dims]
     larger = [full[1] if distil and distil.teacher == "next" else full[2], full[2], None]
     right = [torch.stack([directions(own, teacher) for own, teacher in zip(full, larger, strict=True)])]
-    for depth in DEPTHS:
-        right.append(torch.stack([directions(cosines(depth.layers, dim), full[2]) for dim in depth.nesting.dims]))
+    right += [
+        torch.stack([directions(cosines(depth.layers, dim), full[2]) for dim in depth.nesting.dims]) for depth in DEPTHS
+    ]
     if distil:   # subtract the constant by which the divergence is smaller
         entropy = 0.0
         for turn in [lambda s: s, lambda s: s[:, :5].T][: 1 + symmetric]:
@@ -151,17 +152,17 @@ def test_a_run_from_end_to_end(tmp_path):
     )
     run = train(recipe, dataset, tmp_path / "run", progress=False)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [*lines[0]["loss"], *lines[0]["loss after 3 layers"]] == ["8", "64", "64"]
-    assert [*lines[-1]["top1"], *lines[-1]["top1 after 1 layers"]] == ["8", "64", "8"]
+    assert [*lines[0]["loss"], *lines[0]["loss after layer 3"]] == ["8", "64", "64"]
+    assert [*lines[-1]["top1"], *lines[-1]["top1 after layer 1"]] == ["8", "64", "8"]
     model = load(run)
     shallow = load(run, layers=1)
     z = model.encode(words, 8, layers=1)
     assert (shallow.encode(words, 8) == z).all()
     assert not (model.encode(words, 8) == z).all()
     predicted = [model.classes.index(label) for label in model.predict(words, 8, layers=1).labels]
-    assert (split.labels == predicted).mean() == pytest.approx(lines[-1]["top1 after 1 layers"]["8"])
+    assert (split.labels == predicted).mean() == pytest.approx(lines[-1]["top1 after layer 1"]["8"])
     assert model.description["layers"] == 4
     assert shallow.description["layers"] == 1
-    assert shallow.description["name"] == "depths separate after 1 layers"
+    assert shallow.description["name"] == "depths separate after layer 1"
     with pytest.raises(InputError, match="at most the encoder's 4"):
         model.encode(words, layers=5)

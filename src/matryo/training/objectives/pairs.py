@@ -88,17 +88,16 @@ class PairModel(_Taught):
         """
         sides = [self.embed_after_layers(side) for side in inputs]
         pairs = [*zip(*sides, strict=True)]
-        losses = []
+        losses, a, candidates = [], *pairs[-1]
         for own, depth in zip(pairs[:-1], self.depths, strict=True):
-            loss = self._contrast(*own, depth.nesting, len(target))
+            loss = self._contrast(own[0], own[1], depth.nesting, len(target))
             distil = self.self_distil   # from the whole model, not from a larger dim after fewer layers
             losses.append(loss if distil is None else distil.mix(loss, self._taught(own, pairs[-1], depth, distil)))
-        losses.append(self._contrast(*pairs[-1], self.nesting, len(target), self.self_distil))
+        losses.append(self._contrast(a, candidates, self.nesting, len(target), self.self_distil))
         if self.objective.distil and self.taught_by:
             distances = self._distil(inputs, sides)
             losses = [own + self.objective.distil * far for own, far in zip(losses, distances, strict=True)]
         *after, full = losses
-        a, candidates = pairs[-1]
         return torch.stack([a, candidates[: len(target)]]), torch.cat([full, *after])
 
     def _contrast(
