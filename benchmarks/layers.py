@@ -27,7 +27,7 @@ import torch
 from matryo import EmbeddingSet, Nesting, evaluate, load, train
 from matryo.arrays import Floats
 from matryo.data import Dataset, hold_out, open_dataset
-from matryo.encoders import Tokens
+from matryo.encoders import Bert, Tokens
 from matryo.inference import TrainedModel
 from matryo.results import append_rows, read_rows, stamp
 from matryo.training.recipe.fields import Recipe
@@ -40,6 +40,7 @@ ARMS: dict[str, dict[str, str]] = {
     "nested": {},
     "grid": SHALLOW,
     "grid, distilled": {**SHALLOW, "head.self_distil": "0.5"},
+    "grid, distilled, weight .2": {**SHALLOW, "head.self_distil": "0.5", "head.layer_weight": "0.2"},
     "diagonal": {**SHALLOW, "head.layer_dims": "12,24,48,96,192"},
     "diagonal, distilled": {**SHALLOW, "head.layer_dims": "12,24,48,96,192", "head.self_distil": "0.5"},
     "nested, distilled": {"head.self_distil": "0.5"},
@@ -153,8 +154,6 @@ def after_each(model: TrainedModel, most: int, texts: list[str]) -> Floats:
 
 def times(args: argparse.Namespace) -> None:
     """Milliseconds to encode a batch of 32 texts of 16 tokens after each number of layers, in turns."""
-    from matryo.encoders import Bert
-
     bert = Bert.open(args.model).eval()
     tokens = Tokens(torch.randint(1000, 20_000, (32, 16)))
     found: dict[int, list[float]] = {layers: [] for layers in range(1, LAYERS + 1)}

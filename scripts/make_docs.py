@@ -30,7 +30,7 @@ from matryo.results import Row, read_rows
 ROOT = Path(__file__).resolve().parent.parent
 MARKS = ("<!-- demo-table -->", "<!-- /demo-table -->")
 TABLES = (
-    "filters", "losses", "modalities", "models", "promises", "retrieval", "retrofit", "serve", "settings", "shift",
+    "filters", "layers", "losses", "modalities", "models", "promises", "retrieval", "retrofit", "serve", "settings", "shift",
     "unseen", "unseen_plans", "updates",
 )  # fmt: skip
 """The modules of pages/ that make tables from rows."""
@@ -42,6 +42,7 @@ TITLES = {
     "fused-losses": "Fused nested losses: time and memory",
     "generator": "Generated embeddings for large databases",
     "image-text": "Dual encoders of images and texts",
+    "layers": "Layers × dims",
     "mlm": "Masked language modelling",
     "paper": "The paper, claim by claim",
     "planner": "Does the planner keep its promise?",

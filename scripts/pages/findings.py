@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from statistics import fmean
 
 from matryo.results import Row
-from pages import filters, paper, promises, retrofit, serve, settings, shift, unseen, unseen_plans, updates
+from pages import filters, layers, paper, promises, retrofit, serve, settings, shift, unseen, unseen_plans, updates
 from pages.best import comparisons, verdict
 from pages.models import METRICS, ByColumn, kind_of, last_of_column, seeds_by_column, tuned
 
@@ -257,6 +257,7 @@ FINDINGS: dict[str, Callable[[list[Row]], str]] = {
     "fused-losses": _fused_losses,
     "generator": _generator,
     "image-text": _image_text,
+    "layers": layers.finding,
     "mlm": _mlm,
     "paper": paper.finding,
     "planner": _planner,

@@ -136,6 +136,15 @@ def test_what_the_encoder_lacks_is_refused(encoder, head, message):
         build_model(Recipe(encoder=encoder, head=head), 3, vocabulary=50)
 
 
+@pytest.mark.parametrize(("dims", "wanted"), [((), [(8, 16), (8, 16)]), ((8, 16), [(8,), (16,)])])
+def test_a_recipe_says_which_dims_are_trained_after_each_layer_and_how_much_they_count(dims, wanted):
+    head = Head(dims=(8, 16), weights=(1, 3), layer_dims=dims, layer_weight=0.5)
+    model = build_model(Recipe(encoder=Encoder("bert-mini", layers=(1, 3)), head=head), 3, vocabulary=50)
+    assert [depth.layers for depth in model.depths] == [1, 3]
+    weight = {8: 0.5, 16: 1.5}
+    assert [depth.nesting for depth in model.depths] == [Nesting(own, [weight[m] for m in own]) for own in wanted]
+
+
 def test_a_run_from_end_to_end(tmp_path):
     """Training logs and tests every depth; the model loads, stops after fewer layers, and resumes as it was."""
     words = [f"{kind} number {i}" for i in range(8) for kind in ("red", "green", "blue")]

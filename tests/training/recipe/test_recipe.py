@@ -339,6 +339,7 @@ def test_mistakes_in_a_flag_are_named(name, text, message):
         ({"encoder": Encoder(layers=(4, 2))}, r"positive and increasing \(got \(4, 2\)\)"),
         ({"encoder": Encoder(layers=(2,)), "head": Head(layer_dims=(8, 16))}, "one dim for each of encoder.layers"),
         ({"encoder": Encoder(layers=(2,)), "head": Head("tied"), "objective": Objective("masked")}, "layers needs"),
+        ({"head": Head(layer_weight=0.0)}, "layer_weight must be positive"),
         ({"encoder": Encoder(layers=(2,), neck="batch")}, "batch norm of a neck cannot serve"),
         ({"encoder": Encoder(layers=(2,)), "head": Head(join=0.5)}, "head.join does not apply to encoder.layers"),
         ({"encoder": Encoder(depth=2), "text": Text(encoder="bert-tiny")}, "need one encoder"),

@@ -104,6 +104,7 @@ def _of_layers(recipe: Recipe) -> list[Rule]:
          "encoder.layers must be positive and increasing", layers, "for example --encoder.layers 2,4"),
         (len(head.layer_dims) in (0, len(layers)), "head.layer_dims needs one dim for each of encoder.layers",
          f"{len(head.layer_dims)} dims, {len(layers)} numbers of layers", "leave it empty to train all dims"),
+        (head.layer_weight > 0, "head.layer_weight must be positive", head.layer_weight, "use for example 0.2"),
         (not layers or recipe.objective.kind != "masked", "encoder.layers needs objective.kind classify, pairs or "
          "distil", f"objective.kind {recipe.objective.kind}", none),
         (not (layers or encoder.depth) or not recipe.text.encoder, "encoder.layers and encoder.depth need one encoder",

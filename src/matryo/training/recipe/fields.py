@@ -147,6 +147,9 @@ class Head:
     layer_dims: Annotated[
         Ints, "the dim trained after each of encoder.layers, which trains no other (Starbucks); empty trains all dims"
     ] = ()
+    layer_weight: Annotated[
+        float, "weight of each loss after fewer layers; below 1 keeps more of the whole model's quality"
+    ] = 1.0
     self_distil: Annotated[
         float,
         "share of the loss of the smaller dims that imitates the model's own probabilities at a larger dim, and of "
