@@ -37,8 +37,9 @@ def grid_picture(blocks: Sequence[Block]) -> Drawing:
                 for column, value in enumerate(line):
                     dark = value is not None and value - low > 0.55 * (high - low)
                     colour = light("paper") if dark else light("ink")
-                    middle = {"ha": "center", "va": "center", "fontsize": 10}
-                    axis.text(column + 0.5, row + 0.5, percent(value), color=colour, **middle)
+                    axis.text(
+                        column + 0.5, row + 0.5, percent(value), color=colour, ha="center", va="center", fontsize=10
+                    )
             axis.set_xticks([place + 0.5 for place in range(len(columns))], [column.title for column in columns])
             axis.set_yticks([place + 0.5 for place in range(len(labels))], labels)
             axis.set_ylabel("layers")

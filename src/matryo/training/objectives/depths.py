@@ -45,7 +45,8 @@ def depths_of(recipe: Recipe, nesting: Nesting, encoder: nn.Module) -> tuple[Dep
     if unknown := [dim for dim in dims if dim not in nesting.dims]:
         rule, cure = "head.layer_dims must be dims of the nesting", f"choose from {', '.join(map(str, nesting.dims))}"
         raise RecipeError(rule, got=unknown[0], cure=cure)
-    weights = {dim: recipe.head.layer_weight * weight for dim, weight in zip(nesting.dims, nesting.weights, strict=True)}
+    share = recipe.head.layer_weight
+    weights = {dim: share * weight for dim, weight in zip(nesting.dims, nesting.weights, strict=True)}
     chosen = [(dim,) for dim in dims] if dims else [nesting.dims] * len(layers)
     return tuple(
         Depth(count, Nesting(own, [weights[dim] for dim in own])) for count, own in zip(layers, chosen, strict=True)
