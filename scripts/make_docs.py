@@ -78,9 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--figures", action="store_true", help="draw the figures of the results again")
     args = parser.parse_args(argv)
     if args.figures:
-        from pages import dims_picture, losses_figures, losses_picture, retrieval_figures
+        from pages import dims_picture, layers_picture, losses_figures, losses_picture, retrieval_figures
 
-        for module in (dims_picture, losses_figures, losses_picture, retrieval_figures, paper):
+        for module in (dims_picture, layers_picture, losses_figures, losses_picture, retrieval_figures, paper):
             module.write(args.root / "docs")
     wanted: dict[Path, str | None] = dict.fromkeys(orphans(args.root))
     wanted |= pages(args.root)

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="metrics in the table, or all [head,1-NN,mAP@10; for pairs nDCG@10,hit@1,hit@10]",
     )  # fmt: skip
     parser.add_argument(
-        "--layers", metavar="N,…", help="compare RUN with its first N layers (RUN/layers-N), as a grid of layers × dims"
+        "--layers", metavar="N,…", help="compare RUN with its first N layers (RUN/layers-N), as a grid of layers × dims, without baselines"
     )
     parser.add_argument("--figure", type=Path, metavar="FILE", help="draw that grid: FILE.svg or FILE.png")
     parser.add_argument(
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> None:
     if args.json and args.json != "-":
         check_may_append(Path(args.json))
     if args.layers or args.figure:
-        args.folders = layer_folders(args)
+        args.folders, args.baselines = layer_folders(args), "none"   # the grid has no place for them
     subjects = open_subjects(args)
     measured = measure_folders(args, subjects)
     rows = [row for _, row in measured]

@@ -12,24 +12,24 @@ from matryo.tables import percent
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from matryo.tables import Block
+    from matryo.tables import Block, Metric
 
 _LINE = 0.33   # inches per line of cells
 
 
 def grid_picture(blocks: Sequence[Block]) -> Drawing:
-    """Draw the grids of :func:`~matryo.evaluation.grid.grids` below each other."""
+    """Draw the grids of :func:`~matryo.evaluation.grid.grids` below each other, with one scale of colours."""
     from matplotlib.colors import LinearSegmentedColormap
 
     with drawing():
         figure, axes = sheet([0.75 + _LINE * len(block.metrics[0].values) for block in blocks])
         ramp = LinearSegmentedColormap.from_list("cells", [light("wash"), light(RAMP[0]), light(RAMP[-1])])
+        known = [value for block in blocks for each in _columns(block) for value in each.values.values()]
+        present = [value for value in known if value is not None]
+        low, high = min(present), max(present)
         for axis, block in zip(axes, blocks, strict=True):
-            columns = [metric for metric in block.metrics if metric.title != COST]
-            labels = list(block.metrics[0].values)
+            columns, labels = _columns(block), list(block.metrics[0].values)
             cells = [[column.values.get(label) for column in columns] for label in labels]
-            known = [value for line in cells for value in line if value is not None]
-            low, high = min(known), max(known)
             shades = [[float("nan") if value is None else value for value in line] for line in cells]
             axis.pcolormesh(shades, cmap=ramp, vmin=low, vmax=high + 1e-9, edgecolors=light("paper"), linewidth=1.5)
             axis.invert_yaxis()
@@ -48,3 +48,7 @@ def grid_picture(blocks: Sequence[Block]) -> Drawing:
             axis.grid(visible=False)
             axis.tick_params(length=0)
         return export(figure)
+
+
+def _columns(block: Block) -> list[Metric]:
+    return [metric for metric in block.metrics if metric.title != COST]
