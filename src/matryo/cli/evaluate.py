@@ -44,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="metrics in the table, or all [head,1-NN,mAP@10; for pairs nDCG@10,hit@1,hit@10]",
     )  # fmt: skip
     parser.add_argument(
-        "--layers", metavar="N,…", help="compare RUN with its first N layers (RUN/layers-N), as a grid of layers × dims, without baselines"
+        "--layers", metavar="N,…",
+        help="compare RUN with its first N layers (RUN/layers-N), as a grid of layers × dims without baselines",
     )
     parser.add_argument("--figure", type=Path, metavar="FILE", help="draw that grid: FILE.svg or FILE.png")
     parser.add_argument(
