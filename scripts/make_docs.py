@@ -30,8 +30,8 @@ from matryo.results import Row, read_rows
 ROOT = Path(__file__).resolve().parent.parent
 MARKS = ("<!-- demo-table -->", "<!-- /demo-table -->")
 TABLES = (
-    "compress", "filters", "losses", "migration", "modalities", "models", "promises", "retrieval", "retrofit", "serve",
-    "settings", "shift", "unseen", "unseen_plans", "updates",
+    "compress", "filters", "layers", "losses", "migration", "modalities", "models", "promises", "retrieval", "retrofit",
+    "serve", "settings", "shift", "unseen", "unseen_plans", "updates",
 )  # fmt: skip
 """The modules of pages/ that make tables from rows."""
 TITLES = {
@@ -43,6 +43,7 @@ TITLES = {
     "fused-losses": "Fused nested losses: time and memory",
     "generator": "Generated embeddings for large databases",
     "image-text": "Dual encoders of images and texts",
+    "layers": "Layers × dims",
     "migration": "Migration from one model to another",
     "mlm": "Masked language modelling",
     "paper": "The paper, claim by claim",
@@ -79,10 +80,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--figures", action="store_true", help="draw the figures of the results again")
     args = parser.parse_args(argv)
     if args.figures:
-        from pages import compress, dims_picture, losses_figures, losses_picture, retrieval_figures, retrofit_picture
+        from pages import (
+            compress,
+            dims_picture,
+            layers_picture,
+            losses_figures,
+            losses_picture,
+            retrieval_figures,
+            retrofit_picture,
+        )
 
-        drawn = (compress, dims_picture, losses_figures, losses_picture, retrieval_figures, retrofit_picture, paper)
-        for module in drawn:
+        for module in (compress, dims_picture, layers_picture, losses_figures, losses_picture, retrieval_figures,
+                       retrofit_picture, paper):  # fmt: skip
             module.write(args.root / "docs")
     wanted: dict[Path, str | None] = dict.fromkeys(orphans(args.root))
     wanted |= pages(args.root)

@@ -9,6 +9,7 @@ from matryo.results import Row
 from pages import (
     compress,
     filters,
+    layers,
     migration,
     paper,
     promises,
@@ -271,6 +272,7 @@ FINDINGS: dict[str, Callable[[list[Row]], str]] = {
     "fused-losses": _fused_losses,
     "generator": _generator,
     "image-text": _image_text,
+    "layers": layers.finding,
     "mlm": _mlm,
     "paper": paper.finding,
     "planner": _planner,

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from matryo import Nesting, truncate
 from matryo.errors import InputError, NestingError
-from matryo.losses import nested_contrastive
+from matryo.losses import SelfDistil, nested_contrastive
 
 NEEDS_TRITON = pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")
 # Triton's interpreter computes what lies beyond the last column, too, and numpy warns of it.
@@ -199,3 +199,38 @@ def test_long_vectors_in_float16_do_not_overflow(device):
     loss = nested_contrastive(a, b, nesting)
     assert abs(float((loss - exact).detach())) < 1e-3
     assert all(torch.isfinite(one).all() for one in torch.autograd.grad(loss, [a, b]))
+
+
+@pytest.mark.parametrize("how", [SelfDistil(0.5), SelfDistil(0.3, "next", 2.0), SelfDistil(1.0, "full", 0.5)])
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("kept", ["plain", "chunked", "small chunks"])
+def test_self_distillation_is_that_of_a_loop(kept, symmetric, how, device, monkeypatch):
+    if kept == "small chunks":
+        monkeypatch.setattr("matryo.losses.engines.chunked._TILE", 64)
+        monkeypatch.setattr("matryo.losses.engines.chunked._ROWS", 4)
+    nesting, given, exact = draw((3, 8, 20), 7, 4, 1, device, torch.float64)
+    options = {"symmetric": symmetric, "self_distil": how, "engine": "plain" if kept == "plain" else "chunked"}
+    mine = call(nested_contrastive, nesting, given, **options)
+    a, b, negatives, temperature = exact
+    theirs, turns = 0, [(a, torch.cat([b, negatives])), (b, a)][: 1 + symmetric]
+    for queries, candidates in turns:
+        scores = [truncate(queries, m) @ truncate(candidates, m).T / temperature for m in nesting.dims]
+        for i, (own, weight) in enumerate(zip(scores, nesting.weights, strict=True)):
+            loss = F.cross_entropy(own, torch.arange(7, device=device))
+            if i < 2:
+                teacher = scores[-1 if how.teacher == "full" else i + 1].detach() / how.temperature
+                soft = F.cross_entropy(own / how.temperature, teacher.softmax(-1)) * how.temperature**2
+                loss = (1 - how.share) * loss + how.share * soft
+            theirs = theirs + weight * loss / len(turns)
+    torch.testing.assert_close(mine, theirs)
+    for x, y in zip(torch.autograd.grad(mine, given), torch.autograd.grad(theirs, exact), strict=True):
+        torch.testing.assert_close(x, y)
+
+
+def test_the_triton_engine_refuses_what_it_cannot_distil(device):
+    nesting, (a, b, temperature), _ = draw((3, 8), 4, 0, 0, device, torch.float32)
+    if find_spec("triton") is not None:
+        with pytest.raises(InputError, match="cannot distil from larger dims"):
+            nested_contrastive(a, b, nesting, temperature, self_distil=0.5, engine="triton")
+    one = nested_contrastive(a, b, [8], temperature, self_distil=0.5)
+    torch.testing.assert_close(one, nested_contrastive(a, b, [8], temperature))

@@ -126,6 +126,15 @@ class Careless(nn.Module):
         return given
 
 
+def test_self_distillation_reaches_the_loss_cached_or_not(model):
+    plain, taught, cached = (
+        value_and_gradients(NestedRankingLoss(model, DIMS, self_distil=share, mini_batch_size=size), PAIRS)[0]
+        for share, size in ((0.0, None), (0.5, None), (0.5, 6))
+    )
+    assert abs(plain - taught) > 1e-3
+    torch.testing.assert_close(taught, cached)
+
+
 def test_a_model_may_write_into_its_inputs(model):
     careless = Careless()
     found = []

@@ -42,14 +42,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--out", type=Path, metavar="DIR",
-        help="where to write: one folder per split in it (default: RUN/embeddings; RUN/width-W/embeddings), or the "
-        "folder of the ITEMs",
+        help="where to write: one folder per split in it (default: RUN/embeddings; RUN/width-W/embeddings or "
+        "RUN/layers-N/embeddings), or the folder of the ITEMs",
     )  # fmt: skip
     parser.add_argument("--dtype", choices=["float32", "float16"], default="float32", help="of the stored vectors")
     parser.add_argument(
         "--precision", choices=["fp32", "bf16"], default="fp32", help="of the computation: bf16 is faster on a GPU"
     )
     parser.add_argument("--width", type=float, default=1.0, metavar="W", help="width of a slimmable network [1.0]")
+    parser.add_argument("--layers", type=int, metavar="N", help="stop after N layers of a BERT or ViT [all]")
     parser.add_argument("--device", default="auto", metavar="DEVICE", help="auto, cpu, cuda or cuda:N")
     parser.add_argument(
         "--force", "--overwrite", dest="force", action="store_true", help="encode again and replace existing embeddings"
@@ -62,7 +63,9 @@ def run(args: argparse.Namespace) -> None:
     from matryo.inference import load
 
     _check_items(args)
-    model = load(args.run_folder, device=args.device, width=args.width, precision=args.precision)
+    model = load(
+        args.run_folder, device=args.device, width=args.width, layers=args.layers, precision=args.precision
+    )
     if args.items:
         items = open_items(args.items)
         dataset = Dataset(resolve(args.items[0], "read").name, model.classes, {"new": items})
@@ -72,14 +75,17 @@ def run(args: argparse.Namespace) -> None:
     check_data_is_used(source, args.data, "--source")
     splits = args.split or [model.recipe.data.train, *model.recipe.data.test]
     dataset = _open(model, source, args.data, splits)
-    home = args.run_folder / (f"width-{args.width:g}" if args.width != 1 else "")
+    part = f"layers-{model.layers}" if model.layers else f"width-{args.width:g}" if args.width != 1 else ""
+    home = args.run_folder / part
     out = args.out or home / "embeddings"
     for name in splits:
         _encode(args, model, dataset, name, out / name)
     train, pairs = model.recipe.data.train, any(out.glob(f"*/{RELEVANCE}"))
     if pairs or _shares_classes(out, train):
         options = "" if pairs or train == "train" else f" --database {train}"
-        print(f"next: matryo evaluate {args.out or home}{options}")
+        cut = model.layers and not args.out
+        print(f"next: matryo evaluate {args.run_folder if cut else args.out or home}{options}", end="")
+        print(f" --layers {model.layers}" if cut else "")
 
 
 def _check_items(args: argparse.Namespace) -> None:

@@ -8,6 +8,9 @@ measurements: linear probe, few-shot, superclasses, robustness, and more.
 For pairs (questions and documents, images and captions), FOLDER holds queries/, candidates/ and relevance.tsv, as
 `matryo encode` writes them. Retrieval is then measured in both directions; with --protocols sts, the correlation of
 cosines with the grades of pairs. FOLDER may also be the embeddings of the queries, with --candidates and --relevance.
+
+With --layers 2,4, FOLDER is a run that was also encoded by `matryo encode RUN --layers 2` and `--layers 4`. Every
+metric is then printed as a grid of layers and dims, with the cost of encoding; --figure draws it.
 """
 
 from __future__ import annotations
@@ -16,11 +19,12 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from matryo.baselines import NAMES, RUNGS
+from matryo.cli.parts.layers import grid_of_layers, layer_folders
 from matryo.cli.parts.subjects import add_subject_arguments, open_subjects
 from matryo.errors import InputError, MissingExtra
 from matryo.evaluation import BASELINED, PROTOCOLS, Subject, measure, measure_baseline, table
@@ -39,6 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--show", metavar="NAME,…",
         help="metrics in the table, or all [head,1-NN,mAP@10; for pairs nDCG@10,hit@1,hit@10]",
     )  # fmt: skip
+    parser.add_argument(
+        "--layers", metavar="N,…",
+        help="compare RUN with its first N layers (RUN/layers-N), as a grid of layers × dims without baselines",
+    )
+    parser.add_argument("--figure", type=Path, metavar="FILE", help="draw that grid: FILE.svg or FILE.png")
+    parser.add_argument(
+        "--force", "--overwrite", dest="force", action="store_true", help="replace the file of --figure"
+    )
     parser.add_argument("--json", metavar="FILE", help="append the result rows to FILE; - prints them and no table")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
@@ -47,7 +59,10 @@ def run(args: argparse.Namespace) -> None:
     """Evaluate, print the tables, store the rows."""
     if args.json and args.json != "-":
         check_may_append(Path(args.json))
-    measured = measure_folders(args)
+    if args.layers or args.figure:
+        args.folders, args.baselines = layer_folders(args), "none"   # the grid has no place for them
+    subjects = open_subjects(args)
+    measured = measure_folders(args, subjects)
     rows = [row for _, row in measured]
     if args.json == "-":
         for row in rows:
@@ -57,12 +72,15 @@ def run(args: argparse.Namespace) -> None:
         append_rows(Path(args.json), rows)
     if measured:
         show = None if args.show is None else [] if args.show == "all" else args.show.split(",")
-        print(table([result for result, _ in measured], show=show))
+        results = [result for result, _ in measured]
+        print(grid_of_layers(args, results, subjects, show) if args.layers else table(results, show=show))
     if args.json:
         print(f"{len(rows)} rows in {args.json}")
 
 
-def measure_folders(args: argparse.Namespace) -> list[tuple[Any, Row]]:
+def measure_folders(
+    args: argparse.Namespace, subjects: Sequence[Subject] | None = None
+) -> list[tuple[Any, Row]]:
     """Measure every model with every protocol, then baselines of the models that were trained at one dim.
 
     Each result is returned with its result row. --protocols and --baselines are names separated by commas, or "all".
@@ -71,7 +89,7 @@ def measure_folders(args: argparse.Namespace) -> list[tuple[Any, Row]]:
     mark, as in "evaluate,few-shot?". Baselines are measured with those of the chosen protocols that allow them:
     `evaluate`, `pairs` and `sts`.
     """
-    subjects, done = open_subjects(args), set()
+    subjects, done = open_subjects(args) if subjects is None else subjects, set()
     measured: list[tuple[Any, Row]] = []
     usual = "pairs" if any(subject.relevance for subject in subjects) else "evaluate"
     chosen = _chosen("protocol", args.protocols or usual, PROTOCOLS)

@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="result rows of `matryo evaluate --json`, for the tables of the card; repeat for more",
     )  # fmt: skip
     parser.add_argument("--width", type=float, default=1.0, metavar="W", help="width of a slimmable network [1.0]")
+    parser.add_argument("--layers", type=int, metavar="N", help="only the first N layers of a BERT or ViT [all]")
     parser.add_argument("--force", "--overwrite", dest="force", action="store_true", help="replace an earlier export")
 
 
@@ -38,5 +39,7 @@ def run(args: argparse.Namespace) -> None:
     # By default the card is named after the run: the folder is only named after the format.
     name = "" if args.out else resolve(args.run_folder, "read").name
     rows = [row for path in args.rows for row in read_rows(path)]
-    export(args.run_folder, args.to, out, rows=rows, name=name, width=args.width, overwrite=args.force)
+    export(
+        args.run_folder, args.to, out, rows=rows, name=name, width=args.width, layers=args.layers, overwrite=args.force
+    )
     print(f"{out}: written for {args.to}; {out / 'README.md'} shows how to load it")

@@ -11,6 +11,7 @@ from matryo.encoders.adapters.truncation import Truncation, truncation_of
 from matryo.encoders.bert.model import Bert, BertConfig
 from matryo.encoders.convnet import ConvNet
 from matryo.encoders.dual import Dual, DualEncoder
+from matryo.encoders.layered import Layered, cut, depth_of, mflops_per_token, sharing
 from matryo.encoders.projected import Projected
 from matryo.encoders.registry import build_encoder, encoder_names, save_shape
 from matryo.encoders.resnet import ResNet
@@ -19,8 +20,9 @@ from matryo.encoders.tokens import Tokens, pool
 from matryo.encoders.vit import ViT, vit
 
 __all__ = [
-    "Bert", "BertConfig", "ConvNet", "Dual", "DualEncoder", "OpenClip", "Projected", "ResNet", "SentenceEncoder",
-    "SlimmableLinear", "SlimmableResNet", "TimmEncoder", "Tokens", "TransformersEncoder", "Truncation", "ViT",
-    "build_encoder", "encoder_names", "from_open_clip", "from_sentence_transformers", "from_timm",
-    "from_transformers", "pool", "save_shape", "truncation_of", "vit", "widths_dims",
+    "Bert", "BertConfig", "ConvNet", "Dual", "DualEncoder", "Layered", "OpenClip", "Projected", "ResNet",
+    "SentenceEncoder", "SlimmableLinear", "SlimmableResNet", "TimmEncoder", "Tokens", "TransformersEncoder",
+    "Truncation", "ViT", "build_encoder", "cut", "depth_of", "encoder_names", "from_open_clip",
+    "from_sentence_transformers", "from_timm", "from_transformers", "mflops_per_token", "pool", "save_shape", "sharing",
+    "truncation_of", "vit", "widths_dims",
 ]  # fmt: skip

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from collections.abc import Sequence
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
 from matryo.arguments import as_integer, checked
+from matryo.encoders.layered import Layered, depth_of, sharing
 from matryo.errors import InputError
 
 Neck = Literal["none", "batch", "layer", "linear", "linear+batch", "linear+layer"]
 
 
-class Projected(nn.Module):
+class Projected(Layered):
     """An encoder followed by a linear map to ``dim`` dimensions, or by a *neck*.
 
     A neck of ``batch`` or ``layer`` is that norm: every dimension starts with its share of the variance, and so does
@@ -38,9 +40,18 @@ class Projected(nn.Module):
         if norm:
             self.norm = (nn.BatchNorm1d if norm == "batch" else nn.LayerNorm)(dim)
 
-    def forward(self, x: Any) -> Tensor:
-        """[batch, …] → [batch, dim]."""
-        z: Tensor = self.encoder(x)
+    @property
+    def depth(self) -> int:
+        """The number of layers of the encoder; 0 if it cannot be cut."""
+        return depth_of(self.encoder)
+
+    def cut(self, layers: int) -> Projected:
+        """The map after only the first ``layers`` of the encoder; it shares the weights."""
+        return sharing(self, encoder=cast("Layered", self.encoder).cut(layers))
+
+    def forward(self, x: Any, layers: Sequence[int] = ()) -> Tensor:
+        """[batch, …] → [batch, dim]; after several numbers of ``layers``: [number, batch, dim]."""
+        z: Tensor = self.encoder(x, layers) if layers else self.encoder(x)
         if self.projection is not None:
             z = self.projection(z)
         return z if self.norm is None else self.norm(z)

@@ -18,6 +18,7 @@ from matryo.encoders.adapters.truncation import truncation_of
 from matryo.encoders.bert.model import BERTS, Bert, BertConfig
 from matryo.encoders.convnet import ConvNet
 from matryo.encoders.dual import DualEncoder
+from matryo.encoders.layered import cut
 from matryo.encoders.layers import Layers
 from matryo.encoders.projected import Neck, Projected
 from matryo.encoders.resnet import SHAPES, ResNet
@@ -39,6 +40,7 @@ def build_encoder(
     name: str,
     *,
     dim: int = 0,
+    depth: int = 0,
     neck: Neck = "none",
     stem: str = "imagenet",
     blurpool: bool = False,
@@ -60,6 +62,7 @@ def build_encoder(
             BERT from a Hugging Face or sentence-transformers folder without these libraries.
         dim: the embedding size. 0 keeps that of the network (512 for ResNet18, 2048 for ResNet50); other values add a
             linear projection, except for ``convnet``, which is built for any dim.
+        depth: keep only so many of the layers of a BERT or ViT, the first ones; 0 keeps all.
         neck: a norm (``batch``, ``layer``), a matrix that starts orthogonal (``linear``), or both (``linear+batch``),
             between the network and the embedding; see :class:`Projected`.
         stem: the stem of a ResNet: ``imagenet`` or ``small``.
@@ -78,11 +81,10 @@ def build_encoder(
     """
     _check_options(name, pretrained, widths, dim)
     encoder: nn.Module
+    library, _, inside = name.partition(":")
     if name == "convnet":
         encoder = ConvNet(dim or 256, norm=norm)
-        return encoder if neck == "none" else Projected(encoder, encoder.dim, neck=neck)
-    library, _, inside = name.partition(":")
-    if library == "timm":
+    elif library == "timm":
         source = f"local-dir:{shape}" if shape is not None and ":" in inside else inside
         encoder = from_timm(source, pretrained=pretrained, size=size or 224)
     elif inside:
@@ -99,6 +101,7 @@ def build_encoder(
         encoder = Bert(config if dropout is None else config.with_dropout(dropout), pooling=pooling or "mean")
     else:
         raise _unknown(name)
+    encoder = cut(encoder, depth) if depth else encoder
     if neck == "none" and (not dim or dim == encoder.dim):
         return encoder
     if isinstance(encoder, DualEncoder):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from matryo.arguments import as_integer, as_number, checked
+from matryo.encoders.layered import Layered, sharing
 from matryo.errors import InputError
 
 # Width, number of layers, number of heads.
@@ -33,7 +35,7 @@ def vit(name: str, *, size: int = 224, pooling: str = "cls", dropout: float = 0.
     return ViT(width, depth, heads, patch=patch, size=size, pooling=pooling, dropout=dropout, drop_path=drop_path)
 
 
-class ViT(nn.Module):
+class ViT(Layered):
     """The vision transformer of Dosovitskiy et al., from image to pooled features.
 
     Args:
@@ -85,8 +87,20 @@ class ViT(nn.Module):
         self.norm = nn.LayerNorm(dim, eps=_EPS)
         self._initialise()
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[batch, 3, height, width] → [batch, dim]."""
+    @property
+    def depth(self) -> int:
+        """The number of layers."""
+        return len(self.blocks)
+
+    def cut(self, layers: int) -> ViT:
+        """This ViT with only its first ``layers`` and its last norm; they share their weights with it."""
+        return sharing(self, blocks=self.blocks[:layers])
+
+    def forward(self, x: Tensor, layers: Sequence[int] = ()) -> Tensor:
+        """[batch, 3, height, width] → [batch, dim]; after several numbers of ``layers``: [number, batch, dim].
+
+        The last norm is applied after whichever layer is the last.
+        """
         rows, columns = x.shape[-2] // self.patch, x.shape[-1] // self.patch
         if (rows * self.patch, columns * self.patch) != tuple(x.shape[-2:]):
             rule = f"the image size must be a multiple of the patch size {self.patch}"
@@ -94,8 +108,13 @@ class ViT(nn.Module):
         x = self.patch_embed(x)
         if self.cls_token is not None:
             x = torch.cat([self.cls_token.to(x.dtype).expand(x.shape[0], -1, -1), x], 1)
-        x = self.norm(self.blocks(self.pos_drop(x + self._positions(rows, columns))))
-        return x[:, 0] if self.cls_token is not None else x.mean(1)
+        x, reached = self.pos_drop(x + self._positions(rows, columns)), []
+        for number, block in enumerate(self.blocks, 1):
+            x = block(x)
+            if number in layers:
+                reached.append(x)
+        x = self.norm(torch.stack(reached) if layers else x)
+        return x[..., 0, :] if self.cls_token is not None else x.mean(-2)
 
     def _positions(self, rows: int, columns: int) -> Tensor:
         """The position embeddings for a grid of ``rows`` × ``columns`` patches."""

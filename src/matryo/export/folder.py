@@ -27,6 +27,7 @@ def export(
     rows: Sequence[Row] = (),
     name: str = "",
     width: float = 1.0,
+    layers: int | None = None,
     overwrite: bool = False,
 ) -> Path:
     """Write ``model`` to the folder ``out`` as the library ``to`` reads it.
@@ -38,6 +39,7 @@ def export(
         rows: stored results of the model, for the tables of the card. The row of a run folder is always included.
         name: the name of the model in the card; by default that of the folder ``out``.
         width: the width of a slimmable network, if ``model`` is a run folder.
+        layers: export only the first layers of a BERT or ViT, if ``model`` is a run folder; None exports all.
         overwrite: replace an earlier export. A folder is never replaced if it holds files that no export wrote, or
             that were changed since.
 
@@ -46,7 +48,7 @@ def export(
     rows, out = list(rows), Path(out)
     if not isinstance(model, TrainedModel):
         run = Path(model)
-        model = load(run, device="cpu", width=width)
+        model = load(run, device="cpu", width=width, layers=layers)
         rows.insert(0, RunFolder(run).row)
     format_ = find_format(to, model)
     target = resolve(out)

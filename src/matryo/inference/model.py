@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from matryo.arguments import checked
 from matryo.data.texts.rows import TextRows
 from matryo.data.texts.tokenizer import Tokenizer
 from matryo.data.unlabelled import open_unlabelled
+from matryo.encoders import depth_of, mflops_per_token
 from matryo.errors import InputError
 from matryo.inference.encode import head_arrays
 from matryo.inference.items import as_images, as_list
@@ -20,6 +21,7 @@ from matryo.nesting import truncate
 from matryo.training.batches.open import ordered_batches
 from matryo.training.distributed import choose_device
 from matryo.training.objectives.classify import Classifier, at_width
+from matryo.training.objectives.depths import after_layers
 from matryo.training.recipe.against_data import noun
 from matryo.training.run.paths import RunFolder
 from matryo.training.run.trained import open_trained
@@ -68,6 +70,8 @@ class TrainedModel:
     """The kinds (images or texts) of queries and candidates, for a model trained on pairs; else empty."""
     precision: str = "fp32"
     """The precision of the computation: fp32, whose vectors equal those of every export, or bf16, faster on a GPU."""
+    layers: int = 0
+    """The number of layers of a BERT or ViT in use, if it is cut; else 0."""
 
     def __repr__(self) -> str:
         """Two lines: what the model is, and what it reads, its dims and its classes."""
@@ -84,11 +88,15 @@ class TrainedModel:
         """The model's entry in the manifest of an embeddings folder."""
         slimmable = self.recipe.head.kind == "slimmable"
         narrow = f" at width {self.width:g}" if self.width != 1 else ""
+        narrow += f" after layer {self.layers}" if self.layers else ""
+        encoder = self.network.encoder
+        depth = {"layers": depth_of(encoder), "mflops_per_token": round(mflops_per_token(encoder), 3)}
         return {
             "name": f"{self.recipe.name} {self.recipe.variant}{narrow}",
             "encoder": " + ".join(filter(None, (self.recipe.encoder.name, self.recipe.text.encoder))),
             "head": self.recipe.variant,
             **({"width": self.width} if slimmable else {}),
+            **(depth if self.layers or self.recipe.encoder.layers else {}),
             "seed": self.recipe.loop.seed,
             "weights": self.weights,
             **({"precision": self.precision} if self.precision != "fp32" else {}),
@@ -105,32 +113,50 @@ class TrainedModel:
         return self.network.head if isinstance(self.network, Classifier) else None
 
     @checked
+    def after_layers(self, layers: int) -> TrainedModel:
+        """This model with only the first ``layers`` of its BERT or ViT, and the same head; it shares the weights.
+
+        >>> load("runs/text").after_layers(2).encode(["a text"], dim=64)      # doctest: +SKIP
+        """
+        whole = depth_of(self.network.encoder)
+        network = after_layers(self.network, layers).eval()
+        return self if layers == whole else replace(self, network=network, layers=layers)
+
+    @checked
     def encode(
-        self, items: Any, dim: int | None = None, *, normalize: bool = True, side: str | None = None
-    ) -> Floats:
+        self, items: Any, dim: int | None = None, *, layers: int | None = None, normalize: bool = True,
+        side: str | None = None,
+    ) -> Floats:   # fmt: skip
         """Images or texts → float32 vectors [n, dim], of unit norm unless ``normalize=False``.
 
         Args:
             items: texts, or images: paths, Pillow images, uint8 arrays [height, width, 3], one array
                 [n, height, width, 3], or a folder of images. A list, or a column of pandas, polars or datasets.
             dim: any prefix length up to the model's own, which is the default.
+            layers: stop after so many layers of a BERT or ViT; by default, run all. Good are those of encoder.layers,
+                which were trained.
             side: ``queries`` or ``candidates``, for a model trained on pairs of images and texts: a ``str`` is then the
                 path of an image if that side is images. Without ``side``, such a model reads a ``str`` as a text.
         """
+        if layers is not None:
+            return self.after_layers(layers).encode(items, dim, normalize=normalize, side=side)
         split, full = self._split(items, side), self.nesting.dim
         dim = full if dim is None else dim
         empty = truncate(np.zeros((0, full), np.float32), dim)   # an invalid dim is an error before any encoding
         return truncate(self._vectors(split), dim, normalize) if len(split) else empty
 
     @checked
-    def predict(self, items: Any, dim: int | None = None) -> Prediction:
+    def predict(self, items: Any, dim: int | None = None, *, layers: int | None = None) -> Prediction:
         """The class of each item with its confidence, by the head at ``dim`` (default: the largest).
 
-        ``items`` are those of :meth:`encode`. A separate head classifies only at the dims it was trained at.
+        ``items`` and ``layers`` are those of :meth:`encode`. A separate head classifies only at the dims it was
+        trained at.
 
         >>> load("runs/demo").predict(["cat.png"]).labels      # doctest: +SKIP
         ('animal-mammal',)
         """
+        if layers is not None:
+            return self.after_layers(layers).predict(items, dim)
         if self.head is None:
             raise InputError(
                 "only a model trained with objective.kind classify predicts classes",
@@ -208,8 +234,10 @@ class TrainedModel:
 
 
 @checked
-def load(run: str | Path, *, device: str = "auto", width: float = 1.0, precision: str = "fp32") -> TrainedModel:
-    """Load the model of a complete run folder; a slimmable one at one of its widths.
+def load(
+    run: str | Path, *, device: str = "auto", width: float = 1.0, layers: int | None = None, precision: str = "fp32"
+) -> TrainedModel:
+    """Load the model of a complete run folder; a slimmable one at one of its widths, a BERT or ViT with its ``layers``.
 
     ``precision`` is that of encoding, independent of training: ``bf16`` is faster on a GPU, but its vectors differ from
     those of ``fp32`` in the third digit. Every file is compared with its checksum; a damaged one is an error.
@@ -224,6 +252,7 @@ def load(run: str | Path, *, device: str = "auto", width: float = 1.0, precision
     network, tokenizer = open_trained(folder)
     network, target = at_width(network, width), choose_device(device)
     network.to(target, memory_format=torch.channels_last).eval()   # type: ignore[call-overload]
-    return TrainedModel(
+    model = TrainedModel(
         network, folder.recipe, folder.classes, target, folder.digest, width, tokenizer, folder.sides, precision
     )
+    return model if layers is None else model.after_layers(layers)

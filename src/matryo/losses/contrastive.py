@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -21,6 +23,7 @@ from matryo.losses.engines import HAS_TRITON, choose, wide
 from matryo.losses.engines.autograd import reduce
 from matryo.losses.engines.contract import Scores
 from matryo.losses.gather import check_even, gather_rows
+from matryo.losses.self_distil import SelfDistil
 from matryo.losses.vectors import as_autocast, check_dims, check_vectors
 from matryo.nesting import Nesting, as_nesting
 
@@ -35,6 +38,7 @@ def nested_contrastive(
     symmetric: bool = False,
     negatives: Tensor | None = None,
     gather: bool = False,
+    self_distil: float | SelfDistil = 0.0,
     engine: str = "auto",
 ) -> Tensor:
     """Σ c_m · cross_entropy(cos(a[:, :m], candidates[:, :m]) / temperature, index of the positive).
@@ -50,6 +54,9 @@ def nested_contrastive(
             process must hold the same number of rows. Gradients flow back to the process that owns a candidate;
             averaged by ``DistributedDataParallel``, they equal those of the whole batch in one process. Without
             ``torchrun`` the argument has no effect.
+        self_distil: a share of the loss of each smaller dim imitates the similarities at the full dim (their softmax
+            over the candidates) instead of the positive; a number, or a :class:`~matryo.losses.SelfDistil`. Without
+            stored scores, each direction of a symmetric loss is then computed by itself.
         engine: as in :func:`nested_cross_entropy`.
 
     >>> from torch.nn import functional as F
@@ -61,8 +68,9 @@ def nested_contrastive(
     """
     nesting = as_nesting(nesting)
     losses = contrastive_by_dim(
-        a, b, nesting, temperature, symmetric=symmetric, negatives=negatives, gather=gather, engine=engine
-    )
+        a, b, nesting, temperature, symmetric=symmetric, negatives=negatives, gather=gather, self_distil=self_distil,
+        engine=engine,
+    )  # fmt: skip
     return weighed(losses, nesting)
 
 
@@ -76,20 +84,21 @@ def contrastive_by_dim(
     symmetric: bool = False,
     negatives: Tensor | None = None,
     gather: bool = False,
+    self_distil: float | SelfDistil = 0.0,
     engine: str = "auto",
 ) -> Tensor:
     """The unweighted loss at each dim, [dims]. The arguments are those of :func:`nested_contrastive`."""
     _check(a, b, negatives, temperature)
     candidates = [b] if negatives is None else [b, negatives]
     nesting = check_dims(nesting, a, *candidates)
+    distil = SelfDistil.of(self_distil) if len(nesting) > 1 else None
+    direction = partial(_info_nce, nesting=nesting, temperature=temperature, engine=engine, distil=distil)
     if not (gather and distributed.is_initialized()):
-        return _info_nce(a, candidates, nesting, temperature, engine, symmetric=symmetric)
+        return direction(a, candidates, symmetric=symmetric)
     check_even(b, negatives)
     first = distributed.get_rank() * len(b)
-    losses = _info_nce(a, [gather_rows(rows) for rows in candidates], nesting, temperature, engine, first=first)
-    if symmetric:
-        losses = (losses + _info_nce(b, [gather_rows(a)], nesting, temperature, engine, first=first)) / 2
-    return losses
+    losses = direction(a, [gather_rows(rows) for rows in candidates], first=first)
+    return (losses + direction(b, [gather_rows(a)], first=first)) / 2 if symmetric else losses
 
 
 def _info_nce(
@@ -98,6 +107,7 @@ def _info_nce(
     nesting: Nesting,
     temperature: float | Tensor,
     engine: str,
+    distil: SelfDistil | None,
     *,
     first: int = 0,
     symmetric: bool = False,
@@ -114,14 +124,32 @@ def _info_nce(
     left, right = inverse_norms(x, nesting) / temperature, inverse_norms(y, nesting)
     scores = Scores(x, y, nesting, left=left, right=right)
     target = torch.arange(first, first + len(x), device=x.device)
-    engine = choose(scores, engine)
+    engine = choose(scores, engine, teaching=distil is not None)
     if engine == "plain":
-        logits = prefix_logits(x, y, nesting) * left[:, :, None] * right[:, None]
-        losses = cross_entropy_by_dim(logits, target)
-        return (losses + cross_entropy_by_dim(logits[:, :, : len(x)].mT, target)) / 2 if symmetric else losses
+        logits, taught = prefix_logits(x, y, nesting) * left[:, :, None] * right[:, None], distil or 0.0
+        losses = cross_entropy_by_dim(logits, target, self_distil=taught)
+        if not symmetric:
+            return losses
+        return (losses + cross_entropy_by_dim(logits[:, :, : len(x)].mT, target, self_distil=taught)) / 2
+    if distil is not None:
+        losses = _distilled(scores, target, distil, engine)
+        if symmetric:
+            back = Scores(y[: len(x)], x, nesting, left=right[:, : len(x)], right=left)
+            losses = (losses + _distilled(back, target, distil, engine)) / 2
+        return losses
     parts = reduce(scores, target, over_rows=symmetric, engine=engine)
     lse = (parts.row_lse + parts.column_lse[:, : len(x)]) / 2 if symmetric else parts.row_lse
     return (lse - parts.at_target).mean(1)
+
+
+def _distilled(scores: Scores, target: Tensor, distil: SelfDistil, engine: str) -> Tensor:
+    """The loss at each dim, [dims], of which smaller dims learn a share from a larger one."""
+    teachers, warm = distil.teachers(len(scores.nesting)), distil.temperature == 1
+    parts = reduce(scores, target, teachers=teachers if warm else None, engine=engine)
+    losses = parts.row_lse - parts.at_target
+    if not warm and scores.left is not None:   # at another temperature, all scores differ
+        parts = reduce(replace(scores, left=scores.left / distil.temperature), target, teachers=teachers, engine=engine)
+    return distil.mixed(losses, lambda: parts.row_lse[:-1] - parts.at_teacher).mean(1)
 
 
 def _unit_rows(z: Tensor) -> Tensor:

@@ -56,8 +56,11 @@ class SelfDistil:
         """Mix the losses of the labels [dims, …] with those of the teacher, ``soft()`` [dims − 1, …]."""
         if len(losses) == 1:
             return losses
-        mixed = (1 - self.share) * losses[:-1] + self.share * self.temperature**2 * soft()
-        return torch.cat([mixed, losses[-1:]])
+        return torch.cat([self.mix(losses[:-1], soft()), losses[-1:]])
+
+    def mix(self, losses: Tensor, soft: Tensor) -> Tensor:
+        """Mix the losses of the labels with those of the teacher, all of dims that it teaches."""
+        return (1 - self.share) * losses + self.share * self.temperature**2 * soft
 
     def soft(self, logits: Tensor, log_shares: Tensor | None = None) -> Tensor:
         """The cross-entropy to the teacher, [dims − 1, batch], of stored logits [dims, batch, classes].

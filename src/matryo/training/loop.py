@@ -228,17 +228,20 @@ def _report(
     """Log the loss and accuracy of this batch at every dim; stop the run if the loss is not finite."""
     with torch.no_grad():
         correct = run.model.hits(z, target)
-        figures = run.group.mean(torch.stack([losses.float(), correct] if len(correct) else [losses.float()])).tolist()
-    dims = run.model.nesting.dims
+        figures = run.group.mean(torch.cat([losses.float(), correct])).tolist()
     skipped, in_a_row = step.skipped_steps()
     if not in_a_row or in_a_row >= _LOST:
-        _check_finite(run, figures[0], in_a_row)
+        _check_finite(run, figures[: len(losses)], in_a_row)
     extra = {"left_out": skipped} if skipped else {}
-    if not all(map(math.isfinite, figures[0])):   # the step was skipped, so its loss says nothing
+    if not all(map(math.isfinite, figures[: len(losses)])):   # the step was skipped, so its loss says nothing
         log.line(run.done, "train", lr=rate, **extra)
         return
-    by_dim = {name: dict(zip(dims, row, strict=True)) for name, row in zip(("loss", "top1"), figures, strict=False)}
-    loss, top1 = by_dim["loss"], by_dim.get("top1", {})
+    names = {"loss": run.model.nesting.dims}
+    names |= {f"loss after layer {depth.layers}": depth.nesting.dims for depth in run.model.depths}
+    names |= {"top1": run.model.nesting.dims} if len(correct) else {}
+    values = iter(figures)   # the order of losses and hits
+    by_dim = {name: {dim: next(values) for dim in dims} for name, dims in names.items()}
+    loss, top1, dims = by_dim["loss"], by_dim.get("top1", {}), run.model.nesting.dims
     speed = run.speed(run.seconds)
     log.line(run.done, "train", **by_dim, lr=rate, **extra, **{f"{items}_per_second": round(speed, 1)})
     ends = {f"top1@{dim}": f"{top1[dim]:.1%}" for dim in dict.fromkeys((dims[0], dims[-1])) if top1}

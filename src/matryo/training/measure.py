@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from matryo.training.batches.masking import HELD_OUT, Masks, check_windows, to_w
 from matryo.training.batches.open import ordered_batches
 from matryo.training.objectives.base import hits_by_dim
 from matryo.training.objectives.classify import Classifier
+from matryo.training.objectives.depths import after_layers
 from matryo.training.objectives.masked import MaskedModel
 from matryo.training.objectives.pairs import DistilledModel, PairModel
 from matryo.training.recipe.against_data import sides_of
@@ -73,7 +74,20 @@ class Measured:
 
 @torch.no_grad()
 def measure(measured: Measured, split: Any) -> Figures:
-    """The figures of a model on ``split``, one value per dim; empty if the split does not suit the objective."""
+    """The figures of a model on ``split``, one value per dim; empty if the split does not suit the objective.
+
+    Those after fewer layers follow, as "top1 after layer 2".
+    """
+    figures = _measure(measured, split)
+    for depth in measured.model.depths:
+        shallow = replace(measured, model=after_layers(measured.model, depth.layers))
+        for name, by_dim in _measure(shallow, split).items():
+            kept = {dim: value for dim, value in by_dim.items() if dim in depth.nesting.dims}
+            figures[f"{name} after layer {depth.layers}"] = kept
+    return figures
+
+
+def _measure(measured: Measured, split: Any) -> Figures:
     model = measured.model.eval()
     if isinstance(split, PairSplit):
         return _hit_rates(measured, split)

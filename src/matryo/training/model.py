@@ -13,6 +13,7 @@ from matryo.errors import RecipeError, RunError
 from matryo.heads import NestedLinear
 from matryo.losses import SelfDistil
 from matryo.training.objectives.classify import Classifier
+from matryo.training.objectives.depths import depths_of
 from matryo.training.objectives.masked import MaskedModel
 from matryo.training.objectives.pairs import DistilledModel, PairModel
 from matryo.training.recipe.against_data import check_length
@@ -20,6 +21,7 @@ from matryo.training.run.checkpoint import load_weights
 from matryo.training.run.paths import RunFolder
 
 if TYPE_CHECKING:
+    from matryo.nesting import Nesting
     from matryo.training.objectives.base import NestedModel
     from matryo.training.recipe.fields import Recipe
 
@@ -37,20 +39,26 @@ def build_model(recipe: Recipe, classes: int = 0, *, vocabulary: int = 0, shapes
         torch.default_generator.manual_seed(recipe.loop.seed)   # torch.manual_seed would seed every GPU too
         encoder = _encoder(recipe, vocabulary, shapes)
         nesting = recipe.nesting(int(encoder.dim))   # type: ignore[arg-type]
-        if recipe.objective.kind == "masked":
-            return MaskedModel(encoder, nesting, recipe.objective.gain)
-        if recipe.objective.kind == "pairs":
-            return PairModel(encoder, nesting, recipe.objective)
-        if recipe.objective.kind == "distil":
-            return DistilledModel(encoder, nesting, recipe.objective)
-        head = (
-            SlimmableLinear(nesting, classes, bias=recipe.head.bias)
-            if recipe.head.kind == "slimmable"
-            else NestedLinear(nesting, classes, tied=recipe.head.kind == "tied", bias=recipe.head.bias)
-        )
-        wanted = recipe.head
-        distil = SelfDistil(wanted.self_distil, wanted.self_distil_from, wanted.self_distil_temperature)
-        return Classifier(encoder, head, recipe.smoothing(nesting), distil)
+        model = _objective(recipe, encoder, nesting, classes)
+        model.depths = depths_of(recipe, nesting, encoder)
+    return model
+
+
+def _objective(recipe: Recipe, encoder: nn.Module, nesting: Nesting, classes: int) -> NestedModel:
+    wanted = recipe.head
+    distil = SelfDistil(wanted.self_distil, wanted.self_distil_from, wanted.self_distil_temperature)
+    if recipe.objective.kind == "masked":
+        return MaskedModel(encoder, nesting, recipe.objective.gain)
+    if recipe.objective.kind == "pairs":
+        return PairModel(encoder, nesting, recipe.objective, distil)
+    if recipe.objective.kind == "distil":
+        return DistilledModel(encoder, nesting, recipe.objective)
+    head = (
+        SlimmableLinear(nesting, classes, bias=wanted.bias)
+        if wanted.kind == "slimmable"
+        else NestedLinear(nesting, classes, tied=wanted.kind == "tied", bias=wanted.bias)
+    )
+    return Classifier(encoder, head, recipe.smoothing(nesting), distil)
 
 
 def _encoder(recipe: Recipe, vocabulary: int, shapes: Path | None) -> nn.Module:
@@ -75,6 +83,7 @@ def _build(recipe: Recipe, name: str, vocabulary: int, shapes: Path | None, part
     encoder = build_encoder(
         name,
         dim=dim,
+        depth=options.depth if part == "main" else 0,
         neck=options.neck,
         stem=options.stem,
         blurpool=options.blurpool,

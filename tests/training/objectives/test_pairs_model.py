@@ -10,7 +10,8 @@ from matryo import Nesting, truncate
 from matryo.encoders import Bert, BertConfig, ConvNet, Dual, Tokens
 from matryo.losses.distil import distil_by_dim
 from matryo.training.model import build_model, freeze_before
-from matryo.training.objectives.pairs import DistilledModel, PairModel, embed_side
+from matryo.training.objectives.base import embed_side
+from matryo.training.objectives.pairs import DistilledModel, PairModel
 from matryo.training.recipe.fields import Objective
 
 NESTING = Nesting([8, 32, 128])

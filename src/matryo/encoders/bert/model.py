@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from matryo.arguments import as_integer, checked
 from matryo.encoders.bert.folder import CONFIG, WEIGHTS, BertFolder
+from matryo.encoders.layered import Layered, sharing
 from matryo.encoders.tokens import Tokens, check_pooling, pool
 from matryo.encoders.weights import write_weights
 from matryo.errors import InputError
@@ -89,7 +90,7 @@ class BertConfig:
         return cls(**{name: value for name, value in values.items() if name in names and value is not None})
 
 
-class Bert(nn.Module):
+class Bert(Layered):
     """The encoder of Devlin et al., from tokens to one vector per text.
 
     Every text is one segment (token type 0). There is no pooler (a tanh layer that sentence embeddings do not use): the
@@ -155,17 +156,32 @@ class Bert(nn.Module):
         """The token embedding matrix, [vocabulary, d], to which masked prediction is tied."""
         return self.embeddings.word_embeddings.weight
 
-    def hidden(self, tokens: Tokens) -> Tensor:
-        """The output of the last layer for each token, [batch, length, d]."""
+    @property
+    def depth(self) -> int:
+        """The number of layers."""
+        return len(self.encoder.layer)
+
+    def cut(self, layers: int) -> Bert:
+        """This BERT with only its first ``layers``, which share their weights with it."""
+        first = sharing(self.encoder, layer=self.encoder.layer[:layers])
+        shallow = sharing(self, encoder=first)
+        shallow.config = replace(self.config, num_hidden_layers=layers)
+        return shallow
+
+    def hidden(self, tokens: Tokens, layers: Sequence[int] = ()) -> Tensor:
+        """The output of the last layer for each token, [batch, length, d]; or after several numbers of ``layers``."""
         length, limit = tokens.ids.shape[1], self.config.max_position_embeddings
         if length > limit:
             raise InputError(f"a text must have at most {limit} tokens", got=length, cure="truncate it")
         mask = None if tokens.mask is None else tokens.mask[:, None, None, :]
-        return self.encoder(self.embeddings(tokens.ids), mask)
+        return self.encoder(self.embeddings(tokens.ids), mask, layers)
 
-    def forward(self, tokens: Tokens) -> Tensor:
-        """Tokens → [batch, dim]."""
-        return pool(self.hidden(tokens), tokens.mask, self.pooling)
+    def forward(self, tokens: Tokens, layers: Sequence[int] = ()) -> Tensor:
+        """Tokens → [batch, dim]; after several numbers of ``layers``: [number, batch, dim]."""
+        hidden = self.hidden(tokens, layers)
+        if not layers:
+            return pool(hidden, tokens.mask, self.pooling)
+        return torch.stack([pool(each, tokens.mask, self.pooling) for each in hidden])
 
 
 class Embeddings(nn.Module):
@@ -192,11 +208,14 @@ class Layers(nn.Module):
         super().__init__()
         self.layer = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """[batch, length, d] → [batch, length, d]."""
-        for layer in self.layer:
+    def forward(self, x: Tensor, mask: Tensor | None, layers: Sequence[int] = ()) -> Tensor:
+        """[batch, length, d] → [batch, length, d]; after several numbers of ``layers``, one more axis in front."""
+        reached = []
+        for number, layer in enumerate(self.layer, 1):
             x = layer(x, mask)
-        return x
+            if number in layers:
+                reached.append(x)
+        return torch.stack(reached) if layers else x
 
 
 class Layer(nn.Module):

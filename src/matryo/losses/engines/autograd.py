@@ -59,8 +59,7 @@ def reduce(
         share: the column weights of label smoothing, [columns]. Not differentiable, and only for scores without
             ``left`` and ``right``.
         over_rows: also compute the log-sum-exp per column.
-        teachers: the number of the teacher of each dim but the largest; only for the engine ``chunked``, and for scores
-            without ``left`` and ``right``.
+        teachers: the number of the teacher of each dim but the largest; only for the engine ``chunked``.
         engine: ``chunked`` or ``triton``.
     """
     dims = list(scores.nesting.dims)

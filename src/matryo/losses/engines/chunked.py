@@ -68,14 +68,18 @@ def gradients(scores: Scores, grad: ScoreGradient, *, x: bool = True, y: bool = 
         for rows in slices(scores.rows, down):
             tile = _part(scores, rows, columns)
             grads = tile.x.new_empty(dims, tile.rows, tile.columns, dtype=dtype)
+            products = []
             for i, product in enumerate(_products(tile)):
                 score = _with_bias(tile, product, i)
                 _score_gradient(grad, i, score, rows, columns, out=grads[i])
                 _subtract_shares(grad, i, score, rows, grads)
-                if into_left is not None and into_right is not None:
-                    log_scale_grad = grads[i] * product
-                    into_left[i, rows] += log_scale_grad.sum(1)
-                    into_right[i, columns] += log_scale_grad.sum(0)
+                if into_left is not None:
+                    products.append(product)   # scaled, and so a tensor of its own
+            for i, product in enumerate(products):   # after all larger dims have taught the smaller ones
+                assert into_left is not None and into_right is not None
+                log_scale_grad = product.mul_(grads[i])
+                into_left[i, rows] += log_scale_grad.sum(1)
+                into_right[i, columns] += log_scale_grad.sum(0)
             if into_bias is not None:
                 into_bias[..., columns] += grads.sum((0, 1) if scores.tied else 1)
             _multiply(tile, grads, None if into_x is None else into_x[rows], part_y)

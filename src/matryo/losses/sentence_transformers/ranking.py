@@ -18,6 +18,7 @@ from matryo.arguments import checked
 from matryo.errors import InputError, NestingError
 from matryo.losses.contrastive import nested_contrastive
 from matryo.losses.gradcache import cached
+from matryo.losses.self_distil import SelfDistil
 from matryo.losses.sentence_transformers.batches import Texts, join, split
 from matryo.nesting import Nesting
 
@@ -42,6 +43,8 @@ class NestedRankingLoss(nn.Module):
         mini_batch_size: embed this many texts at a time, twice (GradCache). Memory then limits only the embeddings of
             a batch, not its activations.
         gather: under ``torchrun``, also use the candidates of the other processes.
+        self_distil: a share of the loss of smaller dims that imitates the similarities at the full dim; see
+            :func:`nested_contrastive`.
         engine: see :func:`nested_contrastive`.
 
     >>> class Words(nn.Module):
@@ -66,6 +69,7 @@ class NestedRankingLoss(nn.Module):
         symmetric: bool = False,
         mini_batch_size: int | None = None,
         gather: bool = False,
+        self_distil: float | SelfDistil = 0.0,
         engine: str = "auto",
     ) -> None:
         super().__init__()
@@ -76,7 +80,7 @@ class NestedRankingLoss(nn.Module):
         if mini_batch_size is not None and mini_batch_size < 1:
             raise InputError("mini_batch_size must be positive", got=mini_batch_size, cure="None embeds all at once")
         self.scale, self.symmetric, self.mini_batch_size = scale, symmetric, mini_batch_size
-        self.gather, self.engine = gather, engine
+        self.gather, self.engine, self.self_distil = gather, engine, SelfDistil.of(self_distil) or 0.0
         width = getattr(model, "get_embedding_dimension", lambda: None)()
         if width is not None:
             self.nesting.check_fits(width)
@@ -108,6 +112,7 @@ class NestedRankingLoss(nn.Module):
             symmetric=self.symmetric,
             negatives=torch.cat(negatives) if negatives else None,
             gather=self.gather,
+            self_distil=self.self_distil,
             engine=self.engine,
         )
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from matryo.encoders import DualEncoder, Tokens
+from matryo.encoders import DualEncoder, Tokens, depth_of
 from matryo.losses.cross_entropy import weighed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from matryo.nesting import Nesting
+    from matryo.training.objectives.depths import Depth
 
 
 class NestedModel(nn.Module):
@@ -21,9 +22,14 @@ class NestedModel(nn.Module):
 
     nesting: Nesting
     encoder: nn.Module
+    depths: tuple[Depth, ...] = ()
+    """Where the encoder is trained after fewer layers, too."""
 
     def forward(self, inputs: Any, target: Tensor) -> tuple[Tensor, Tensor]:
-        """The tensor from which the loss is computed, and the unweighted loss at each dim [dims]."""
+        """The tensor from which the loss is computed, and the unweighted losses.
+
+        The losses are those at each dim [dims], followed by those at the dims of each of ``depths``.
+        """
         raise NotImplementedError
 
     def embed(self, inputs: Any, *, flip: bool = False) -> Tensor:
@@ -41,12 +47,24 @@ class NestedModel(nn.Module):
         raise NotImplementedError
 
     def weigh(self, losses: Tensor) -> Tensor:
-        """Σ c_m · losses[m], which training minimises."""
-        return weighed(losses, self.nesting)
+        """Σ c_m · losses[m], which training minimises; summed over the depths."""
+        if not self.depths:
+            return weighed(losses, self.nesting)
+        nestings = [self.nesting, *(depth.nesting for depth in self.depths)]
+        parts = losses.split([len(nesting) for nesting in nestings])
+        return torch.stack([weighed(part, nesting) for part, nesting in zip(parts, nestings, strict=True)]).sum()
 
     def share_of(self, part: Tensor, whole: Tensor) -> Tensor | float:
         """The weight of the loss of a part of a batch in that of the whole batch, given their targets."""
         return len(part) / len(whole)
+
+    def embed_after_layers(self, inputs: Any) -> tuple[Tensor, ...]:
+        """The embeddings of one side after the layers of each of ``depths``, and last those of the whole encoder."""
+        if not self.depths:
+            return (embed_side(self.encoder, inputs),)
+        layers = [*(depth.layers for depth in self.depths), depth_of(self.encoder)]
+        z: Tensor = self.encoder(inputs, layers)
+        return z.unbind()
 
     def compile_encoder(self) -> None:
         """Compile the encoder only, so that runs with other heads share the compiled code."""

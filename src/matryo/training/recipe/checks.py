@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def check(recipe: Recipe) -> None:
     """Raise if the recipe breaks a rule."""
-    check_rules([*_of_fields(recipe), *_of_objectives(recipe)])
+    check_rules([*_of_fields(recipe), *_of_layers(recipe), *_of_objectives(recipe)])
     if recipe.head.dims:
         Nesting(recipe.head.dims, recipe.head.weights or None)
 
@@ -79,8 +79,9 @@ def _of_fields(recipe: Recipe) -> list[Rule]:
         (0 <= head.self_distil <= 1, "head.self_distil must be in [0, 1]", head.self_distil, "use 0.5, or 0 for none"),
         (head.self_distil_temperature > 0, "head.self_distil_temperature must be positive",
          head.self_distil_temperature, "use 1"),
-        (not head.self_distil or recipe.objective.kind == "classify", "head.self_distil needs objective.kind classify",
-         f"objective.kind {recipe.objective.kind}", "use --head.self_distil 0"),
+        (not head.self_distil or recipe.objective.kind in ("classify", "pairs"),
+         "head.self_distil needs objective.kind classify or pairs", f"objective.kind {recipe.objective.kind}",
+         "use --head.self_distil 0"),
         (not head.smoothing or recipe.objective.kind == "classify", "head.smoothing needs objective.kind classify",
          f"objective.kind {recipe.objective.kind}", "leave head.smoothing empty"),
         (recipe.encoder.neck == "none" or (head.kind != "slimmable" and not text.encoder),
@@ -91,6 +92,29 @@ def _of_fields(recipe: Recipe) -> list[Rule]:
          f"head.join {head.join:g}", "use --head.join 0"),
         (head.kind != "slimmable" or not head.dims, "the dims of a slimmable network follow from encoder.widths",
          head.dims, "leave head.dims empty"),
+    ]  # fmt: skip
+
+
+def _of_layers(recipe: Recipe) -> list[Rule]:
+    encoder, head, layers = recipe.encoder, recipe.head, recipe.encoder.layers
+    norm, none = encoder.neck.endswith("batch"), "leave encoder.layers empty"
+    return [
+        (encoder.depth >= 0, "encoder.depth must not be negative", encoder.depth, "use 0 to keep all layers"),
+        (layers == tuple(sorted({*layers})) and min(layers, default=1) >= 1,
+         "encoder.layers must be positive and increasing", layers, "for example --encoder.layers 2,4"),
+        (len(head.layer_dims) in (0, len(layers)), "head.layer_dims needs one dim for each of encoder.layers",
+         f"{len(head.layer_dims)} dims, {len(layers)} numbers of layers", "leave it empty to train all dims"),
+        (head.layer_weight > 0, "head.layer_weight must be positive", head.layer_weight, "use for example 0.2"),
+        (not layers or recipe.objective.kind != "masked", "encoder.layers needs objective.kind classify, pairs or "
+         "distil", f"objective.kind {recipe.objective.kind}", none),
+        (not (layers or encoder.depth) or not recipe.text.encoder, "encoder.layers and encoder.depth need one encoder",
+         f"encoder.name {encoder.name} and text.encoder {recipe.text.encoder}", none),
+        (not layers or head.kind != "slimmable", "a slimmable network has widths, not layers", "head.kind slimmable",
+         none),
+        (not layers or not head.join, "head.join does not apply to encoder.layers", f"head.join {head.join:g}",
+         "use --head.join 0"),
+        (not layers or not norm, "the batch norm of a neck cannot serve several numbers of layers",
+         f"encoder.neck {encoder.neck}", "use --encoder.neck none, linear or linear+layer"),
     ]  # fmt: skip
 
 

@@ -68,6 +68,12 @@ class Encoder:
         "transformers:NAME, sentence-transformers:NAME, open_clip:NAME; or timm:MODEL",
     ] = "convnet"
     dim: Annotated[int, "dimensions d of the embedding, by a linear projection; 0 is the network's own"] = 0
+    depth: Annotated[int, "layers kept of a BERT or ViT, the first ones; 0 keeps all"] = 0
+    layers: Annotated[
+        Ints,
+        "numbers of layers of a BERT or ViT after which the embedding is trained too, for example 2,4 of 6. Encoding "
+        "may then stop there. Each adds a loss, and about its share of the layers to the backward pass",
+    ] = ()
     stem: Annotated[Literal["imagenet", "small"], "first layers of a ResNet: small suits 32 to 64 px"] = "imagenet"
     blurpool: Annotated[bool, "low-pass filter before the strided convolutions of a ResNet"] = False
     norm: Annotated[Literal["batch", "group"], "the normalisation layers"] = "batch"
@@ -138,8 +144,16 @@ class Head:
         "the smallest, 1/10 for those between",
     ] = "equal"
     smoothing: Annotated[Floats, "label smoothing at each dim; empty is optim.label_smoothing at every dim"] = ()
+    layer_dims: Annotated[
+        Ints, "the dim trained after each of encoder.layers, which trains no other (Starbucks); empty trains all dims"
+    ] = ()
+    layer_weight: Annotated[
+        float, "weight of each loss after fewer layers; below 1 keeps more of the whole model's quality"
+    ] = 1.0
     self_distil: Annotated[
-        float, "share of the loss of the smaller dims that imitates the model's own probabilities at a larger dim"
+        float,
+        "share of the loss of the smaller dims that imitates the model's own probabilities at a larger dim, and of "
+        "every dim after fewer layers that imitates those of the whole model (classify, pairs)",
     ] = 0.0
     self_distil_from: Annotated[Literal["full", "next"], "that larger dim: full, or the next larger one"] = "full"
     self_distil_temperature: Annotated[float, "divides the logits for these probabilities"] = 1.0
