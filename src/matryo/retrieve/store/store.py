@@ -147,7 +147,7 @@ class Store(Turning):
             with self._committing():
                 records.remove(self._database, [item.row for item in found])
                 records.write_state(self._database, replace(state, count=state.count - len(found), total=total))
-            self._loaded.deleted += [item.row for item in found]
+            self._loaded.note(self._database.version, None, [item.row for item in found])
 
     def get(self, ids: Any) -> tuple[Floats, list[dict[str, Any]]]:
         """The vectors (float32 [ids, d]) and the payloads of ``ids``, all of which must exist."""
@@ -297,13 +297,16 @@ class Store(Turning):
             else:
                 records.insert_pending(self._database, new)
             records.write_state(self._database, moved)
-        self._loaded.deleted += [item.row for item in old]
         if written:
+            self._loaded.deleted += [item.row for item in old]
+            self._loaded.changes.clear()
             with self._tidying():
                 self._sweep()
                 self._merge()
             with self._tidying("new vectors are scanned for now"):
                 self._join()
+        else:
+            self._loaded.note(self._database.version, new, [item.row for item in old])
 
     def _write(self, new: Piece, old: list[Item]) -> list[records.Record]:
         """Write segments of the pending rows, except those of ``old``, and the new rows."""
