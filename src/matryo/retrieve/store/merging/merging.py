@@ -74,6 +74,14 @@ class Merging(Filtered):
             raise
         return written
 
+    def _write_pending(self) -> None:
+        """Write the recent rows, which are in SQLite, as segments; call this inside a change."""
+        if records.count_pending(self._database):
+            written = self._write_segments([records.read_pending(self._database, self.about)])
+            with self._committing():
+                records.clear_pending(self._database)
+                records.insert_segments(self._database, written)
+
     def _merge(self) -> None:
         listed = records.read_segments(self._database)
         free = [record.rows for record in listed if self._scratch is None or record.first > self._scratch.last]
@@ -126,11 +134,7 @@ class Merging(Filtered):
     def _reserve(self) -> Scratch:
         """Begin to replace all segments. Until :meth:`_release`, additions do not merge them."""
         with self._changing() as state:
-            if records.count_pending(self._database):
-                written = self._write_segments([records.read_pending(self._database, self.about)])
-                with self._committing():
-                    records.clear_pending(self._database)
-                    records.insert_segments(self._database, written)
+            self._write_pending()
             self._scratch = Scratch.of(self.path, self._names(), state.next_row - 1)
             return self._scratch
 
