@@ -149,6 +149,8 @@ class Loaded:
     deleted: list[int] = field(default_factory=list)
     """Rows that this process has deleted since."""
     rotation: Rotation | None = None
+    most_pending: int | None = None
+    """At least the number of vectors that SQLite holds; None if that is not known."""
     changes: list[Change] = field(default_factory=list)
     """The latest commits of this process."""
 
