@@ -39,7 +39,6 @@ from matryo.retrieve.routes import Routes
 from matryo.retrieve.store import Limits, Snapshot
 from matryo.retrieve.store.opening import Opened, index_exists
 from matryo.retrieve.store.origin import how_to_encode
-from matryo.retrieve.store.sql import records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
     from matryo.retrieve.vectors.types import Array, Doubles, Floats, Indices
 
 
-_MANY = 1000   # vectors for which guides are faster than a scan
 MOST_HITS = 100_000_000
 """The most hits that one search returns, queries × k."""
 
@@ -185,9 +183,7 @@ class Index(Rotated):
             wanted = {kind: GUIDES[kind].options(self.nesting, value) for kind, value in given.items() if value}
         self._refit_if_due()
         self.drop_damaged_guides()   # they are built again
-        with self._changing() as state:
-            if _MANY <= state.count <= 2 * records.count_pending(self._database):   # guides belong to segments
-                self._write_pending()
+        self._settle()
         largest = max((segment for segment in self.snapshot().segments if segment.name), key=len, default=None)
         if largest is not None:
             wanted = {kind: GUIDES[kind].settled(options, largest.blocks, self.metric)

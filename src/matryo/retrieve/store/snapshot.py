@@ -129,7 +129,7 @@ class Snapshot:
 
 
 class Change(NamedTuple):
-    """What a commit of this process changed, if it only added recent rows and deleted rows."""
+    """A commit of this process that only added recent rows and deleted rows."""
 
     version: Version
     """The version after the commit."""

@@ -173,7 +173,7 @@ class Database:
                 raise
 
     def _others(self) -> int | bytes:
-        """What changes with each commit of other processes."""
+        """A value that changes with each commit of other processes."""
         if self._mode != "ro":
             return 0   # the only writer, which counts its commits
         if self._log is None:
