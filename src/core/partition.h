@@ -278,11 +278,12 @@ class PartitionSearch : Reranker {
     for (int64_t at = 0; at < size; at += kLine) prefetch(reinterpret_cast<const char*>(tile) + at);
   }
 
-  // Prefetch the first tile of the tail of a partition that is scanned later, and the second one of the next partition.
+  // Prefetch the newest tile of the tail of a partition that is scanned later, and the others of the next partition.
   MATRYO_INLINE void prefetch_tail(const PartitionQuery& query, int64_t i) const {
     if (i + 2 < query.visits) prefetch_tile(newest_tile(row_of(query.lists[i + 2])));
     const TailTile* next = i + 1 < query.visits ? newest_tile(row_of(query.lists[i + 1])) : nullptr;
-    if (next != nullptr) prefetch_tile(next->next);
+    for (int j = 0; next != nullptr && j < kTilesBefore && next->before[j] != nullptr; j++)
+      prefetch_tile(next->before[j]);
   }
 
   // The tiles of a partition that are scanned in their place: without the last one, if the tail has a copy of it.
@@ -293,7 +294,7 @@ class PartitionSearch : Reranker {
   // Scan the tiles of the tail of a partition for several queries.
   template <int Q>
   MATRYO_INLINE void scan_tail(PartitionQuery* const* queries, int64_t list, const TailTile* tile) {
-    for (; tile != nullptr; tile = tile->next) {
+    for (; tile != nullptr; tile = tile->before[0]) {
       Floats scores[1][Q][kTileParts];
       score_tiles<Q>(tile->codes(), tile->adjust, queries, scores);
       for (int q = 0; q < Q; q++) collect(*queries[q], list, *tile, scores[0][q]);

@@ -75,6 +75,11 @@ struct PyPartition {
                      columns.data() + coded};
   }
 
+  // Encode the rows of other vectors from `first` on, as guides/partition/codes.py does: for a few rows, numpy takes
+  // longer. `divided` gets the coordinates that are compared with the means.
+  void encode(const PyVectors& vectors, int64_t first, Out<float, 2> divided, Out<uint8_t, 2> nibbles,
+              Out<float, 1> adjust, Out<int8_t, 2> bytes, Out<float, 1> distances) const;
+
   Partition view;
   In<int64_t, 2> lists;
   In<uint32_t, 2> slots;
@@ -87,6 +92,87 @@ struct PyPartition {
   In<float, 1> errors;
   In<float, 2> columns;
 };
+
+constexpr float kLeastNorm = 0x1p-126f;   // the smallest normal float32
+
+float encoded(float value, float step, float zero, float lowest, float highest) {
+  return std::clamp(std::nearbyint((value - zero) / step), lowest, highest);
+}
+
+float float_of_half(uint16_t bits) {   // of a finite number
+  int exponent = bits >> 10 & 31, digits = bits & 1023;
+  float size = exponent == 0 ? std::ldexp(static_cast<float>(digits), -24)
+                             : std::ldexp(static_cast<float>(digits + 1024), exponent - 25);
+  return (bits & 0x8000) != 0 ? -size : size;
+}
+
+// All columns of a row; for cosine, divided by its norm.
+void read_row(const Vectors& vectors, int64_t row, float* columns) {
+  for (int b = 0; b < vectors.levels; b++) {
+    const Block& block = vectors.picked[b];
+    int64_t width = block.high - block.low, from = row * width;
+    for (int64_t j = 0; j < width; j++)
+      columns[block.low + j] = vectors.number == Number::float32
+                                   ? static_cast<const float*>(block.rows)[from + j]
+                                   : float_of_half(static_cast<const uint16_t*>(block.rows)[from + j]);
+  }
+  if (vectors.metric != Metric::cosine) return;
+  float norm = std::max(vectors.norms[row * vectors.levels + vectors.levels - 1], kLeastNorm);
+  for (int64_t j = 0; j < vectors.dims[vectors.levels - 1]; j++) columns[j] /= norm;
+}
+
+void PyPartition::encode(const PyVectors& vectors, int64_t first, Out<float, 2> divided, Out<uint8_t, 2> nibbles,
+                         Out<float, 1> adjust, Out<int8_t, 2> bytes, Out<float, 1> distances) const {
+  int64_t count = rows_of(adjust), dim = view.dim, width = vectors.columns;
+  require(first >= 0 && first + count <= vectors.view.count, "there is no such row");
+  require((view.axes == nullptr || rows_of(axes) == width) && dim <= width && view.coded <= width,
+          "the vectors must have the columns of the partitions");
+  require(rows_of(divided) == count && columns_of(divided) == dim && rows_of(nibbles) == count &&
+              columns_of(nibbles) == 4 * view.eights && rows_of(bytes) == count && columns_of(bytes) == view.stride &&
+              rows_of(distances) == count,
+          "the results must have one row per vector");
+  nb::gil_scoped_release release;
+  Metric metric = vectors.view.metric;
+  std::vector<float> row(static_cast<size_t>(width)), turned(static_cast<size_t>(width));
+  for (int64_t i = 0; i < count; i++) {
+    read_row(vectors.view, first + i, row.data());
+    if (view.axes != nullptr) std::fill(turned.begin(), turned.end(), 0.0f);
+    for (int64_t j = 0; view.axes != nullptr && j < width; j++) {
+      float column = row[static_cast<size_t>(j)], *sums = turned.data();
+      for (int64_t d = 0; d < dim; d++) sums[d] += column * view.axes[j * dim + d];
+    }
+    const float* coordinates = view.axes == nullptr ? row.data() : turned.data();
+    double square = 0, coded = 0;
+    uint8_t* packed = nibbles.data() + i * 4 * view.eights;
+    std::fill(packed, packed + 4 * view.eights, uint8_t{0});
+    for (int64_t d = 0; d < dim; d++) {
+      square += static_cast<double>(coordinates[d]) * coordinates[d];
+      float code = encoded(coordinates[d], view.tile_steps[d], view.tile_lows[d], 0, 15);
+      float value = code * view.tile_steps[d] + view.tile_lows[d];
+      coded += static_cast<double>(value) * value;
+      packed[d / 8 * 4 + d % 4] |= static_cast<uint8_t>(static_cast<int>(code) << (d % 8 < 4 ? 0 : 4));
+    }
+    float norm = metric == Metric::cosine ? std::max(static_cast<float>(std::sqrt(square)), kLeastNorm) : 1;
+    for (int64_t d = 0; d < dim; d++) divided.data()[i * dim + d] = coordinates[d] / norm;
+    adjust.data()[i] = metric == Metric::ip   ? 0.0f
+                       : metric == Metric::l2 ? static_cast<float>(-coded)
+                                              : static_cast<float>(coded > 0 ? 1 / std::sqrt(coded) : 0);
+    double apart = 0, squares[3] = {0, 0, 0};   // of the row, of its codes, and of the middles: as byte_errors
+    int8_t* codes_of_row = bytes.data() + i * view.stride;
+    for (int64_t j = 0; j < view.coded; j++) {
+      float value = row[static_cast<size_t>(j)], code = encoded(value, view.steps[j], view.middles[j], -127, 127);
+      codes_of_row[j] = static_cast<int8_t>(code);
+      float scaled = code * view.steps[j], decoded = scaled + view.middles[j];
+      double off = static_cast<double>(value) - decoded;
+      apart += off * off;
+      squares[0] += static_cast<double>(value) * value;
+      squares[1] += static_cast<double>(decoded) * decoded;
+      squares[2] += static_cast<double>(view.middles[j]) * view.middles[j];
+    }
+    double all = std::sqrt(squares[0]) + std::sqrt(squares[1]) + std::sqrt(squares[2]);
+    distances.data()[i] = static_cast<float>((std::sqrt(apart) + 0x1p-21 * all) * (1 + 1e-6));
+  }
+}
 
 // Rows that join partitions. One thread at a time adds rows; others may search meanwhile.
 class PyTail {
@@ -129,7 +215,8 @@ class PyTail {
     TailTile* tile = newest_[list];
     if (tile == nullptr || used_[list] == kTileRows) {
       TailTile* made = new_tile();
-      made->next = tile;
+      made->before[0] = tile;
+      for (int i = 1; tile != nullptr && i < kTilesBefore; i++) made->before[i] = tile->before[i - 1];
       used_[list] = tile == nullptr ? copy_last(list, *made) : 0;
       __atomic_store_n(&newest_[list], made, __ATOMIC_RELEASE);
       tile = made;
@@ -171,7 +258,7 @@ class PyTail {
     }
     char* at = static_cast<char*>(chunks_.back()) + (kChunk - left_--) * size;
     std::memset(at, 0, size);
-    TailTile* tile = new (at) TailTile;
+    TailTile* tile = new (at) TailTile{};
     for (int lane = 0; lane < kTileRows; lane++) {
       tile->slots[lane] = kNoRow;
       tile->homes[lane] = 0;
@@ -321,7 +408,9 @@ void bind_partition(nb::module_& m) {
            "dim"_a, "coded"_a, "lists"_a.noconvert(), "slots"_a.noconvert(), "tiles"_a.noconvert(),
            "adjust"_a.noconvert(), "means"_a.noconvert(), "means_adjust"_a.noconvert(), "axes"_a.noconvert(),
            "tile_columns"_a.noconvert(), "rows"_a.noconvert(), "homes"_a.noconvert(), "codes"_a.noconvert(),
-           "errors"_a.noconvert(), "columns"_a.noconvert());
+           "errors"_a.noconvert(), "columns"_a.noconvert())
+      .def("encode", &PyPartition::encode, "vectors"_a, "first"_a, "divided"_a.noconvert(), "nibbles"_a.noconvert(),
+           "adjust"_a.noconvert(), "codes"_a.noconvert(), "errors"_a.noconvert());
   nb::class_<PyTail>(m, "Tail")
       .def(nb::init<std::shared_ptr<PyPartition>>(), "partition"_a)
       .def("add", &PyTail::add, "codes"_a.noconvert(), "adjust"_a.noconvert(), "lists"_a.noconvert())

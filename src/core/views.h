@@ -9,6 +9,7 @@ enum class Metric : int { cosine, ip, l2 };   // in the order of METRICS in Pyth
 enum class Number : int { float32, float16, int8 };
 
 constexpr int kTileRows = 16;             // rows per tile: the 32-bit sums of one AVX-512 register
+constexpr int kTilesBefore = 7;           // tiles of a tail that a tile refers to: pointers of less than a cache line
 constexpr uint32_t kNoRow = 0xFFFFFFFF;   // the row number of an empty place
 
 // Some columns of all rows, row-major: [count, high − low].
@@ -92,7 +93,9 @@ struct Partition {
 // copy of the last tile of the partition if that has empty places, and is scanned in its stead. The codes of a tile lie
 // behind it.
 struct alignas(64) TailTile {
-  const TailTile* next;        // the tile of the same partition that was filled before; null for the first
+  // The tiles of the same partition that were filled before, the last one first; null where there are fewer. A search
+  // prefetches them all at once, and goes from tile to tile by the first.
+  const TailTile* before[kTilesBefore];
   uint32_t slots[kTileRows];   // kNoRow at an empty place; written last, when all else is there
   uint32_t homes[kTileRows];   // the partition of the slot; a copy is in another one
   float adjust[kTileRows];

@@ -109,12 +109,23 @@ class _Map(mmap.mmap):
 
 def _map(file: BinaryIO, size: int) -> Any:
     """A read-only buffer of the file, with room for an attribute ``path``."""
+    buffer = _map_descriptor(file.fileno(), size)
+    return _Map(file.fileno(), size, access=mmap.ACCESS_READ) if buffer is None else buffer
+
+
+def map_shared(descriptor: int, size: int) -> memoryview | None:
+    """Map the first bytes of an open file that other processes change; None if this takes a second descriptor."""
+    buffer = _map_descriptor(descriptor, size)
+    return None if buffer is None else memoryview(buffer).cast("B").toreadonly()
+
+
+def _map_descriptor(descriptor: int, size: int) -> Any:
     if sys.version_info >= (3, 13):
-        return _Map(file.fileno(), size, access=mmap.ACCESS_READ, trackfd=False)
+        return _Map(descriptor, size, access=mmap.ACCESS_READ, trackfd=False)
     system = _system()
     if system is None:
-        return _Map(file.fileno(), size, access=mmap.ACCESS_READ)
-    address = system.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0)
+        return None
+    address = system.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
     if address == ctypes.c_void_p(-1).value:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     buffer = (ctypes.c_ubyte * size).from_address(address)

@@ -161,7 +161,7 @@ def truncate(z: Any, dim: int, normalize: bool = True) -> Any:
     return _unit(prefix) if normalize else prefix
 
 
-def prefix_norms(z: Any, dims: Sequence[int]) -> Any:
+def prefix_norms(z: Any, dims: Nesting | Sequence[int]) -> Any:
     """Return the Euclidean norm of each prefix, ``out[..., i] = ‖z[..., :dims[i]]‖``, from one norm per block.
 
     ``z`` is as in :func:`truncate`. No square overflows or underflows: values of 1e30 and 1e-30 have their norms.

@@ -180,3 +180,23 @@ def test_rows_are_picked_from_files_that_a_writer_removed(tmp_path):
     opened = Blocks.open(tmp_path / "here")
     shutil.rmtree(tmp_path / "here")
     assert all((one == 1).all() for one in opened.picked)
+
+
+@needs_core
+@pytest.mark.parametrize(("count", "guided"), [(1000, False), (1001, True)])
+def test_many_vectors_that_sqlite_holds_get_guides(tmp_path, count, guided):
+    vectors = np.random.default_rng(0).normal(size=(count, 16)).astype(np.float32)
+    with Index.create(tmp_path / "index", NESTING) as index:
+        index.add(vectors)
+        index.delete([5])
+        index.build()
+        (segment,) = index.snapshot().segments
+        assert bool(segment.guides) == guided
+        index.add(vectors[:1000], ids=range(5000, 5000 + len(vectors[:1000])))
+        index.build()   # no other segment: these vectors join the partitions of the first
+        assert len(index.snapshot().segments) == (2 if guided else 1)
+        ids = np.r_[np.delete(np.arange(count), 5), 5000 : 5000 + len(vectors[:1000])]
+        hits = index.search(vectors[:9], k=7, exact=True).ids
+        for query, found in zip(vectors, hits, strict=False):
+            stored = np.concatenate([np.delete(vectors, 5, 0), vectors[:1000]])
+            assert found.tolist() == exact(stored, ids.tolist(), query, 7, "cosine")[0]

@@ -183,6 +183,7 @@ class Index(Rotated):
             wanted = {kind: GUIDES[kind].options(self.nesting, value) for kind, value in given.items() if value}
         self._refit_if_due()
         self.drop_damaged_guides()   # they are built again
+        self._settle()
         largest = max((segment for segment in self.snapshot().segments if segment.name), key=len, default=None)
         if largest is not None:
             wanted = {kind: GUIDES[kind].settled(options, largest.blocks, self.metric)
@@ -204,6 +205,7 @@ class Index(Rotated):
 
             engine = torch_engine(device)
         self._routes = Routes(self.nesting, self.metric, engine, self.wanted)
+        self._latest = None   # it holds what the former engine prepared
         return self
 
     @checked

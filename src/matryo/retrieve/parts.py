@@ -68,7 +68,19 @@ class Part:
 
     def ids(self, rows: Indices, nothing: Any) -> Array:
         """Return the ids of rows, some of which may be −1: ``nothing`` there."""
+        if self._integers is not None:
+            ids = np.empty(rows.shape, np.int64)
+            self._integers.take(np.ascontiguousarray(rows, np.int64), ids, nothing)
+            return ids
         return self._each(rows, lambda segment, at: segment.ids.take(at), nothing)
+
+    @cached_property
+    def _integers(self) -> Any:
+        """The ids as a ``matryo._core.Ids``; None if they are strings."""
+        compiled = core()
+        if compiled is None or any(segment.ids.text is not None for segment in self.segments):
+            return None
+        return compiled.Ids([segment.ids.numbers for segment in self.segments])
 
     def numbers(self, rows: Indices) -> Indices:
         """Return the row numbers of rows; −1 for −1."""

@@ -39,17 +39,16 @@ class Routes:
         self._exact = Plan.single(nesting.dim)
         # Opened guides and prepared searches, kept as long as the blocks of their segment.
         self._ready: weakref.WeakKeyDictionary[Blocks, dict[Any, Any]] = weakref.WeakKeyDictionary()
-        self._known: weakref.WeakKeyDictionary[Snapshot, dict[Any, Any]] = weakref.WeakKeyDictionary()
 
     def of(self, snapshot: Snapshot, plan: Plan | None, k: int) -> list[Part]:
         """The parts to search along a plan, checked and prepared once per snapshot."""
-        routes = self._known.setdefault(snapshot, {})
-        known = routes.get((id(plan), k))
+        routes = snapshot.routes
+        known = routes.get((self, id(plan), k))
         if known is None or known[0] is not plan:
             self._check_guides(snapshot, plan)
             _check_fits(plan or self._exact, k, self.nesting)
             # The plan is held, so that no other plan gets its id.
-            known = routes[id(plan), k] = plan, self._parts(snapshot.segments, plan, k)
+            known = routes[self, id(plan), k] = plan, self._parts(snapshot.segments, plan, k)
         return known[1]
 
     def _parts(self, segments: tuple[Segment, ...], plan: Plan | None, k: int) -> list[Part]:

@@ -11,6 +11,7 @@ import pytest
 from needs_core import needs_core
 
 from matryo import Nesting
+from matryo.compiled import require_core
 from matryo.retrieve.engines.compiled import best_engine, view_of
 from matryo.retrieve.engines.execute import execute
 from matryo.retrieve.guides.partition import Partition, PartitionSearch
@@ -161,7 +162,7 @@ for metric in ("cosine", "ip", "l2"):
         for rows, scores in found:
             made.update(rows.tobytes() + scores.tobytes())
         means = np.empty((1500, 2), np.int64)
-        require_core().nearest_means(vectors.astype("f4"), vectors[:90].astype("f4"), metric == "l2", means, 1)
+        require_core().Means(vectors[:90].astype("f4"), metric == "l2").nearest(vectors.astype("f4"), means, 1)
         made.update(means.tobytes())
         for bits in (1, 4, 8):
             packed = PackedRows.of(vectors, bits, metric)
@@ -200,3 +201,14 @@ def test_an_unknown_instruction_set_is_refused_with_the_known_ones() -> None:
     done = subprocess.run([sys.executable, "-c", "import matryo._core"], capture_output=True, text=True,
                           env={**os.environ, "MATRYO_ISA": "mmx"})   # fmt: skip
     assert "baseline or numpy (got mmx)" in done.stderr
+
+
+def test_ids_of_rows_in_several_arrays() -> None:
+    ids = require_core().Ids([np.array([5, 6]), np.empty(0, np.int64), np.array([9])])
+    found = np.empty((2, 2), np.int64)
+    ids.take(np.array([[0, 2], [-1, 1]]), found, -7)
+    assert found.tolist() == [[5, 9], [-7, 6]]
+    with pytest.raises(ValueError):
+        ids.take(np.array([[0, 3], [0, 0]]), found, -1)
+    with pytest.raises(ValueError):
+        ids.take(np.array([[0, 1]]), found, -1)

@@ -35,7 +35,7 @@ def test_every_snapshot_stays_as_it_was(tmp_path: Path, ids: str) -> None:
     taken: list[tuple[Snapshot, dict[Any, list[float]]]] = []
     with Store.create(tmp_path / "index", NESTING, limits=Limits(pending_bytes=70 * 16)) as store:
         for step in range(90):
-            rows = VECTORS[step : step + chance.choice((1, 1, 1, 2, 5))]
+            rows = VECTORS[step : step + chance.choice((1, 1, 1, 2, 5))].copy()
             chosen = chance.sample(names, len(rows))
             gone = [name for name in chosen if name in held]
             if chance.random() < 0.3 and gone:
@@ -45,8 +45,11 @@ def test_every_snapshot_stays_as_it_was(tmp_path: Path, ids: str) -> None:
                 store.upsert(rows, chosen)
                 held = {name: vector for name, vector in held.items() if name not in gone}
                 held.update(zip(chosen, rows.tolist(), strict=True))
+                rows[:] = 7   # the array is the caller's
             if chance.random() < 0.02:
                 store.compact()
+            if chance.random() < 0.4:
+                continue   # the next snapshot follows several commits
             snapshot = store.snapshot()
             assert list(contents(snapshot).items()) == list(held.items())
             np.testing.assert_array_equal(store.get(list(held))[0], np.array(list(held.values())).reshape(-1, 4))
@@ -58,6 +61,30 @@ def test_every_snapshot_stays_as_it_was(tmp_path: Path, ids: str) -> None:
                 kept = segment.blocks.rows(np.arange(len(segment)), 4)
                 norms = np.stack([np.linalg.norm(kept[:, :dim], axis=1) for dim in (2, 4)], axis=1)
                 np.testing.assert_allclose(segment.blocks.norms, norms, rtol=1e-6)
+
+
+def test_a_writer_follows_its_small_commits_without_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store.create(tmp_path / "index", NESTING, limits=Limits(pending_bytes=300 * 16)) as store:
+        store.add(VECTORS[:300])   # a segment
+        store.add(VECTORS[300:302])
+        store.snapshot()
+        with monkeypatch.context() as patched:
+            patched.delattr(records, "read_segments")   # the first that loading calls
+            store.add(VECTORS[302:304])
+            store.delete([5, 301])
+            store.upsert(VECTORS[400:402], ids=[7, 303])
+            store.delete([303])
+            followed = store.snapshot()
+        with Store.open(tmp_path / "index") as reader:
+            assert contents(followed) == contents(reader.snapshot())
+        assert [segment.live for segment in followed.segments] == [298, 3]
+        store.delete([302, 7, 300])   # most recent rows are gone: they are read anew, without the others
+        left = {id: row for id, row in contents(followed).items() if id not in (302, 7, 300)}
+        assert contents(store.snapshot()) == left
+        assert [len(segment) for segment in store.snapshot().segments] == [300]
+        with pytest.raises(RuntimeError), store._committing():   # a commit that failed is not followed
+            store.add(VECTORS[:1], ids=[1000])
+            raise RuntimeError
 
 
 def test_a_recent_row_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from matryo.retrieve.vectors.blocks import Blocks
 
 if TYPE_CHECKING:
     from matryo.retrieve.store.about import About
+    from matryo.retrieve.store.segments.pieces import Piece
     from matryo.retrieve.store.sql.database import Database
 
 
@@ -36,22 +37,23 @@ def read_recent(database: Database, about: About, before: Segment | None) -> Seg
         if 2 * np.count_nonzero(alive) < len(alive):
             return read_recent(database, about, None)
         before = replace(before, alive=Selection.of_mask(alive))
+    return with_rows(before, about, new)
+
+
+def with_rows(before: Segment | None, about: About, new: Piece) -> Segment | None:
+    """The recent rows ``before``, which can be extended once, and ``new`` ones."""
     if not len(new.rows):
         return before
-    blocks = Blocks.of(new.vectors, about.nesting, dtype=about.dtype)
-    added = Segment(blocks, new.rows, Ids.of(new.ids), parts=extended((), len(new.rows)))
-    return added if before is None else _joined(before, added)
-
-
-def _joined(before: Segment, new: Segment) -> Segment:
-    """The rows of both segments."""
-    start = 0 if new.ids.text is None else before.ids.numbers[-1]
-    text = None if before.ids.text is None or new.ids.text is None else appended(before.ids.text, new.ids.text)
-    full = tuple(map(appended, before.blocks.full, new.blocks.full))
+    ids, count = Ids.of(new.ids), len(new.rows)
+    if before is None:
+        blocks = Blocks.of(new.vectors, about.nesting, dtype=about.dtype)
+        return Segment(blocks, new.rows, ids, parts=extended((), count))
+    start = 0 if ids.text is None else before.ids.numbers[-1]
+    text = None if before.ids.text is None or ids.text is None else appended(before.ids.text, ids.text)
     return Segment(
-        replace(before.blocks, full=full, norms=appended(before.blocks.norms, new.blocks.norms)),
+        before.blocks.extended(new.vectors),
         appended(before.rows, new.rows),
-        Ids(appended(before.ids.numbers, new.ids.numbers + start), text),
-        None if before.alive is None else Selection.of_mask(np.append(before.alive.mask, np.ones(len(new), np.bool_))),
-        parts=extended(before.parts, len(new)),
+        Ids(appended(before.ids.numbers, ids.numbers + start), text),
+        None if before.alive is None else Selection.of_mask(np.append(before.alive.mask, np.ones(count, np.bool_))),
+        parts=extended(before.parts, count),
     )

@@ -44,8 +44,14 @@ class Session:
         """The current rows; later writes do not change the snapshot."""
         with self._guard:
             self._check_open()
-            if self._latest is not None and self._latest[0] == self._database.version:
-                return self._latest[1]   # every search calls this, and usually nothing has changed
+            if self._latest is not None:   # every search calls this, and usually nothing has changed
+                version, known = self._database.version, self._latest
+                if known[0] == version:
+                    return known[1]
+                followed = self._loaded.follow(known[1], known[0], version)
+                if followed is not None:
+                    self._latest = version, followed
+                    return followed
             return self._read(lambda snapshot: snapshot)
 
     @property

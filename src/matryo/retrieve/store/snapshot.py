@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -12,8 +12,8 @@ from matryo.errors import IndexFolderError
 from matryo.retrieve.store.filters.masks import Cache
 from matryo.retrieve.store.filters.selection import Selection
 from matryo.retrieve.store.guides import guide_folder
-from matryo.retrieve.store.recent import read_recent
-from matryo.retrieve.store.segments.pieces import Piece
+from matryo.retrieve.store.recent import read_recent, with_rows
+from matryo.retrieve.store.segments.pieces import Piece, regroup
 from matryo.retrieve.store.segments.segment import Segment, open_segment
 from matryo.retrieve.store.sql import records, rotations
 
@@ -24,11 +24,14 @@ if TYPE_CHECKING:
     from matryo.retrieve.store.about import About
     from matryo.retrieve.store.filters.language import Condition
     from matryo.retrieve.store.rotating.rotation import Rotation
-    from matryo.retrieve.store.sql.database import Database
+    from matryo.retrieve.store.sql.database import Database, Version
     from matryo.retrieve.vectors.types import Array, Bools, Floats, Indices
 
 
 _STEP_BYTES = 64 << 20
+_MOST_CHANGES = 256   # commits without a search between them; after more, the next search loads the state
+_FEW = 64   # rows that are looked up one by one
+_MOST_ROWS = 1 << 32   # of all pieces together
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +92,11 @@ class Snapshot:
         return any(field not in part.columns for part in parts for field in fields)
 
     @cached_property
+    def routes(self) -> dict[Any, Any]:
+        """Prepared searches; see :mod:`matryo.retrieve.routes`."""
+        return {}
+
+    @cached_property
     def filtered(self) -> Cache[Snapshot]:
         """Restrictions of this snapshot by filters, so that later searches with the same filter use the same one."""
         return Cache()
@@ -120,6 +128,15 @@ class Snapshot:
                 yield Piece(segment.blocks.rows(at, dim), segment.rows[at], segment.ids.take(at).tolist())
 
 
+class Change(NamedTuple):
+    """A commit of this process that only added recent rows and deleted rows."""
+
+    version: Version
+    """The version after the commit."""
+    new: Piece | None
+    gone: list[int]
+
+
 @dataclass
 class Loaded:
     """The state of the last commit that was loaded. Of the next one, only what differs is read."""
@@ -132,6 +149,42 @@ class Loaded:
     deleted: list[int] = field(default_factory=list)
     """Rows that this process has deleted since."""
     rotation: Rotation | None = None
+    most_pending: int | None = None
+    """At least the number of vectors that SQLite holds; None if that is not known."""
+    changes: list[Change] = field(default_factory=list)
+    """The latest commits of this process."""
+
+    def note(self, version: Version, new: Piece | None, gone: list[int]) -> None:
+        """Remember a commit of this process."""
+        self.deleted += gone
+        if len(self.changes) == _MOST_CHANGES:
+            self.changes.clear()
+        copied = None if new is None else new._replace(vectors=new.vectors.copy())   # the caller may change its own
+        self.changes.append(Change(version, copied, gone))
+
+    def follow(self, before: Snapshot, since: Version, version: Version) -> Snapshot | None:
+        """The snapshot of ``version``, made from the one of ``since`` without reading; None if it must be loaded."""
+        changes, self.changes = self.changes, []
+        if [change.version for change in changes] != [(*since[:2], since[2] + i + 1) for i in range(len(changes))]:
+            return None
+        if not changes or changes[-1].version != version:
+            return None
+        segments, recent = list(self.segments.values()), self.recent
+        gone = np.array(sorted(row for change in changes for row in change.gone), np.int64)
+        for new in regroup((change.new for change in changes if change.new is not None), _MOST_ROWS):
+            recent = with_rows(recent, before.about, new)
+        if len(gone):
+            segments = [_without(segment, gone) for segment in segments]
+            if recent is not None:
+                recent = _without(recent, gone)
+                if 2 * recent.live < len(recent):
+                    return None   # read anew, without those that are gone
+            there = [row for row in gone.tolist() if any(_has(segment, row) for segment in segments)]
+            self.dead = np.union1d(self.dead, np.array(there, np.int64))
+        self.segments, self.recent, self.deleted = {each.name: each for each in segments}, recent, []
+        return Snapshot(
+            before.path, before.about, (*segments, *([] if recent is None else [recent])), before.rotation
+        )
 
 
 def load(root: Path, about: About, database: Database, before: Loaded) -> Snapshot:
@@ -150,7 +203,7 @@ def load(root: Path, about: About, database: Database, before: Loaded) -> Snapsh
         if segment.guides != guides.get(name, {}):
             segment = replace(segment, guides=guides.get(name, {}))
         segments[name] = _without(segment, dead if new is None else new)
-    before.segments, before.recent, before.dead, before.deleted = segments, recent, dead, []
+    before.segments, before.recent, before.dead, before.deleted, before.changes = segments, recent, dead, [], []
     before.rotation = rotations.read(database, before.rotation)
     return Snapshot(root, about, (*segments.values(), *([] if recent is None else [recent])), before.rotation)
 
@@ -168,8 +221,18 @@ def _without(segment: Segment, dead: Indices) -> Segment:
     """``segment`` without the rows that are ``dead``."""
     if not len(dead) or dead[-1] < segment.rows[0] or dead[0] > segment.rows[-1]:
         return segment
-    alive = Selection.of_mask(~lies_in(segment.rows, dead))
-    return replace(segment, alive=alive if segment.alive is None else alive & segment.alive)
+    if len(dead) > _FEW:
+        alive = Selection.of_mask(~lies_in(segment.rows, dead))
+        return replace(segment, alive=alive if segment.alive is None else alive & segment.alive)
+    at = np.minimum(np.searchsorted(segment.rows, dead), len(segment) - 1)
+    mask = np.ones(len(segment), np.bool_) if segment.alive is None else segment.alive.mask.copy()
+    mask[at[segment.rows[at] == dead]] = False
+    return replace(segment, alive=Selection.of_mask(mask))
+
+
+def _has(segment: Segment, row: int) -> bool:
+    at = int(np.searchsorted(segment.rows, row))
+    return at < len(segment) and int(segment.rows[at]) == row
 
 
 def lies_in(rows: Indices, chosen: Indices) -> Bools:

@@ -147,7 +147,7 @@ class Store(Turning):
             with self._committing():
                 records.remove(self._database, [item.row for item in found])
                 records.write_state(self._database, replace(state, count=state.count - len(found), total=total))
-            self._loaded.deleted += [item.row for item in found]
+            self._loaded.note(self._database.version, None, [item.row for item in found])
 
     def get(self, ids: Any) -> tuple[Floats, list[dict[str, Any]]]:
         """The vectors (float32 [ids, d]) and the payloads of ``ids``, all of which must exist."""
@@ -286,8 +286,7 @@ class Store(Turning):
             count=state.count + len(items) - len(old),
             total=state.total + sum(item.crc for item in items) - sum(item.crc for item in old),
         )
-        waiting = records.count_pending(self._database) + len(items)
-        written = self._write(new, old) if waiting * self.about.row_bytes >= self._limits.pending_bytes else []
+        written = self._write(new, old) if self._are_too_many(len(items)) else []
         with self._committing():
             records.remove(self._database, [item.row for item in old])
             records.insert(self._database, items)
@@ -297,13 +296,24 @@ class Store(Turning):
             else:
                 records.insert_pending(self._database, new)
             records.write_state(self._database, moved)
-        self._loaded.deleted += [item.row for item in old]
         if written:
+            self._loaded.deleted += [item.row for item in old]
+            self._loaded.changes.clear()
             with self._tidying():
                 self._sweep()
                 self._merge()
             with self._tidying("new vectors are scanned for now"):
                 self._join()
+        else:
+            self._loaded.note(self._database.version, new, [item.row for item in old])
+
+    def _are_too_many(self, count: int) -> bool:
+        """Whether SQLite would hold too many vectors with ``count`` new ones."""
+        fit, known = -(-self._limits.pending_bytes // self.about.row_bytes), self._loaded.most_pending
+        if known is None or known + count >= fit:   # counting reads a page per few vectors
+            known = records.count_pending(self._database)
+        self._loaded.most_pending = known + count
+        return known + count >= fit
 
     def _write(self, new: Piece, old: list[Item]) -> list[records.Record]:
         """Write segments of the pending rows, except those of ``old``, and the new rows."""

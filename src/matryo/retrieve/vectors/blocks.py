@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.arguments import checked
+from matryo.arrays import appended
 from matryo.errors import EmbeddingsError, InputError, NestingError
 from matryo.mapped import map_again
 from matryo.nesting import Nesting, as_nesting, prefix_norms
@@ -39,6 +40,7 @@ FORMAT = 1
 
 _DTYPES = ("float32", "float16")
 _LARGEST = 2.0**62   # the largest norm: squared distances are then at most (2 · 2⁶²)² = 2¹²⁶, which fits float32
+_FEW = 64   # rows whose norms are summed at once, which takes fewer calls
 _TILE = 1 << 20   # numbers per tile of rows that is copied into blocks
 
 
@@ -120,6 +122,16 @@ class Blocks:
         dims = " ".join(map(str, self.nesting.dims))
         return f"Blocks({self.count} × {dims}, {self.dtype}{f', {len(self.int8)} in int8' if self.int8 else ''})"
 
+    def extended(self, vectors: Array) -> Blocks:
+        """Return these rows followed by ``vectors`` of the same dtype, without copies in int8.
+
+        The arrays share a buffer, so each may be extended once; see :func:`matryo.arrays.appended`.
+        """
+        norms = appended(self.norms, checked_norms(vectors, self.nesting, "vectors"))
+        parts = zip(self.full, self.nesting.blocks, strict=True)
+        full = tuple(appended(block, vectors[:, low:high]) for block, (low, high) in parts)
+        return Blocks(self.nesting, full, {}, norms)
+
     def level(self, dim: int) -> int:
         """Return the number of the block that ends at ``dim``."""
         if dim not in self.nesting.dims:
@@ -178,7 +190,11 @@ class Blocks:
 def checked_norms(vectors: Array, nesting: Nesting, what: str, first: int = 0) -> Floats:
     """Return the norms of every prefix, summed in float64; raise, naming the row, if a row has no valid score."""
     with np.errstate(over="ignore", invalid="ignore"):
-        norms = prefix_norms(vectors.astype(np.float64), nesting.dims)
+        if len(vectors) <= _FEW and vectors.dtype in (np.float32, np.float16):   # no square leaves the range of float64
+            squares = np.square(vectors, dtype=np.float64)
+            norms = np.sqrt(np.add.reduceat(squares, (0, *nesting.dims[:-1]), axis=1).cumsum(1))
+        else:
+            norms = prefix_norms(vectors.astype(np.float64), nesting)
     bad = np.flatnonzero(~(norms[:, -1] <= _LARGEST))
     if len(bad):
         raise EmbeddingsError(

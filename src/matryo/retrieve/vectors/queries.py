@@ -43,7 +43,7 @@ def as_mask(allowed: Any, count: int) -> Bools | None:
     """Return ``allowed`` as one boolean per row, which compiled loops rely on; None allows all rows."""
     if allowed is None:
         return None
-    mask = as_array(allowed, "allowed")
+    mask = allowed if type(allowed) is np.ndarray else as_array(allowed, "allowed")   # every search calls this
     if mask.dtype != np.bool_ or mask.shape != (count,):
         raise InputError(
             f"allowed must be a mask of {count} booleans, one per row",

@@ -69,7 +69,7 @@ def test_the_core_assigns_like_numpy_in_float64(shape: tuple[int, int, int], rou
         vectors[rng.integers(0, count, count // 3)] = means[0]
         for copies in (1, 2):
             chosen = np.empty((count, copies), np.int64)
-            require_core().nearest_means(vectors, means, not round_, chosen, 2)
+            require_core().Means(means, not round_).nearest(vectors, chosen, 2)
             np.testing.assert_array_equal(chosen, assigned_by_numpy(vectors, means, copies, round_))
 
 
@@ -77,12 +77,12 @@ def test_the_core_assigns_like_numpy_in_float64(shape: tuple[int, int, int], rou
 def test_bad_shapes_are_refused_before_anything_is_read() -> None:
     vectors, means, chosen = np.ones((5, 3), np.float32), np.ones((2, 3), np.float32), np.zeros((5, 1), np.int64)
     for call in (
-        lambda: require_core().nearest_means(vectors, means[:, :2].copy(), True, chosen, 1),
-        lambda: require_core().nearest_means(vectors, means[:0], True, chosen, 1),
-        lambda: require_core().nearest_means(vectors, means, True, chosen[:4], 1),
-        lambda: require_core().nearest_means(vectors, means, True, np.zeros((5, 3), np.int64), 1),
-        lambda: require_core().nearest_means(vectors, means, True, chosen, 0),
-        lambda: require_core().nearest_means(vectors[:, :0].copy(), means[:, :0].copy(), True, chosen, 1),
+        lambda: require_core().Means(means[:, :2].copy(), True).nearest(vectors, chosen, 1),
+        lambda: require_core().Means(means[:0], True).nearest(vectors, chosen, 1),
+        lambda: require_core().Means(means, True).nearest(vectors, chosen[:4], 1),
+        lambda: require_core().Means(means, True).nearest(vectors, np.zeros((5, 3), np.int64), 1),
+        lambda: require_core().Means(means, True).nearest(vectors, chosen, 0),
+        lambda: require_core().Means(means[:, :0].copy(), True).nearest(vectors[:, :0].copy(), chosen, 1),
     ):
         with pytest.raises(ValueError):
             call()

@@ -50,7 +50,8 @@ def part_of(rows, first, partition=None, dtype="float32"):
 def test_a_search_of_all_partitions_finds_the_rows_of_the_tail(metric, rotated, copies, dtype):
     base, late, queries = vectors(500), vectors(333, 1), vectors(40, 2)
     blocks = Blocks.of(base, Nesting(DIMS), dtype=dtype)
-    partition = Partition.of(blocks, metric, dim=16, rotated=rotated, copies=copies)
+    lists = 3 if rotated else None   # so few that a partition gets more tiles than one tile refers to
+    partition = Partition.of(blocks, metric, dim=16, rotated=rotated, copies=copies, lists=lists)
     view = Tail(partition).view([part_of(late[:200], 500, partition, dtype), part_of(late[200:], 900, None, dtype)])
     plan = Plan((Stage(16, 1000, "int4"), Stage(40, 10)), probe=1.0)
     rows, _ = PartitionSearch(blocks, partition, plan, 10)(queries, tail=view)
@@ -58,6 +59,28 @@ def test_a_search_of_all_partitions_finds_the_rows_of_the_tail(metric, rotated, 
     assert np.array_equal(rows, exact(stored, queries, 10, metric))
     one = [PartitionSearch(blocks, partition, plan, 10)(query, tail=view)[0][0] for query in queries]
     assert np.array_equal(rows, one)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize(("rotated", "copies", "dtype"), [(False, 1, "float16"), (True, 2, "float32")])
+def test_a_few_rows_are_placed_as_many_are(metric, rotated, copies, dtype):
+    base = Blocks.of(vectors(700), Nesting(DIMS), dtype=dtype)
+    partition = Partition.of(base, metric, dim=12, rotated=rotated, copies=copies, long=16)
+    rows = vectors(40, 1)
+    rows[9], rows[10] = 0, 1e-3 * rows[10]
+    blocks = Blocks.of(rows, Nesting(DIMS), dtype=dtype)
+    few, many = Joined.of(blocks, partition, start=8), Joined.of(blocks, partition, "stored")   # one call, and numpy
+    for name in ("lists", "nibbles", "codes"):   # a sum in another order may round to another code
+        assert (getattr(few, name) == getattr(many, name)[8:]).mean() > 0.99, name
+    same = (few.nibbles == many.nibbles[8:]).all(1)
+    np.testing.assert_allclose(few.adjust[same], many.adjust[8:][same], rtol=1e-4)
+    whole = rows[8:].astype(dtype)[:, :16].astype("f8")
+    if metric == "cosine":
+        whole /= np.maximum(np.linalg.norm(rows[8:].astype(dtype).astype("f8"), axis=1), 1e-30)[:, None]
+    apart = np.linalg.norm(whole - few.codes[:, :16] * partition.columns[0] - partition.columns[1], axis=1)
+    assert (apart <= few.errors).all()
+    np.testing.assert_allclose(few.errors, many.errors[8:], rtol=1e-3)
+    assert not few.codes[:, 16:].any()
 
 
 def test_a_tail_is_searched_like_the_partitions_that_it_joined():

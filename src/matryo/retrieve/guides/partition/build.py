@@ -21,7 +21,7 @@ from matryo.retrieve.guides.partition.codes import (
     nibble_columns,
     tiled,
 )
-from matryo.retrieve.guides.partition.means import SAMPLE, find_means
+from matryo.retrieve.guides.partition.means import SAMPLE, Means, find_means
 from matryo.retrieve.guides.partition.placing import adjustments, partitions_of, squared_distance
 from matryo.retrieve.guides.partition.visits import budgets_by_share, needed_budgets, scale_of, widening
 from matryo.retrieve.vectors.blocks import tiles
@@ -101,9 +101,10 @@ class Build:
     def _assigned(self, bar: Any) -> Indices:
         """The partitions of each row, [rows, copies]."""
         chosen, total = np.empty((self.blocks.count, self.copies), np.int64), 0.0
+        means = Means(self.means, round_=self.round_)
         for part in tiles(self.blocks.count, max(self.lists, self.blocks.nesting.dim)):
             coordinates = self.space.tile(self.space.whole(part))
-            chosen[part] = partitions_of(self.space, coordinates, self.means, self.copies)
+            chosen[part] = partitions_of(self.space, coordinates, means, self.copies)
             total += squared_distance(self.space, coordinates, self.means, chosen[part])
             bar.update(part.stop - part.start)
         self.distance = total / max(1, self.blocks.count) * self._overfitting()

@@ -5,7 +5,7 @@ For cosine, vectors and means have norm 1 (spherical k-means).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -46,9 +46,28 @@ def find_means(vectors: Floats, count: int, *, round_: bool, rng: np.random.Gene
     return means
 
 
+class Means:
+    """Means that are prepared once, so that placing one vector costs only its own work. Threads may share them."""
+
+    def __init__(self, means: Floats, *, round_: bool) -> None:
+        self._means, self._round = means, round_
+        compiled = core()
+        self._compiled: Any = compiled and compiled.Means(np.ascontiguousarray(means, np.float32), not round_)
+
+    def nearest(self, vectors: Floats, copies: int = 1) -> Indices:
+        """Return the numbers of one or two means per vector, [vectors, copies], as :func:`two_means` does."""
+        chosen = np.empty((len(vectors), copies), np.int64)
+        if self._compiled is not None:
+            self._compiled.nearest(np.ascontiguousarray(vectors, np.float32), chosen, default_threads())
+            return chosen
+        for part in tiles(len(vectors), len(self._means)):
+            chosen[part] = assigned_by_numpy(vectors[part], self._means, copies, self._round)
+        return chosen
+
+
 def nearest_mean(vectors: Floats, means: Floats, *, round_: bool) -> Indices:
     """Return the number of the nearest mean of each vector; of equally near ones the smaller number."""
-    return _assigned(vectors, means, 1, round_)[:, 0]
+    return Means(means, round_=round_).nearest(vectors)[:, 0]
 
 
 def two_means(vectors: Floats, means: Floats, *, round_: bool) -> Indices:
@@ -58,21 +77,7 @@ def two_means(vectors: Floats, means: Floats, *, round_: bool) -> Indices:
     the residual, the way from the mean to the neighbour. So the second mean is near, but with a residual that is not
     parallel to the first one (SOAR: Sun et al., 2023, with λ = 1).
     """
-    return _assigned(vectors, means, 2, round_)
-
-
-def _assigned(vectors: Floats, means: Floats, copies: int, round_: bool) -> Indices:
-    chosen = np.empty((len(vectors), copies), np.int64)
-    compiled = core()
-    if compiled is not None:
-        compiled.nearest_means(
-            np.ascontiguousarray(vectors, np.float32), np.ascontiguousarray(means, np.float32), not round_, chosen,
-            default_threads(),
-        )  # fmt: skip
-        return chosen
-    for part in tiles(len(vectors), len(means)):
-        chosen[part] = assigned_by_numpy(vectors[part], means, copies, round_)
-    return chosen
+    return Means(means, round_=round_).nearest(vectors, 2)
 
 
 def assigned_by_numpy(vectors: Floats, means: Floats, copies: int, round_: bool) -> Indices:

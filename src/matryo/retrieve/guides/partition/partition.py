@@ -19,6 +19,7 @@ the query, see :mod:`matryo.retrieve.guides.partition.visits`; the share ``probe
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import asdict, dataclass, fields
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ from matryo.retrieve.guides.guide import VERIFIED_BYTES, Guide, Search
 from matryo.retrieve.guides.partition.build import NOBODY, Build
 from matryo.retrieve.guides.partition.codes import LANES
 from matryo.retrieve.guides.partition.layout import LISTS, choose_layout
+from matryo.retrieve.guides.partition.means import Means
 from matryo.retrieve.guides.partition.search import PartitionSearch
 from matryo.retrieve.guides.partition.space import Space
 from matryo.retrieve.plan.plan import Plan, Stage, check_count
@@ -196,7 +198,11 @@ class Partition(Guide):
     def reads(self, plan: Plan, share: float) -> float:
         """Return the bytes of tiles that a search along ``plan`` reads under a filter."""
         probe = 1.0 if plan.probe is None else plan.probe * self.wider_for(share)
-        return min(1.0, probe) * float(self.lists[:, 1].sum()) * self.dim / 2
+        return min(1.0, probe) * self._places * self.dim / 2
+
+    @cached_property
+    def _places(self) -> float:
+        return float(self.lists[:, 1].sum())
 
     @classmethod
     def serves(cls, plan: Plan | None, engine: Engine | None) -> bool:
@@ -220,6 +226,11 @@ class Partition(Guide):
         arrays = {name: array for name, array in self.arrays().items() if name not in _PYTHON}
         return require_core().Partition(dim=self.dim, coded=self.long, **arrays)
 
+    @cached_property
+    def homes_of(self) -> Means:
+        """The means in full precision, prepared to place the rows that join."""
+        return Means(self.centers, round_=self.metric == "cosine")
+
     def check_fits(self, blocks: Blocks) -> None:
         """Raise unless these can be the partitions of ``blocks``."""
         width = blocks.nesting.dim
@@ -236,7 +247,17 @@ class Partition(Guide):
 
     def wider_for(self, share: float) -> float:
         """The factor on the budget under a filter that leaves a ``share`` of the rows."""
-        return float(np.interp(share, *self.wider[:, ::-1]))
+        shares, factors = self._wider
+        at = bisect_right(shares, share)
+        if at in (0, len(shares)):
+            return factors[max(0, at - 1)]
+        part = (share - shares[at - 1]) / (shares[at] - shares[at - 1])
+        return factors[at - 1] + part * (factors[at] - factors[at - 1])
+
+    @cached_property
+    def _wider(self) -> tuple[list[float], list[float]]:
+        shares, factors = self.wider[:, ::-1].tolist()   # in increasing order
+        return shares, factors
 
     @property
     def copies(self) -> int:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from matryo.retrieve.guides.partition.codes import decode_nibbles
-from matryo.retrieve.guides.partition.means import nearest_mean, two_means
 
 if TYPE_CHECKING:
     from matryo.retrieve.guides.partition.codes import Bytes
+    from matryo.retrieve.guides.partition.means import Means
     from matryo.retrieve.guides.partition.space import Space
     from matryo.retrieve.vectors.metric import Metric
     from matryo.retrieve.vectors.types import Floats, Indices
@@ -21,12 +21,9 @@ if TYPE_CHECKING:
 _TINY = np.finfo(np.float32).tiny
 
 
-def partitions_of(space: Space, coordinates: Floats, means: Floats, copies: int) -> Indices:
+def partitions_of(space: Space, coordinates: Floats, means: Means, copies: int) -> Indices:
     """Return the partitions of rows with these coordinates of the tiles, [rows, copies], the home first."""
-    divided, round_ = space.divided(coordinates), space.metric == "cosine"
-    if copies > 1:
-        return two_means(divided, means, round_=round_)
-    return nearest_mean(divided, means, round_=round_)[:, None]
+    return means.nearest(space.divided(coordinates), copies)
 
 
 def adjustments(nibbles: Bytes, columns: Floats, metric: Metric) -> Floats:

@@ -94,7 +94,12 @@ class Numbers:
 
     def bound(self, search: Callable[..., int], number: float) -> int:
         """The position in ``keys`` where bisect's ``search`` puts ``number``."""
-        return search(self.keys, number, key=self._convert if self.keys.dtype != object else None)
+        if self.keys.dtype == object:
+            return search(self.keys, number)
+        with suppress(OverflowError):
+            if (as_key := self._convert(number)) == number:
+                return int(np.searchsorted(self.keys, as_key, "left" if search is bisect_left else "right"))
+        return search(self.keys, number, key=self._convert)   # compared exactly with each key
 
     def _convert(self, number: Any) -> float:
         if self.keys.dtype == object:

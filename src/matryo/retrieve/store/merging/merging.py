@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from matryo.retrieve.store.opening import Opened
 
+_MANY = 1000   # rows for which guides are faster than a scan
 _FREED = 2000   # pages of SQLite that are freed in one commit while others wait
 
 
@@ -73,6 +74,20 @@ class Merging(Filtered):
             remove_segments(self.path, written)
             raise
         return written
+
+    def _settle(self) -> None:
+        """Write the recent rows as segments, which may have guides, if they are many and at least half of all."""
+        with self._changing() as state:
+            if _MANY <= state.count <= 2 * records.count_pending(self._database):
+                self._write_pending()
+
+    def _write_pending(self) -> None:
+        """Write the recent rows, which are in SQLite, as segments; call this inside a change."""
+        if records.count_pending(self._database):
+            written = self._write_segments([records.read_pending(self._database, self.about)])
+            with self._committing():
+                records.clear_pending(self._database)
+                records.insert_segments(self._database, written)
 
     def _merge(self) -> None:
         listed = records.read_segments(self._database)
@@ -126,11 +141,7 @@ class Merging(Filtered):
     def _reserve(self) -> Scratch:
         """Begin to replace all segments. Until :meth:`_release`, additions do not merge them."""
         with self._changing() as state:
-            if records.count_pending(self._database):
-                written = self._write_segments([records.read_pending(self._database, self.about)])
-                with self._committing():
-                    records.clear_pending(self._database)
-                    records.insert_segments(self._database, written)
+            self._write_pending()
             self._scratch = Scratch.of(self.path, self._names(), state.next_row - 1)
             return self._scratch
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from matryo.errors import IndexFolderError, MatryoError, StorageError
 from matryo.files import storage
+from matryo.retrieve.store.sql.log_header import map_log_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     Result = TypeVar("Result")
 
-Version = tuple[int, int, int]
+Version = tuple[int, "int | bytes", int]
 _Files = list[tuple[int, int, int] | None]
 DATABASE = "index.sqlite"
 _PATIENCE = 30.0   # seconds to wait for SQLite's locks, which are normally held for milliseconds
@@ -44,17 +45,20 @@ class Database:
         self._commits = self._connects = 0
         self._connection: sqlite3.Connection | None = None
         self._unlocked: _Files | None = None   # the state of the files, for a connection without locks
+        self._log: memoryview | None = None   # the header of the log's index, for a reader
+        self._seen = b""   # these bytes, before the current transaction began
         with self.errors():
             self._connect()
 
     def _connect(self) -> None:
         self._connects += 1
-        self._unlocked = None
+        self._unlocked = self._log = None
         if self._mode != "ro":
             self._connection = self._opened(f"mode={self._mode}", self._prepare)
             return
         try:
             self._connection = self._opened("mode=ro", _touch)
+            self._log = map_log_header(self._file("-shm"))
         except sqlite3.OperationalError as error:
             if not _name(error).startswith(_NO_SHARED_MEMORY):
                 raise
@@ -138,6 +142,8 @@ class Database:
         while True:
             with self.errors():
                 self._refresh()
+                if self._log is not None:
+                    self._seen = self._log.tobytes()
                 try:
                     with self._transaction("BEGIN"):
                         result = work()
@@ -161,12 +167,20 @@ class Database:
         """A value that changes with each commit of any process; its first entry changes with each connection."""
         try:   # not inside errors(), which takes longer than the statement: every search asks for the version
             self._refresh()
-            alone = self._mode != "ro"   # the only writer, which counts its commits
-            others = 0 if alone else int(self.execute("PRAGMA data_version").fetchone()[0])
-            return self._connects, others, self._commits
+            return self._connects, self._others(), self._commits
         except (sqlite3.Error, OSError):
             with self.errors():
                 raise
+
+    def _others(self) -> int | bytes:
+        """A value that changes with each commit of other processes."""
+        if self._mode != "ro":
+            return 0   # the only writer, which counts its commits
+        if self._log is None:
+            return int(self.execute("PRAGMA data_version").fetchone()[0])
+        assert self._connection is not None
+        # A transaction may see an older commit than the log has now, but none older than when it began.
+        return self._seen if self._connection.in_transaction else self._log.tobytes()
 
     def checkpoint(self) -> bool:
         """Move the log into the file; False if a reader still needs the old pages of the file."""
