@@ -56,6 +56,8 @@ def main() -> None:
     parser.add_argument("what", choices=["embeddings", "search", "load", "kill"])
     parser.add_argument("--model", type=Path, help="a sentence-transformers folder")
     parser.add_argument("--infinity", type=Path, help="the program infinity_emb of an environment that has it")
+    parser.add_argument("--ceilings", type=Path, help="a Python with uvicorn[standard] and starlette: also measure search "
+                        "requests that are answered with constant bytes")  # fmt: skip
     parser.add_argument("--seconds", type=float, default=8, help="of each measurement; of the load")
     parser.add_argument("--rounds", type=int, default=2, help="of embeddings")
     parser.add_argument("--rows", type=int, default=100_000, help="vectors of the index")
@@ -160,51 +162,64 @@ def encode_alone(model: Path, inputs: list[str]) -> Iterator[Callable[[float], f
 
 
 def search(args: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Queries per second and the latency of one query: in this process on core 0, and from clients on core 1."""
+    """Queries per second and the latency of a request: in this process on core 0, and from clients on core 1."""
     draw, figures, port = np.random.default_rng(args.seed), dict[str, Any](), free_port()
     centres = draw.normal(size=(1000, args.dim)).astype(np.float32)
     rows = centres[draw.integers(1000, size=args.rows)] + draw.normal(size=(args.rows, args.dim)).astype(np.float32)
-    queries = centres[draw.integers(1000, size=2000)] + draw.normal(size=(2000, args.dim)).astype(np.float32)
+    queries = centres[draw.integers(1000, size=2016)] + draw.normal(size=(2016, args.dim)).astype(np.float32)
     with tempfile.TemporaryDirectory() as folder:
         with Index.create(f"{folder}/idx", [32, 64, 128, args.dim]) as index:
             index.add(rows)
             index.build()
             choice = index.plan(recall=0.95, queries=queries[:1000], progress=False)
+        plans = {"plan": choice.plan, "exact": None}
         os.sched_setaffinity(0, {0})
         with Index.open(f"{folder}/idx") as index:
-            for name, plan in (("plan", choice.plan), ("exact", None)):
-                index.search(queries[0], plan=plan)
-                times: list[float] = []
-                end = time.perf_counter() + args.seconds
-                while time.perf_counter() < end:
-                    start = time.perf_counter()
-                    index.search(queries[len(times) % 2000], plan=plan)
-                    times.append(time.perf_counter() - start)
-                figures[f"{name}: in process"] = Outcome(sum(times), times).figures()
+            for (name, plan), batch in itertools.product(plans.items(), (1, 32)):
+                figures[f"{name}: in process, {batch}"] = in_process(index, queries, plan, batch, args.seconds)
         os.sched_setaffinity(0, {1})
+        bodies = {(name, batch): search_requests(queries, plan, batch) for name, plan in plans.items()
+                  for batch in (1, 32)}  # fmt: skip
         with server([*_MATRYO, "--index", f"{folder}/idx", "--port", str(port)], port, "/health/ready", {0}):
-            for name, plan in (("plan", choice.plan), ("exact", None)):
-                how = {} if plan is None else {"plan": plan.to_dict()}
-                for form in ("numbers", "base64"):
-                    made = itertools.cycle(
-                        [
-                            request(
-                                "/v1/indexes/idx/search",
-                                {
-                                    "vector": encoded(query)
-                                    if form == "base64"
-                                    else [round(float(x), 6) for x in query],
-                                    **how,
-                                },
-                            )
-                            for query in queries
-                        ]
-                    )
-                    for clients in (1, 8):
-                        outcome = closed_loop(port, lambda made=made: next(made), clients, args.seconds)  # type: ignore[misc]
-                        figures[f"{name}: {clients} clients, {form}"] = outcome.figures()
+            for (name, batch), made in bodies.items():
+                for clients in (1, 8):
+                    outcome = closed_loop(port, itertools.cycle(made).__next__, clients, args.seconds)
+                    figures[f"{name}: {clients} clients × {batch}"] = outcome.figures(batch)
+        for app in ("bare", "starlette") if args.ceilings else ():
+            port, constant = free_port(), bodies["plan", 1]
+            command = [str(args.ceilings), "-m", "uvicorn", "--app-dir", "benchmarks", "--no-access-log", "--log-level",
+                       "error", "--port", str(port), f"support.http_ceiling:{app}"]  # fmt: skip
+            command += ["--factory"] if app == "starlette" else []
+            with server(command, port, "/", {0}):
+                outcome = closed_loop(port, itertools.cycle(constant).__next__, 8, args.seconds)
+                figures[f"{app}, constant answers: 8 clients × 1"] = outcome.figures()
+    for name, batch in bodies:
+        for clients in (1, 8):
+            rate = figures[f"{name}: {clients} clients × {batch}"]["per_second"]
+            alone = figures[f"{name}: in process, {batch}"]["per_second"]
+            figures[f"{name} / in process: {clients} clients × {batch}"] = round(rate / alone, 2)
     figures["plan"] = str(choice.plan).splitlines()[-1] if choice.plan is None else choice.message
     return f"search of {args.rows:,} × {args.dim}", figures
+
+
+def in_process(index: Index, queries: Any, plan: Any, batch: int, seconds: float) -> dict[str, float]:
+    """Queries per second of ``Index.search``, called in a loop; latencies are those of a call."""
+    index.search(queries[:batch], plan=plan)
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        at = len(times) * batch % len(queries)
+        start = time.perf_counter()
+        index.search(queries[at : at + batch], plan=plan)
+        times.append(time.perf_counter() - start)
+    return Outcome(sum(times), times).figures(batch)
+
+
+def search_requests(queries: Any, plan: Any, batch: int) -> list[bytes]:
+    """Requests with ``batch`` queries each, as base64."""
+    how = {} if plan is None else {"plan": plan.to_dict()}
+    return [request("/v1/indexes/idx/search", {"vector": encoded(queries[at : at + batch]), **how})
+            for at in range(0, len(queries), batch)]  # fmt: skip
 
 
 def load(args: argparse.Namespace) -> tuple[str, dict[str, Any]]:

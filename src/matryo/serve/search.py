@@ -176,7 +176,13 @@ def _how(index: ServedIndex, fields: dict[str, Any], k: int) -> tuple[How, str]:
     except InputError as error:
         raise as_api_error(error, given[0]) from None
     where = dumps(fields["where"]).decode() if "where" in fields else ""
-    return How(k, plan, where, fields.get("payload", False)), "exact" if plan is None else outline(plan, k)
+    how = How(k, plan, where, fields.get("payload", False))
+    return how, _words(how)
+
+
+@lru_cache(maxsize=256)
+def _words(how: How) -> str:
+    return "exact" if how.plan is None else outline(how.plan, how.k)
 
 
 @lru_cache(maxsize=256)   # clients send the same plan again and again

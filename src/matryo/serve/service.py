@@ -71,7 +71,9 @@ class Service:
         """Warm the models up; the first request does this in an app that is mounted without its lifespan."""
         if self._starting is None:
             self._starting = asyncio.ensure_future(self._warm())
-        await asyncio.shield(self._starting)
+        if not self._starting.done():
+            await asyncio.shield(self._starting)
+        self._starting.result()
 
     async def reload(self) -> None:
         """Load the models again and open indexes that were replaced; on an error, the old ones stay."""
@@ -259,13 +261,15 @@ def app(
     device: str = "auto",
     threads: int = 1,
     quiet: bool = True,
+    alone: bool = False,
 ) -> Service:
     """Return an ASGI app that serves models and indexes.
 
     ``model`` and ``index`` are each a path, a list of paths, or a dict of names and paths. A path is served under the
     name of its folder. ``writable`` opens each index as its only writer. ``keys`` is a file of API keys; those of the
     environment count too. ``origins`` are the web origins whose pages may call the API. ``threads`` share the queries
-    of a batch of searches. Unless ``quiet``, each request is logged.
+    of a batch of searches. Unless ``quiet``, each request is logged. ``alone`` says that the process does nothing
+    else: forward passes then run side by side, and set PyTorch's number of threads.
 
     >>> from starlette.applications import Starlette                     # doctest: +SKIP
     >>> from starlette.routing import Mount                              # doctest: +SKIP
@@ -276,7 +280,7 @@ def app(
     sources.check()
     opened = Indexes(sources.indexes, limits, metrics, writable=writable, threads=threads)
     try:
-        models = Models(sources.models, limits, metrics, device)
+        models = Models(sources.models, limits, metrics, device, alone=alone)
         return Service(models, opened, Keys.read(keys), limits, Log(quiet=quiet), metrics, origins)
     except BaseException:
         opened.close()
