@@ -56,8 +56,8 @@ def main() -> None:
     parser.add_argument("what", choices=["embeddings", "search", "load", "kill"])
     parser.add_argument("--model", type=Path, help="a sentence-transformers folder")
     parser.add_argument("--infinity", type=Path, help="the program infinity_emb of an environment that has it")
-    parser.add_argument("--ceilings", type=Path, help="a Python with uvicorn[standard] and starlette: also measure search "
-                        "requests that are answered with constant bytes")  # fmt: skip
+    parser.add_argument("--ceilings", type=Path, help="a Python with uvicorn[standard] and starlette: "
+                        "also measure search requests that are answered with constant bytes")  # fmt: skip
     parser.add_argument("--seconds", type=float, default=8, help="of each measurement; of the load")
     parser.add_argument("--rounds", type=int, default=2, help="of embeddings")
     parser.add_argument("--rows", type=int, default=100_000, help="vectors of the index")
