@@ -1,13 +1,10 @@
 """A real server process: hostile connections, signals, kills, and several workers. Everything is on loopback."""
 
-import http.client
 import json
 import signal
 import socket
 import threading
 import time
-
-import pytest
 
 from matryo import Index
 
@@ -94,27 +91,6 @@ def test_a_reload_by_signal_keeps_serving(serve, index_folder):
         if server.ask("GET", "/v1/indexes").status == 200:
             time.sleep(0.02)
     assert any(line["event"] == "reloaded" for line in server.stop())
-
-
-@pytest.mark.parametrize("delay", [0.02, 0.1, 0.3])
-def test_a_kill_loses_nothing_that_was_acknowledged(serve, index_folder, delay):
-    server = serve("--index", index_folder, "--writable", "--quiet")
-    timer = threading.Timer(delay, server.process.kill)
-    acknowledged, number = [], 0
-    timer.start()
-    try:
-        while True:
-            ids = [f"k{number + n}" for n in range(20)]
-            if server.ask("POST", "/v1/indexes/idx/upsert", {"ids": ids, "vectors": [V] * 20}).status == 200:
-                acknowledged += ids
-            number += 20
-    except (OSError, http.client.HTTPException):   # the connection ended before the answer, or in the middle of it
-        pass
-    timer.join()
-    server.process.wait()
-    with Index.open(index_folder) as index:
-        index.verify()
-        assert all(id in index for id in acknowledged)
 
 
 def test_several_processes_share_an_index_and_one_of_them_writes(serve, index_folder):
