@@ -113,6 +113,27 @@ def test_requests_of_different_dims_share_passes_and_each_gets_its_own(served, o
     assert sum(passes) == 24 and len(passes) < 12
 
 
+def test_batches_side_by_side_give_the_same_vectors_also_after_a_reload(model_folder, oracle):
+    texts = [" ".join(WORDS[n % 11 : n % 11 + 1 + n % 4]) for n in range(60)]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    service = app(model_folder, alone=True, limits=Limits(step=0.001))
+
+    async def all_at_once():
+        bodies = [{"model": "tiny", "input": text} for text in texts]
+        return await asyncio.gather(*(acall(service, "POST", "/v1/embeddings", body) for body in bodies))
+
+    try:
+        for _ in range(2):
+            assert service.models.find("tiny").lanes == 2
+            answers = asyncio.run(all_at_once())
+            np.testing.assert_allclose(np.concatenate([floats(one) for one in answers]), oracle(texts, 128), atol=2e-6)
+            asyncio.run(service.reload())   # after the lanes have changed the number of threads
+    finally:
+        service.close()
+        torch.set_num_threads(threads)
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

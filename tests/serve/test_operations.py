@@ -206,6 +206,28 @@ def test_requests_share_batches_and_get_their_own_results_in_order():
     assert batches.waiting == 0 and len(sizes) < 60
 
 
+def test_two_lanes_work_side_by_side_and_keep_the_order_of_a_request():
+    together = threading.Barrier(2)
+
+    def work(_, items):
+        if "first" not in seen:
+            together.wait(5)   # breaks unless another lane is here at the same time
+            seen.append("first")
+        time.sleep(0.002 * random.random())
+        return [2 * item for item in items]
+
+    seen, batches = [], batcher(work, lanes=2, step=0.002)
+
+    async def run():
+        jobs = [list(range(1000 * n, 1000 * n + 90)) for n in range(4)]   # each in many batches, of both lanes
+        results = await asyncio.gather(*(batches.run(items, [1] * len(items)) for items in jobs))
+        assert results == [[2 * item for item in items] for items in jobs]
+
+    asyncio.run(run())
+    assert batches.beside == 2 and batches.waiting == 0 and batches.alive
+    batches.close()
+
+
 def test_a_short_request_does_not_wait_for_the_whole_of_a_long_one():
     def work(_, items):
         time.sleep(0.002 * len(items))

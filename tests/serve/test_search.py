@@ -63,6 +63,37 @@ def test_concurrent_searches_of_different_kinds_keep_apart(served, index_folder,
             assert answer.json["results"] == index.search(rows[n], **hows[n % 4]).to_dicts()
 
 
+@pytest.mark.parametrize("broken", [False, True])
+def test_searches_that_arrive_together_are_found_in_one_call(served, index_folder, rows, monkeypatch, broken):
+    index, calls = served.indexes.find("idx"), []
+    real = index._search
+
+    def counted(how, items):
+        calls.append(len(items))
+        if broken and len(calls) == 2:
+            raise RuntimeError("then the batcher searches")
+        return real(how, items)
+
+    monkeypatch.setattr(index, "_search", counted)
+    monkeypatch.setattr(index.batcher, "_work", counted)
+    monkeypatch.setattr("matryo.serve.indexes._AT_ONCE", 60.0)   # seconds: however busy the machine is
+    monkeypatch.setattr("matryo.serve.indexes._TOGETHER", 60.0)
+    search(served, vector=rows[0].tolist())   # measures the time of a search, in the batcher
+
+    async def all_at_once():
+        bodies = [{"vector": rows[n : n + 1 + n % 3].tolist()} for n in range(12)]
+        return await asyncio.gather(*(acall(served, "POST", f"{ONE}/search", body) for body in bodies))
+
+    answers = asyncio.run(all_at_once())
+    assert calls[:2] == [1, 24] and (broken or len(calls) == 2)
+    with Index.open(index_folder) as alone:
+        for n, answer in enumerate(answers):
+            wanted = alone.search(rows[n : n + 1 + n % 3]).to_dicts()
+            assert [[hit["id"] for hit in hits] for hits in answer.json["results"]] == [
+                [hit["id"] for hit in hits] for hits in wanted
+            ]
+
+
 def test_a_plan_is_made_kept_and_used(served, rows):
     made = call(served, "POST", f"{ONE}/plan", {"recall": 0.8, "k": 5, "queries": (rows[:200] * 1.01).tolist()[:100]})
     assert made.status == 200 and made.json["plan"]["stages"] and made.json["frontier"]
