@@ -5,6 +5,7 @@ import base64
 import json
 import subprocess
 import sys
+from functools import reduce
 
 import numpy as np
 import pytest
@@ -159,6 +160,7 @@ def test_what_was_committed_before_a_wrong_line_stays(served, rows):
 
 
 V = [0.5] * 16
+DEEP = reduce(lambda inner, _: {"$not": inner}, range(400), {"n": 1})
 
 
 @pytest.mark.parametrize(
@@ -182,6 +184,8 @@ V = [0.5] * 16
         ("search", {"vector": V, "plan": "f"}, 400, "plan"),
         ("search", {"vector": V, "plan": {"stages": [{"dim": 4, "keep": 10, "x": 1}]}}, 400, "plan"),
         ("search", {"vector": V, "where": {"zzz": {"$lt": 1}}}, 400, None),
+        ("search", {"vector": V, "where": DEEP}, 400, "where"),
+        ("search", {"vector": V, "plan": DEEP}, 400, "plan"),
         ("search", {"vector": V, "fast": 1}, 400, "fast"),
         ("search", {"text": "a cat"}, 400, "model"),
         ("search", {"vector": V, "model": "m"}, 400, "model"),
@@ -195,10 +199,11 @@ V = [0.5] * 16
         ("upsert", {"ids": ["a", "a"], "vectors": [V, V]}, 400, None),
         ("upsert", {"ids": [1], "vectors": [V]}, 400, None),
         ("upsert", {"ids": ["a"], "vectors": [V], "payload": [7]}, 400, None),
+        ("upsert", {"ids": ["a"], "vectors": [V], "payload": [DEEP]}, 400, "payload"),
         ("plan", {"recall": 2}, 400, "recall"),
         ("fly", {}, 404, None),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:80],
 )
 def test_wrong_requests_are_refused_and_change_nothing(served, action, body, status, param):
     answer = call(served, "POST", f"{ONE}/{action}", body)

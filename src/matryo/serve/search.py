@@ -168,16 +168,23 @@ def _how(index: ServedIndex, fields: dict[str, Any], k: int) -> tuple[How, str]:
     plan: Plan | None = None
     try:
         if "plan" in fields:
-            plan = _plan(dumps(fields["plan"]), k, index.reader.nesting)
+            plan = _plan(_as_json(fields, "plan"), k, index.reader.nesting)
         elif "dim" in fields:
             plan = _plan(fields["dim"], k, index.reader.nesting)
         elif "recall" in fields and (choice := index.plan(float(fields["recall"]), k)) is not None:
             plan = choice.plan
     except InputError as error:
         raise as_api_error(error, given[0]) from None
-    where = dumps(fields["where"]).decode() if "where" in fields else ""
+    where = _as_json(fields, "where").decode() if "where" in fields else ""
     how = How(k, plan, where, fields.get("payload", False))
     return how, _words(how)
+
+
+def _as_json(fields: dict[str, Any], name: str) -> bytes:
+    try:
+        return dumps(fields[name])
+    except TypeError:   # orjson reads more levels than it writes
+        raise ApiError(400, f"{name} must have at most 250 levels", param=name) from None
 
 
 @lru_cache(maxsize=256)

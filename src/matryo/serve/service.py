@@ -116,7 +116,7 @@ class Service:
                 headers.append((b"connection", b"close"))   # the rest of the body is not read
             try:
                 await answer.send(send, headers, head=scope["method"] == "HEAD")
-            except OSError:
+            except (OSError, RuntimeError):   # uvloop raises the latter
                 request.facts["gone"] = True
         self._record(request, route, status, start, identity)
 
@@ -169,7 +169,7 @@ class Service:
         if "forwarded" not in request.facts:   # the process that writes counts it
             self.metrics.count("requests_total", route=name, status=status)
             self.metrics.observe("request_seconds", seconds, route=name)
-        if not (name.startswith("/health") or name == "/metrics"):
+        if not (self.log.quiet or name.startswith("/health") or name == "/metrics"):
             key = {} if request.key is None else {"key": request.key.name}
             self.log.event("request", id=identity, method=request.scope["method"], route=name, status=status,
                            ms=round(1000 * seconds, 2), **key, **request.facts)  # fmt: skip

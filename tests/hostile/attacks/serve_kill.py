@@ -16,7 +16,7 @@ from matryo import Index
 __all__ = ["require"]
 
 PROMISE = "What a server has acknowledged is there after it was killed under load, and the index is whole."
-BOUNDED, SOAK = 2, 50
+BOUNDED, SOAK = 1, 50
 _ONE = "/v1/indexes/idx"
 
 

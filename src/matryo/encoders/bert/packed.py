@@ -17,6 +17,7 @@ from matryo.errors import InputError
 __all__ = ["PackedBert"]
 
 _PART = 64   # tokens that share a call of attention; longer texts have a call of their own
+_ROWS = 32   # oneDNN prepares, and keeps, code and memory for each number of tokens: it sees multiples of this
 _Inside = tuple[str, list[float], str]
 _GELU: _Inside = ("gelu", [], "tanh")
 _INSIDE: dict[str, _Inside] = {   # the names that oneDNN's operators have for activations
@@ -52,8 +53,10 @@ class PackedBert:
         table = self.table
         fixed = table.position_embeddings.weight[positions] + table.token_type_embeddings.weight[0]
         x = table.LayerNorm(table.word_embeddings(ids) + fixed)
+        x = F.pad(x, (0, 0, 0, -len(ids) % _ROWS))
         for layer in self._layers:
             x = layer(x, parts)
+        x = x[: len(ids)]
         if self.pooling == "mean":
             return x.new_zeros(len(counts), x.shape[1]).index_add_(0, rows, x) / counts[:, None]
         return x[ends - 1] if self.pooling == "last" else x[ends - counts]
@@ -94,7 +97,7 @@ class _PackedLayer:
 
     def __call__(self, x: Tensor, parts: _Parts) -> Tensor:
         """[tokens, d] → [tokens, d]."""
-        mixed, start = torch.empty_like(x), 0
+        mixed, start = torch.zeros_like(x), 0
         projected = self.project(x).unflatten(1, (3, self.heads, -1)).transpose(0, 2)   # [heads, 3, tokens, d / heads]
         for size, mask in parts:
             query, key, value = projected[:, :, start : start + size].unsqueeze(0).unbind(2)
