@@ -48,8 +48,8 @@ class Service:
         """Set before the server stops: /health/ready is then 503, so that load balancers look elsewhere."""
         self.forward: Callable[[Request], Awaitable[Answer]] | None = None
         """Sends a change to the process that writes, in the other processes of a server."""
-        self.peers: Callable[[], Awaitable[list[str]]] | None = None
-        """The metrics of the other processes of a server."""
+        self.peers: Callable[[bytes | None], Awaitable[list[str]]] | None = None
+        """The metrics of the other processes of a server, for a client with this Authorization."""
         self._memory = Memory(limits.memory)
         self._prefix, self._numbers = os.urandom(4).hex(), itertools.count()   # of request ids
         self._starting: asyncio.Task[None] | None = None
@@ -228,7 +228,7 @@ class Service:
     async def _metrics(self, request: Request) -> Response:
         own = self.metrics.text()
         if self.peers is not None and request.header(b"x-matryo-own") is None:
-            own = merged([own, *await self.peers()])
+            own = merged([own, *await self.peers(request.header(b"authorization"))])
         return Response(own.encode(), kind=b"text/plain; version=0.0.4")
 
     # ── life ──────────────────────────────────────────────────────────────────────────────────────────────────
