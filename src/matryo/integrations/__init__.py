@@ -4,4 +4,4 @@
 >>> from matryo.integrations.llama_index import MatryoVectorStore    # doctest: +SKIP
 """
 
-__all__: list[str] = []
+__all__ = ()
