@@ -1,4 +1,4 @@
-"""Doctests of modules that cannot be imported here are not collected: without torch, without Triton.
+"""Doctests of modules that cannot be imported here are not collected: without torch, Triton, LangChain.
 
 No test may open a connection to another machine: matryo needs no network.
 """
@@ -13,7 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent / "tests" / "helpers"))
 from imports import FILES, needs
 
-OPTIONAL = ("torch", "triton")
+OPTIONAL = ("torch", "triton", "langchain_core", "llama_index")
 absent = {name for name in OPTIONAL if importlib.util.find_spec(name) is None}
 collect_ignore = ["benchmarks", "scripts", *(str(path) for path in FILES if needs(path) & absent)]
 

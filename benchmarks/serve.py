@@ -3,12 +3,10 @@
     python benchmarks/serve.py embeddings --model MODEL --infinity VENV/bin/infinity_emb
     python benchmarks/serve.py search
     python benchmarks/serve.py load --model MODEL
-    python benchmarks/serve.py kill
 
 ``embeddings`` sends texts of 4 to 64 words to one server after the other, with clients on the same cores, and calls
 ``SentenceTransformer.encode`` on them. ``search`` runs the server on one core and its clients on another, and
-``Index.search`` on the first. ``load`` finds the rate that the server sustains, then sends 8 times as much. ``kill``
-ends the server with SIGKILL during bulk loads, and looks for rows that were acknowledged and are gone. MODEL is a
+``Index.search`` on the first. ``load`` finds the rate that the server sustains, then sends 8 times as much. MODEL is a
 sentence-transformers folder.
 """
 
@@ -19,8 +17,6 @@ import contextlib
 import itertools
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -53,19 +49,20 @@ _CLIENTS = ((1, 1), (8, 1), (32, 1), (4, 32))  # clients, and texts per request
 def main() -> None:
     """Run one of the measurements, and store its row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["embeddings", "search", "load", "kill"])
+    parser.add_argument("what", choices=["embeddings", "search", "load"])
     parser.add_argument("--model", type=Path, help="a sentence-transformers folder")
     parser.add_argument("--infinity", type=Path, help="the program infinity_emb of an environment that has it")
+    parser.add_argument("--ceilings", type=Path, help="a Python with uvicorn[standard] and starlette: "
+                        "also measure search requests that are answered with constant bytes")  # fmt: skip
     parser.add_argument("--seconds", type=float, default=8, help="of each measurement; of the load")
     parser.add_argument("--rounds", type=int, default=2, help="of embeddings")
     parser.add_argument("--rows", type=int, default=100_000, help="vectors of the index")
     parser.add_argument("--dim", type=int, default=256)
     parser.add_argument("--wait", type=float, default=0.05, help="the --wait of the server under load")
-    parser.add_argument("--count", type=int, default=50, help="kills")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("docs/results/serve.jsonl"))
     args = parser.parse_args()
-    measure = {"embeddings": embeddings, "search": search, "load": load, "kill": kill}[args.what]
+    measure = {"embeddings": embeddings, "search": search, "load": load}[args.what]
     subject, figures = measure(args)
     print(json.dumps(figures, indent=1))
     append_rows(args.out, [stamp("serve", subject, figures, seed=args.seed)])
@@ -160,51 +157,64 @@ def encode_alone(model: Path, inputs: list[str]) -> Iterator[Callable[[float], f
 
 
 def search(args: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Queries per second and the latency of one query: in this process on core 0, and from clients on core 1."""
+    """Queries per second and the latency of a request: in this process on core 0, and from clients on core 1."""
     draw, figures, port = np.random.default_rng(args.seed), dict[str, Any](), free_port()
     centres = draw.normal(size=(1000, args.dim)).astype(np.float32)
     rows = centres[draw.integers(1000, size=args.rows)] + draw.normal(size=(args.rows, args.dim)).astype(np.float32)
-    queries = centres[draw.integers(1000, size=2000)] + draw.normal(size=(2000, args.dim)).astype(np.float32)
+    queries = centres[draw.integers(1000, size=2016)] + draw.normal(size=(2016, args.dim)).astype(np.float32)
     with tempfile.TemporaryDirectory() as folder:
         with Index.create(f"{folder}/idx", [32, 64, 128, args.dim]) as index:
             index.add(rows)
             index.build()
             choice = index.plan(recall=0.95, queries=queries[:1000], progress=False)
+        plans = {"plan": choice.plan, "exact": None}
         os.sched_setaffinity(0, {0})
         with Index.open(f"{folder}/idx") as index:
-            for name, plan in (("plan", choice.plan), ("exact", None)):
-                index.search(queries[0], plan=plan)
-                times: list[float] = []
-                end = time.perf_counter() + args.seconds
-                while time.perf_counter() < end:
-                    start = time.perf_counter()
-                    index.search(queries[len(times) % 2000], plan=plan)
-                    times.append(time.perf_counter() - start)
-                figures[f"{name}: in process"] = Outcome(sum(times), times).figures()
+            for (name, plan), batch in itertools.product(plans.items(), (1, 32)):
+                figures[f"{name}: in process, {batch}"] = in_process(index, queries, plan, batch, args.seconds)
         os.sched_setaffinity(0, {1})
+        bodies = {(name, batch): search_requests(queries, plan, batch) for name, plan in plans.items()
+                  for batch in (1, 32)}  # fmt: skip
         with server([*_MATRYO, "--index", f"{folder}/idx", "--port", str(port)], port, "/health/ready", {0}):
-            for name, plan in (("plan", choice.plan), ("exact", None)):
-                how = {} if plan is None else {"plan": plan.to_dict()}
-                for form in ("numbers", "base64"):
-                    made = itertools.cycle(
-                        [
-                            request(
-                                "/v1/indexes/idx/search",
-                                {
-                                    "vector": encoded(query)
-                                    if form == "base64"
-                                    else [round(float(x), 6) for x in query],
-                                    **how,
-                                },
-                            )
-                            for query in queries
-                        ]
-                    )
-                    for clients in (1, 8):
-                        outcome = closed_loop(port, lambda made=made: next(made), clients, args.seconds)  # type: ignore[misc]
-                        figures[f"{name}: {clients} clients, {form}"] = outcome.figures()
+            for (name, batch), made in bodies.items():
+                for clients in (1, 8):
+                    outcome = closed_loop(port, itertools.cycle(made).__next__, clients, args.seconds)
+                    figures[f"{name}: {clients} clients × {batch}"] = outcome.figures(batch)
+        for app in ("bare", "starlette") if args.ceilings else ():
+            port, constant = free_port(), bodies["plan", 1]
+            command = [str(args.ceilings), "-m", "uvicorn", "--app-dir", "benchmarks", "--no-access-log", "--log-level",
+                       "error", "--port", str(port), f"support.http_ceiling:{app}"]  # fmt: skip
+            command += ["--factory"] if app == "starlette" else []
+            with server(command, port, "/", {0}):
+                outcome = closed_loop(port, itertools.cycle(constant).__next__, 8, args.seconds)
+                figures[f"{app}, constant answers: 8 clients × 1"] = outcome.figures()
+    for name, batch in bodies:
+        for clients in (1, 8):
+            rate = figures[f"{name}: {clients} clients × {batch}"]["per_second"]
+            alone = figures[f"{name}: in process, {batch}"]["per_second"]
+            figures[f"{name} / in process: {clients} clients × {batch}"] = round(rate / alone, 2)
     figures["plan"] = str(choice.plan).splitlines()[-1] if choice.plan is None else choice.message
     return f"search of {args.rows:,} × {args.dim}", figures
+
+
+def in_process(index: Index, queries: Any, plan: Any, batch: int, seconds: float) -> dict[str, float]:
+    """Queries per second of ``Index.search``, called in a loop; latencies are those of a call."""
+    index.search(queries[:batch], plan=plan)
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        at = len(times) * batch % len(queries)
+        start = time.perf_counter()
+        index.search(queries[at : at + batch], plan=plan)
+        times.append(time.perf_counter() - start)
+    return Outcome(sum(times), times).figures(batch)
+
+
+def search_requests(queries: Any, plan: Any, batch: int) -> list[bytes]:
+    """Requests with ``batch`` queries each, as base64."""
+    how = {} if plan is None else {"plan": plan.to_dict()}
+    return [request("/v1/indexes/idx/search", {"vector": encoded(queries[at : at + batch]), **how})
+            for at in range(0, len(queries), batch)]  # fmt: skip
 
 
 def load(args: argparse.Namespace) -> tuple[str, dict[str, Any]]:
@@ -240,69 +250,6 @@ def load(args: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         }
         figures["after"] = open_loop(port, make, rated / 2, 5).figures()
     return f"load of {args.model.name}, --wait {args.wait:g}", figures
-
-
-def kill(args: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """SIGKILL during bulk loads and searches, again and again; then every acknowledged row must be there."""
-    draw, acknowledged, seen = np.random.default_rng(args.seed), 0, 0
-    with tempfile.TemporaryDirectory() as folder:
-        Index.create(f"{folder}/idx", [16, 64]).close()
-        for number in range(args.count):
-            port = free_port()
-            process = subprocess.Popen(
-                [*_MATRYO, "--index", f"{folder}/idx", "--writable", "--port", str(port)], stdout=subprocess.PIPE
-            )
-            assert process.stdout is not None
-            process.stdout.readline()  # "serving …"
-            timer = threading.Timer(float(draw.uniform(0.05, 0.8)), process.send_signal, [signal.SIGKILL])
-            timer.start()
-            acknowledged += _load_until_killed(port, acknowledged)
-            process.wait()
-            timer.join()
-            with Index.open(f"{folder}/idx") as index:
-                seen, lost = len(index), sum(id not in index for id in range(acknowledged))
-            if lost:
-                sys.exit(f"kill {number + 1}: {lost} of {acknowledged} acknowledged rows are lost")
-            acknowledged = seen  # rows that were committed but not acknowledged are there too
-    return f"{args.count} kills", {"kills": args.count, "rows": seen, "lost": 0}
-
-
-def _load_until_killed(port: int, first: int) -> int:
-    """Send rows with the ids ``first``, … and return how many were acknowledged."""
-    done = 0
-    vector = encoded(np.linspace(-1, 1, 64, dtype=np.float32))
-    try:
-        with socket.create_connection(("127.0.0.1", port)) as connection:
-            head = "POST /v1/indexes/idx/load HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-ndjson\r\n"
-            connection.sendall(f"{head}transfer-encoding: chunked\r\n\r\n".encode())
-            answers = threading.Thread(target=lambda: read.append(_read_all(connection)))
-            read: list[bytes] = []
-            answers.start()
-            try:
-                for start in itertools.count(first, 100):
-                    lines = "".join(
-                        f'{{"id": {id}, "vector": "{vector}"}}\n' for id in range(start, start + 100)
-                    ).encode()
-                    connection.sendall(f"{len(lines):x}\r\n".encode() + lines + b"\r\n")
-            except OSError:
-                pass
-            answers.join()
-            for line in read[0].splitlines():
-                if line.startswith(b'{"committed"') and line.endswith(b"}"):
-                    done = max(done, int(json.loads(line)["committed"]))
-    except OSError:
-        pass
-    return done
-
-
-def _read_all(connection: socket.socket) -> bytes:
-    parts = []
-    try:
-        while part := connection.recv(65536):
-            parts.append(part)
-    except OSError:
-        pass
-    return b"".join(parts)
 
 
 if __name__ == "__main__":

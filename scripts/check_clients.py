@@ -73,9 +73,11 @@ def main() -> int:
                 label: [str(clients / "bin/python"), "-c", _VECTORS + code] for label, code in _PROGRAMS.items()
             }
             programs["openai (npm)"] = ["node", "-e", _NODE]
+            load = "/v1/indexes/{name}/load"   # schemathesis makes no NDJSON; tests/hostile/attacks do
             programs["schemathesis"] = [str(clients / "bin/schemathesis"), "run", f"{url}/openapi.json", "--checks",
                                         "not_a_server_error,status_code_conformance,content_type_conformance,"
-                                        "response_schema_conformance", "--max-examples", "600"]  # fmt: skip
+                                        "response_schema_conformance", "--max-examples", "800",
+                                        "--exclude-path", load]  # fmt: skip
             for label, program in programs.items():
                 done = subprocess.run(program, cwd=clients, env=environment, capture_output=True, text=True)
                 print(f"{label}: {'ok' if done.returncode == 0 else 'FAILED'}", flush=True)

@@ -48,6 +48,7 @@ ALLOWED = {
     "evaluation": SEAM | {"baselines", "classify"},
     "report": SEAM | {"baselines", "classify", "evaluation"},
     "serve": SEAM | {"encoders", "training", "inference", "retrieve"},
+    "integrations": SEAM | {"retrieve"},
     "reproduce": SEAM | {"training", "inference", "baselines", "classify", "retrieve", "evaluation", "report"},
     "cli": SEAM
     | {"training", "inference", "export", "baselines", "classify", "retrofit", "retrieve", "evaluation", "report"}

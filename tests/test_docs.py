@@ -92,7 +92,7 @@ def test_examples_run_and_print_what_the_page_says(block, tmp_path, monkeypatch)
 
 def test_few_examples_are_exempt():
     assert len(EXAMPLES) >= 15
-    assert sum(not block.run for block in EXAMPLES) <= 5   # serve/test_clients.py and retrofit/test_folding.py run two
+    assert sum(not block.run for block in EXAMPLES) <= 8   # tests of serve, retrofit and integrations run five
 
 
 def commands():

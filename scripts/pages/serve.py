@@ -1,4 +1,4 @@
-"""The page of the HTTP server: embeddings beside other servers, search beside the library, load and kills."""
+"""The page of the HTTP server: embeddings beside other servers, search beside the library, and load."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pages.markdown import grid, latest
 NOTES = """*Embeddings*: texts of 4 to 64 words, sent by clients on the same cores; "8 × 1" is 8 clients that each send
 one text per request, and the next one when the answer is there. *Encode alone* is `SentenceTransformer.encode` of 256
 texts at a time, without a server. They are measured in turns, and a ratio is the median of the ratios within a round.
-*Search*: the server has one core and its clients another; *in process* is `Index.search`, called in a loop on one core.
+*Search*: the server has one core and its clients another; "8 clients × 32" is 8 clients that each send 32 queries per
+request. *In process* is `Index.search`, called in a loop on one core with 1 or 32 queries. *Constant answers* are the
+answers of uvicorn alone and of Starlette to the same requests, without a search: the ceiling of HTTP.
 *Load*: requests arrive at random times, at half of the rate that 8 clients reach, and then at 8 times that rate.
-*Kills*: the server is ended by SIGKILL during bulk loads; a row is *lost* if it was acknowledged and is not there
-afterwards. Latencies are in milliseconds."""
+Latencies are in milliseconds."""
 
 
 def tables(rows: list[Row]) -> list[str]:

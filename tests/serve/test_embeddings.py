@@ -11,7 +11,7 @@ from conftest import WORDS, acall, call
 from matryo import truncate
 from matryo.data import Tokenizer
 from matryo.encoders import Bert, Tokens
-from matryo.encoders.bert.packed import embed_packed
+from matryo.encoders.bert.packed import PackedBert
 from matryo.serve import Limits, app
 
 TEXTS = ["cat", "dog bark moon", " ".join(WORDS[:9]), "sun"]
@@ -113,6 +113,27 @@ def test_requests_of_different_dims_share_passes_and_each_gets_its_own(served, o
     assert sum(passes) == 24 and len(passes) < 12
 
 
+def test_batches_side_by_side_give_the_same_vectors_also_after_a_reload(model_folder, oracle):
+    texts = [" ".join(WORDS[n % 11 : n % 11 + 1 + n % 4]) for n in range(60)]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    service = app(model_folder, alone=True, limits=Limits(step=0.001))
+
+    async def all_at_once():
+        bodies = [{"model": "tiny", "input": text} for text in texts]
+        return await asyncio.gather(*(acall(service, "POST", "/v1/embeddings", body) for body in bodies))
+
+    try:
+        for _ in range(2):
+            assert service.models.find("tiny").lanes == 2
+            answers = asyncio.run(all_at_once())
+            np.testing.assert_allclose(np.concatenate([floats(one) for one in answers]), oracle(texts, 128), atol=2e-6)
+            asyncio.run(service.reload())   # after the lanes have changed the number of threads
+    finally:
+        service.close()
+        torch.set_num_threads(threads)
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -196,15 +217,20 @@ def test_a_reload_swaps_the_model_and_serves_on(served, oracle):
     np.testing.assert_allclose(floats(ask(served, input="moon")), oracle(["moon"], 128), atol=2e-6)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
-def test_a_packed_batch_equals_each_text_alone(pooling):
+@pytest.mark.parametrize("onednn", [True, False])
+@pytest.mark.parametrize("kind", ["mean gelu", "cls gelu_new", "last relu", "mean silu"])
+def test_a_packed_batch_equals_each_text_alone(kind, onednn, monkeypatch):
     from matryo.encoders import BertConfig
 
     torch.manual_seed(1)
-    bert = Bert(BertConfig.named("bert-tiny", vocab_size=50), pooling=pooling).eval()
-    for counts in ([5], [4, 4], [1, 9, 3, 9]):
-        ids = [torch.randint(50, (count,)) for count in counts]
-        with torch.inference_mode():
+    pooling, act = kind.split()
+    config = BertConfig.named("bert-tiny", vocab_size=50, hidden_act=act, initializer_range=0.2)   # far from linear
+    bert = Bert(config, pooling=pooling).eval()
+    if not onednn:
+        monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    with torch.inference_mode():
+        packed = PackedBert(bert)
+        for counts in ([5], [4, 4], [1, 9, 3, 9], [120, 5, 130, 3, 512, 2]):   # attention takes 64 tokens at a time
+            ids = [torch.randint(50, (count,)) for count in counts]
             alone = torch.cat([bert(Tokens(one[None])) for one in ids])
-            packed = embed_packed(bert, torch.cat(ids), torch.tensor(counts))
-        torch.testing.assert_close(packed, alone, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(packed(torch.cat(ids), torch.tensor(counts)), alone, atol=1e-5, rtol=1e-4)

@@ -5,6 +5,7 @@ import base64
 import json
 import subprocess
 import sys
+from functools import reduce
 
 import numpy as np
 import pytest
@@ -61,6 +62,37 @@ def test_concurrent_searches_of_different_kinds_keep_apart(served, index_folder,
         hows = [{"k": 2}, {"plan": Plan.single(4)}, {"k": 5, "payload": True}, {}]
         for n, answer in enumerate(answers):
             assert answer.json["results"] == index.search(rows[n], **hows[n % 4]).to_dicts()
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_searches_that_arrive_together_are_found_in_one_call(served, index_folder, rows, monkeypatch, broken):
+    index, calls = served.indexes.find("idx"), []
+    real = index._search
+
+    def counted(how, items):
+        calls.append(len(items))
+        if broken and len(calls) == 2:
+            raise RuntimeError("then the batcher searches")
+        return real(how, items)
+
+    monkeypatch.setattr(index, "_search", counted)
+    monkeypatch.setattr(index.batcher, "_work", counted)
+    monkeypatch.setattr("matryo.serve.indexes._AT_ONCE", 60.0)   # seconds: however busy the machine is
+    monkeypatch.setattr("matryo.serve.indexes._TOGETHER", 60.0)
+    search(served, vector=rows[0].tolist())   # measures the time of a search, in the batcher
+
+    async def all_at_once():
+        bodies = [{"vector": rows[n : n + 1 + n % 3].tolist()} for n in range(12)]
+        return await asyncio.gather(*(acall(served, "POST", f"{ONE}/search", body) for body in bodies))
+
+    answers = asyncio.run(all_at_once())
+    assert calls[:2] == [1, 24] and (broken or len(calls) == 2)
+    with Index.open(index_folder) as alone:
+        for n, answer in enumerate(answers):
+            wanted = alone.search(rows[n : n + 1 + n % 3]).to_dicts()
+            assert [[hit["id"] for hit in hits] for hits in answer.json["results"]] == [
+                [hit["id"] for hit in hits] for hits in wanted
+            ]
 
 
 def test_a_plan_is_made_kept_and_used(served, rows):
@@ -128,6 +160,7 @@ def test_what_was_committed_before_a_wrong_line_stays(served, rows):
 
 
 V = [0.5] * 16
+DEEP = reduce(lambda inner, _: {"$not": inner}, range(400), {"n": 1})
 
 
 @pytest.mark.parametrize(
@@ -151,6 +184,8 @@ V = [0.5] * 16
         ("search", {"vector": V, "plan": "f"}, 400, "plan"),
         ("search", {"vector": V, "plan": {"stages": [{"dim": 4, "keep": 10, "x": 1}]}}, 400, "plan"),
         ("search", {"vector": V, "where": {"zzz": {"$lt": 1}}}, 400, None),
+        ("search", {"vector": V, "where": DEEP}, 400, "where"),
+        ("search", {"vector": V, "plan": DEEP}, 400, "plan"),
         ("search", {"vector": V, "fast": 1}, 400, "fast"),
         ("search", {"text": "a cat"}, 400, "model"),
         ("search", {"vector": V, "model": "m"}, 400, "model"),
@@ -164,10 +199,11 @@ V = [0.5] * 16
         ("upsert", {"ids": ["a", "a"], "vectors": [V, V]}, 400, None),
         ("upsert", {"ids": [1], "vectors": [V]}, 400, None),
         ("upsert", {"ids": ["a"], "vectors": [V], "payload": [7]}, 400, None),
+        ("upsert", {"ids": ["a"], "vectors": [V], "payload": [DEEP]}, 400, "payload"),
         ("plan", {"recall": 2}, 400, "recall"),
         ("fly", {}, 404, None),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:80],
 )
 def test_wrong_requests_are_refused_and_change_nothing(served, action, body, status, param):
     answer = call(served, "POST", f"{ONE}/{action}", body)

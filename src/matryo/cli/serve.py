@@ -109,7 +109,7 @@ def _serve(
     writable = args.writable and number == 0
     service = app(
         named(args.models, "model"), named(args.index, "index"), keys=args.keys, limits=limits, writable=writable,
-        origins=args.cors, device=args.device, threads=args.threads, quiet=args.quiet,
+        origins=args.cors, device=args.device, threads=args.threads, quiet=args.quiet, alone=True,
     )  # fmt: skip
     if folder is not None:
         connect(service, number, args.workers, folder, writable=args.writable)

@@ -1,4 +1,4 @@
-"""Batches across requests: one thread does the work, and what waits meanwhile forms the next batch.
+"""Batches across requests: one or several threads do the work, and what waits meanwhile forms the next batch.
 
 Nothing waits for a batch to fill. A batch takes as much as should be done within ``step`` seconds, at the speed seen so
 far, so a short request never waits behind the whole of a long one: requests take turns. A request that would have to
@@ -38,12 +38,16 @@ class _Job:
     future: asyncio.Future[list[Any]]
     loop: asyncio.AbstractEventLoop
     next: int = 0
+    done: int = 0
     results: list[Any] = field(default_factory=list)
     error: BaseException | None = None
 
+    def __post_init__(self) -> None:
+        self.results = [None] * len(self.items)
+
     @property
     def ended(self) -> bool:
-        return self.error is not None or len(self.results) == len(self.items) or self.future.cancelled()
+        return self.error is not None or self.done == len(self.items) or self.future.cancelled()
 
     def settle(self) -> None:
         """Hand over the results; in the thread of the loop."""
@@ -64,31 +68,38 @@ def _settle_all(jobs: list[_Job]) -> None:
 
 
 class Batcher:
-    """A thread that does ``work`` for the items of many requests."""
+    """Threads that do ``work`` for the items of many requests, ``lanes`` batches at a time."""
 
     def __init__(
         self, work: Work, *, step: float, wait: float, least: float, most: float,
-        seen: Callable[[float, float], None], name: str = "batcher",
+        seen: Callable[[float, float], None], name: str = "batcher", lanes: int = 1,
     ) -> None:  # fmt: skip
         self._work, self._step, self._wait, self._least, self._most, self._seen = work, step, wait, least, most, seen
+        self._lanes, self._busy, self._beside = lanes, 0, float(lanes)
         self._jobs: deque[_Job] = deque()
         self._ready = threading.Condition()
         self._closed = False
         self.waiting = 0.0
         """The cost of what is queued or in progress."""
         self.speed = 0.0
-        """Cost per second; 0 before the first batch."""
-        self._thread = threading.Thread(target=self._run, name=f"matryo-{name}", daemon=True)
-        self._thread.start()
+        """Cost per second of one thread; 0 before the first batch."""
+        self._threads = [threading.Thread(target=self._run, name=f"matryo-{name}", daemon=True) for _ in range(lanes)]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread.is_alive()
+        """Whether all threads run."""
+        return all(thread.is_alive() for thread in self._threads)
+
+    @property
+    def beside(self) -> int:
+        """How many batches are in progress at a time, lately: each of them should use this part of the cores."""
+        return max(1, round(self._beside + 0.25))   # a batch too many on the cores costs more than an idle core
 
     def admit(self) -> None:
         """Raise if another request would wait too long; a long one is served when nothing else waits."""
-        ahead = self.waiting / self.speed if self.speed else 0.0
+        ahead = self.waiting / (self.speed * self._lanes) if self.speed else 0.0
         if ahead > self._wait:
             message = f"the server is busy: the queue would take {ahead:.1f} seconds, more than its {self._wait:g}"
             raise ApiError(429, message, code="busy", retry=ahead - self._wait / 2)
@@ -109,11 +120,12 @@ class Batcher:
         return await job.future
 
     def close(self) -> None:
-        """Finish what is queued, and end the thread."""
+        """Finish what is queued, and end the threads."""
         with self._ready:
             self._closed = True
-            self._ready.notify()
-        self._thread.join()
+            self._ready.notify_all()
+        for thread in self._threads:
+            thread.join()
 
     def _run(self) -> None:
         while True:
@@ -123,19 +135,30 @@ class Batcher:
                 if not self._jobs:
                     return
                 kind, parts, cost = self._take()
+                self._busy += 1
+                self._beside += ((self._lanes if self._jobs else self._busy) - self._beside) * _FADE
+                if self._jobs:
+                    self._ready.notify()
             start = time.perf_counter()
             self._do(kind, parts)
             seconds = time.perf_counter() - start
             with self._ready:
+                self._busy -= 1
                 self.waiting = max(0.0, self.waiting - cost)
-                speed = cost / max(seconds, 1e-6)
-                self.speed += (speed - self.speed) * (_FADE if self.speed else 1.0)
+                if parts:
+                    speed = cost / max(seconds, 1e-6)
+                    self.speed += (speed - self.speed) * (_FADE if self.speed else 1.0)
             self._settle([job for job, _, _ in parts])
-            self._seen(cost, seconds)
+            if parts:
+                self._seen(cost, seconds)
 
     def _take(self) -> tuple[Hashable, list[_Part], float]:
         """The parts of the next batch: requests of the kind of the first one take turns until the batch is full."""
-        budget = min(max(self.speed * self._step, self._least), self._most)
+        budget = min(self.speed * self._step, self._most)
+        if (idle := self._lanes - self._busy) > 1:   # the others take their share
+            queued = sum(sum(job.costs[job.next :]) for job in self._jobs)
+            budget = min(budget, queued / idle)
+        budget = max(budget, self._least)
         kind, spent = self._jobs[0].kind, 0.0
         parts: list[_Part] = []
         later: deque[_Job] = deque()   # of another kind, or with items left
@@ -175,7 +198,9 @@ class Batcher:
             return
         done = 0
         for job, first, end in parts:
-            job.results.extend(results[done : done + end - first])
+            job.results[first:end] = results[done : done + end - first]
+            with self._ready:
+                job.done += end - first
             done += end - first
 
     def _settle(self, jobs: list[_Job]) -> None:
@@ -184,9 +209,9 @@ class Batcher:
         for job in jobs:
             if job.ended:
                 ended.setdefault(job.loop, []).append(job)
-                if job.error is not None and job.next < len(job.items):
-                    with self._ready:   # its other items are not done
-                        self._jobs = deque(other for other in self._jobs if other is not job)
+                with self._ready:
+                    if job.error is not None and job in self._jobs:   # its other items are not done
+                        self._jobs.remove(job)
                         self.waiting = max(0.0, self.waiting - sum(job.costs[job.next :]))
         for loop, own in ended.items():
             if not loop.is_closed():

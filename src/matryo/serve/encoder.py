@@ -18,7 +18,7 @@ import torch
 from matryo.data.texts.tokenizer import Tokenizer
 from matryo.encoders import Bert, SentenceEncoder, Tokens
 from matryo.encoders.adapters.sentence_transformers import from_sentence_transformers
-from matryo.encoders.bert.packed import embed_packed
+from matryo.encoders.bert.packed import PackedBert
 from matryo.errors import InputError
 from matryo.files import sha256
 from matryo.inference.items import GivenImages
@@ -69,6 +69,13 @@ class Encoder(ABC):
 
     def __init__(self, facts: Facts, tokenizer: Tokenizer | None, device: torch.device) -> None:
         self.facts, self.tokenizer, self.device = facts, tokenizer, device
+        self.lanes = 1
+        """How many batches at a time use the cores best."""
+
+    def use_threads(self, count: int) -> None:
+        """Let the forward passes of the calling thread use ``count`` threads."""
+        if torch.get_num_threads() != count:
+            torch.set_num_threads(count)
 
     def tokenize(self, texts: Sequence[str], input_type: str | None) -> tuple[list[Array], list[int]]:
         """The ids of each text, truncated, and the number of its tokens before that."""
@@ -106,12 +113,14 @@ class _Packed(Encoder):
 
     def __init__(self, bert: Bert, facts: Facts, tokenizer: Tokenizer, device: torch.device) -> None:
         super().__init__(facts, tokenizer, device)
-        self.bert = bert
+        self.bert = PackedBert(bert)
+        # Batches side by side with a thread each do more than one batch with all threads, which wait for each other.
+        self.lanes = torch.get_num_threads() if device.type == "cpu" else 1
 
     def _embed(self, ids: Sequence[Array]) -> Tensor:
         flat = torch.from_numpy(np.concatenate(ids).astype(np.int64)).to(self.device)
         counts = torch.tensor([len(part) for part in ids])
-        return embed_packed(self.bert, flat, counts)[:, : self.facts.dim]
+        return self.bert(flat, counts)[:, : self.facts.dim]
 
 
 class _Padded(Encoder):

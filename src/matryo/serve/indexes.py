@@ -22,6 +22,7 @@ from matryo.retrieve import Index, Plan
 from matryo.retrieve.plan.cache import load_choice, plan_key, store_choice
 from matryo.serve.batching import Batcher
 from matryo.serve.http.errors import ApiError
+from matryo.serve.http.wire import hits_as_dicts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
@@ -39,20 +40,35 @@ __all__ = ["How", "Indexes", "ServedIndex"]
 _SETTINGS: dict[str, Any] = {"cost": "latency", "budget": None, "confidence": 0.95}   # as of `matryo plan`
 _WRITES = 64   # writes that may wait for the writer
 _SAMPLE = 64   # rows whose norms are looked at
-_AT_ONCE = 0.0005   # seconds; shorter searches run in the event loop
+_AT_ONCE = 0.0005   # seconds; requests that take less are searched in the event loop
+_TOGETHER = 0.002   # seconds that the requests of one moment may take there
 _KINDS = 256   # kinds of queries whose times are kept
 _LOOK = 10.0   # seconds between looks for a plan that another process made
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class How:
-    """The options of a search; queries with the same options are searched in one call."""
+    """The options of a search; queries with the same options are searched in one call.
+
+    Plans are compared by identity: requests with equal plans share one object, and hashing a plan takes longer than
+    some searches.
+    """
 
     k: int
     plan: Plan | None = None
     where: str = ""
     """The filter as JSON; empty for none."""
     payload: bool = False
+
+    @property
+    def _key(self) -> tuple[int, int, str, bool]:
+        return self.k, id(self.plan), self.where, self.payload
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, How) and self._key == other._key
 
 
 class ServedIndex:
@@ -71,6 +87,7 @@ class ServedIndex:
         self._writes = 0
         self._seconds: dict[How, float] = {}   # per query, lately
         self._plans: dict[tuple[float, int], tuple[float, Choice | None]] = {}
+        self._arrived: dict[tuple[asyncio.AbstractEventLoop, How], list[tuple[Floats, asyncio.Future[Any]]]] = {}
 
         def seen(cost: float, seconds: float) -> None:
             metrics.observe("batch_cost", cost, queue=name)
@@ -95,10 +112,44 @@ class ServedIndex:
 
     async def search(self, vectors: Floats, how: How) -> list[list[dict[str, Any]]]:
         """The hits of each query: dicts with id, score and, on request, payload."""
-        seconds = self._seconds.get(how, 1.0) * len(vectors)
-        if seconds < _AT_ONCE and not self.batcher.waiting and self.reader.is_current:
-            return self._search(how, vectors)   # faster than to wake another thread
+        if self._seconds.get(how, 1.0) * len(vectors) < _AT_ONCE and not self.batcher.waiting:
+            hits = await self._at_once(vectors, how)   # faster than to wake another thread
+            if hits is not None:
+                return hits
         return await self.batcher.run(vectors, [1.0] * len(vectors), how)
+
+    def _at_once(self, vectors: Floats, how: How) -> asyncio.Future[list[Any] | None]:
+        """The hits, found in one call with those of the other requests that the event loop has just read."""
+        loop = asyncio.get_running_loop()
+        arrived = self._arrived.setdefault((loop, how), [])
+        if not arrived:
+            loop.call_soon(self._search_arrived, loop, how)
+        arrived.append((vectors, loop.create_future()))
+        return arrived[-1][1]
+
+    def _search_arrived(self, loop: asyncio.AbstractEventLoop, how: How) -> None:
+        """Search for the requests of one moment; None for those that are left to the batcher."""
+        most = int(_TOGETHER / self._seconds.get(how, 1.0)) if self.reader.is_current else 0
+        several: list[tuple[Floats, asyncio.Future[list[Any] | None]]] = []
+        count = 0
+        for vectors, future in self._arrived.pop((loop, how)):
+            if future.done():   # the client has left
+                continue
+            if count + len(vectors) > most:
+                future.set_result(None)
+            else:
+                several.append((vectors, future))
+                count += len(vectors)
+        try:
+            hits = self._search(how, np.concatenate([vectors for vectors, _ in several])) if several else []
+        except Exception:   # the batcher finds the request at fault
+            for _, future in several:
+                future.set_result(None)
+            return
+        start = 0
+        for vectors, future in several:
+            future.set_result(hits[start : start + len(vectors)])
+            start += len(vectors)
 
     async def write(self, work: Callable[[Index], Result]) -> Result:
         """Run ``work`` with the writer, after the writes before it; it is not interrupted when the client leaves."""
@@ -167,7 +218,7 @@ class ServedIndex:
                 self._seconds.clear()
             latest = (time.perf_counter() - start) / len(items)
             self._seconds[kind] = max(latest, (self._seconds.get(kind, latest) + latest) / 2)
-        return hits.to_dicts()
+        return hits_as_dicts(hits)
 
 
 class Indexes:

@@ -31,7 +31,7 @@ class Limits:
     """Rows per upsert, delete or get. A bulk load has no limit."""
     wait: float = 2.0
     """Seconds that a request may have to wait for its turn; if it would be more, it gets 429 with Retry-After."""
-    step: float = 0.03
+    step: float = 0.06
     """Seconds that one forward pass or one batch of searches should take: the latency that batching may add."""
     timeout: float = 60.0
     """Seconds for the answer to a request; then 504. Writes and planning have no such limit."""

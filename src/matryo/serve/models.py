@@ -44,7 +44,7 @@ class Encoded:
 class ServedModel:
     """A loaded model and the thread that runs it."""
 
-    def __init__(self, name: str, encoder: Encoder, limits: Limits, metrics: Metrics) -> None:
+    def __init__(self, name: str, encoder: Encoder, limits: Limits, metrics: Metrics, lanes: int = 1) -> None:
         self.name, self.encoder, self.facts, self.limits, self.metrics = name, encoder, encoder.facts, limits, metrics
         self.created = int(time.time())
 
@@ -52,8 +52,9 @@ class ServedModel:
             metrics.observe("batch_cost", cost, queue=name)
             metrics.observe("batch_seconds", seconds, queue=name)
 
+        self.lanes = lanes
         self.batcher = Batcher(self._work, step=limits.step, wait=limits.wait, least=_LEAST, most=_MOST, seen=seen,
-                               name=name)  # fmt: skip
+                               name=name, lanes=lanes)  # fmt: skip
         metrics.gauge("queue_cost", lambda: self.batcher.waiting, queue=name)
 
     async def warm(self) -> None:
@@ -103,6 +104,8 @@ class ServedModel:
         return Encoded(np.stack(vectors), sum(counts), truncated)
 
     def _work(self, kind: Hashable, items: list[Any]) -> Floats:
+        if self.lanes > 1:   # one lane per thread of PyTorch
+            self.encoder.use_threads(max(1, self.lanes // self.batcher.beside))
         return self.encoder.embed_tokens(items) if kind == "texts" else self.encoder.embed_images(items)
 
     def _too_many(self, got: str) -> ApiError:
@@ -113,8 +116,11 @@ class ServedModel:
 class Models:
     """The models by name."""
 
-    def __init__(self, paths: Mapping[str, Path], limits: Limits, metrics: Metrics, device: str = "auto") -> None:
+    def __init__(
+        self, paths: Mapping[str, Path], limits: Limits, metrics: Metrics, device: str = "auto", *, alone: bool = False
+    ) -> None:
         self.paths, self.limits, self.metrics, self.device = dict(paths), limits, metrics, device
+        self.alone, self._lanes = alone, dict[str, int]()
         self.served = {name: self._open(name) for name in self.paths}
 
     def __iter__(self) -> Any:
@@ -161,7 +167,9 @@ class Models:
         with MissingExtra.unless_installed("PyTorch", "text", module="torch"):
             from matryo.serve.encoder import open_encoder
 
-        return ServedModel(name, open_encoder(self.paths[name], self.device), self.limits, self.metrics)
+        encoder = open_encoder(self.paths[name], self.device)
+        lanes = self._lanes.setdefault(name, encoder.lanes if self.alone else 1)   # lanes change PyTorch's threads
+        return ServedModel(name, encoder, self.limits, self.metrics, lanes)
 
 
 def cut(vectors: Floats, dim: int) -> Floats:

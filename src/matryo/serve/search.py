@@ -168,15 +168,28 @@ def _how(index: ServedIndex, fields: dict[str, Any], k: int) -> tuple[How, str]:
     plan: Plan | None = None
     try:
         if "plan" in fields:
-            plan = _plan(dumps(fields["plan"]), k, index.reader.nesting)
+            plan = _plan(_as_json(fields, "plan"), k, index.reader.nesting)
         elif "dim" in fields:
             plan = _plan(fields["dim"], k, index.reader.nesting)
         elif "recall" in fields and (choice := index.plan(float(fields["recall"]), k)) is not None:
             plan = choice.plan
     except InputError as error:
         raise as_api_error(error, given[0]) from None
-    where = dumps(fields["where"]).decode() if "where" in fields else ""
-    return How(k, plan, where, fields.get("payload", False)), "exact" if plan is None else outline(plan, k)
+    where = _as_json(fields, "where").decode() if "where" in fields else ""
+    how = How(k, plan, where, fields.get("payload", False))
+    return how, _words(how)
+
+
+def _as_json(fields: dict[str, Any], name: str) -> bytes:
+    try:
+        return dumps(fields[name])
+    except TypeError:   # orjson reads more levels than it writes
+        raise ApiError(400, f"{name} must have at most 250 levels", param=name) from None
+
+
+@lru_cache(maxsize=256)
+def _words(how: How) -> str:
+    return "exact" if how.plan is None else outline(how.plan, how.k)
 
 
 @lru_cache(maxsize=256)   # clients send the same plan again and again

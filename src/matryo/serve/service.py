@@ -48,8 +48,8 @@ class Service:
         """Set before the server stops: /health/ready is then 503, so that load balancers look elsewhere."""
         self.forward: Callable[[Request], Awaitable[Answer]] | None = None
         """Sends a change to the process that writes, in the other processes of a server."""
-        self.peers: Callable[[], Awaitable[list[str]]] | None = None
-        """The metrics of the other processes of a server."""
+        self.peers: Callable[[bytes | None], Awaitable[list[str]]] | None = None
+        """The metrics of the other processes of a server, for a client with this Authorization."""
         self._memory = Memory(limits.memory)
         self._prefix, self._numbers = os.urandom(4).hex(), itertools.count()   # of request ids
         self._starting: asyncio.Task[None] | None = None
@@ -71,7 +71,9 @@ class Service:
         """Warm the models up; the first request does this in an app that is mounted without its lifespan."""
         if self._starting is None:
             self._starting = asyncio.ensure_future(self._warm())
-        await asyncio.shield(self._starting)
+        if not self._starting.done():
+            await asyncio.shield(self._starting)
+        self._starting.result()
 
     async def reload(self) -> None:
         """Load the models again and open indexes that were replaced; on an error, the old ones stay."""
@@ -114,7 +116,7 @@ class Service:
                 headers.append((b"connection", b"close"))   # the rest of the body is not read
             try:
                 await answer.send(send, headers, head=scope["method"] == "HEAD")
-            except OSError:
+            except (OSError, RuntimeError):   # uvloop raises the latter
                 request.facts["gone"] = True
         self._record(request, route, status, start, identity)
 
@@ -167,7 +169,7 @@ class Service:
         if "forwarded" not in request.facts:   # the process that writes counts it
             self.metrics.count("requests_total", route=name, status=status)
             self.metrics.observe("request_seconds", seconds, route=name)
-        if not (name.startswith("/health") or name == "/metrics"):
+        if not (self.log.quiet or name.startswith("/health") or name == "/metrics"):
             key = {} if request.key is None else {"key": request.key.name}
             self.log.event("request", id=identity, method=request.scope["method"], route=name, status=status,
                            ms=round(1000 * seconds, 2), **key, **request.facts)  # fmt: skip
@@ -226,7 +228,7 @@ class Service:
     async def _metrics(self, request: Request) -> Response:
         own = self.metrics.text()
         if self.peers is not None and request.header(b"x-matryo-own") is None:
-            own = merged([own, *await self.peers()])
+            own = merged([own, *await self.peers(request.header(b"authorization"))])
         return Response(own.encode(), kind=b"text/plain; version=0.0.4")
 
     # ── life ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -259,13 +261,15 @@ def app(
     device: str = "auto",
     threads: int = 1,
     quiet: bool = True,
+    alone: bool = False,
 ) -> Service:
     """Return an ASGI app that serves models and indexes.
 
     ``model`` and ``index`` are each a path, a list of paths, or a dict of names and paths. A path is served under the
     name of its folder. ``writable`` opens each index as its only writer. ``keys`` is a file of API keys; those of the
     environment count too. ``origins`` are the web origins whose pages may call the API. ``threads`` share the queries
-    of a batch of searches. Unless ``quiet``, each request is logged.
+    of a batch of searches. Unless ``quiet``, each request is logged. ``alone`` says that the process does nothing
+    else: forward passes then run side by side, and set PyTorch's number of threads.
 
     >>> from starlette.applications import Starlette                     # doctest: +SKIP
     >>> from starlette.routing import Mount                              # doctest: +SKIP
@@ -276,7 +280,7 @@ def app(
     sources.check()
     opened = Indexes(sources.indexes, limits, metrics, writable=writable, threads=threads)
     try:
-        models = Models(sources.models, limits, metrics, device)
+        models = Models(sources.models, limits, metrics, device, alone=alone)
         return Service(models, opened, Keys.read(keys), limits, Log(quiet=quiet), metrics, origins)
     except BaseException:
         opened.close()

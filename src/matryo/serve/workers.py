@@ -78,9 +78,9 @@ def connect(service: Service, number: int, count: int, folder: Path, *, writable
         for index in service.indexes:
             index.writable = writable
 
-    async def peers() -> list[str]:
+    async def peers(authorization: bytes | None) -> list[str]:
         others = [_place(folder, other) for other in range(count) if other != number]
-        return [text for text in await asyncio.gather(*map(_metrics, others)) if text]
+        return [text for text in await asyncio.gather(*(_metrics(place, authorization) for place in others)) if text]
 
     service.peers = peers
 
@@ -147,11 +147,13 @@ async def _body(
         writer.close()
 
 
-async def _metrics(place: Path) -> str:
+async def _metrics(place: Path, authorization: bytes | None) -> str:
+    key = b"" if authorization is None else b"authorization: " + authorization + b"\r\n"
     try:
         async with asyncio.timeout(2):
             reader, writer = await asyncio.open_unix_connection(place)
-            writer.write(b"GET /metrics HTTP/1.1\r\nhost: peer\r\nx-matryo-own: 1\r\nconnection: close\r\n\r\n")
+            head = b"GET /metrics HTTP/1.1\r\nhost: peer\r\nx-matryo-own: 1\r\nconnection: close\r\n"
+            writer.write(head + key + b"\r\n")
             status, headers = await _head(reader)
             body = await reader.readexactly(int(headers[b"content-length"]))
             writer.close()

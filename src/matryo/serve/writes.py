@@ -129,6 +129,11 @@ class Writes:
     async def _upsert(self, index: ServedIndex, ids: Any, vectors: Floats, payload: Any) -> Response:
         if len(ids) != len(vectors):
             raise ApiError(400, f"send one vector per id (got {len(ids):,} ids and {len(vectors):,})", param="ids")
+        try:
+            dumps(payload)
+        except TypeError:   # it could not be returned later
+            raise ApiError(400, "a payload must have at most 250 levels", param="payload") from None
+
         def upsert(writer: Index) -> int:
             writer.upsert(vectors, ids, payload)
             return len(writer)

@@ -29,8 +29,8 @@ BERTS = {
     "bert-base": (12, 768, 12),
     "bert-large": (24, 1024, 16),
 }
-_ACTS: dict[str, Any] = {"gelu": F.gelu, "relu": F.relu, "silu": F.silu, "swish": F.silu}
-_ACTS |= dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), partial(F.gelu, approximate="tanh"))
+ACTS: dict[str, Any] = {"gelu": F.gelu, "relu": F.relu, "silu": F.silu, "swish": F.silu}
+ACTS |= dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), partial(F.gelu, approximate="tanh"))
 
 
 @checked
@@ -59,8 +59,8 @@ class BertConfig:
             rule = "hidden_size must be a multiple of num_attention_heads"
             got = f"{self.hidden_size} and {self.num_attention_heads}"
             raise InputError(rule, got=got, cure="change one of them")
-        if self.hidden_act not in _ACTS:
-            cure = f"choose one of {', '.join(sorted(_ACTS))}"
+        if self.hidden_act not in ACTS:
+            cure = f"choose one of {', '.join(sorted(ACTS))}"
             raise InputError("unknown hidden_act", got=repr(self.hidden_act), cure=cure)
 
     @classmethod
@@ -275,7 +275,7 @@ class Intermediate(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[batch, length, d] → [batch, length, intermediate]."""
-        return _ACTS[self.act](self.dense(x))
+        return ACTS[self.act](self.dense(x))
 
 
 class Output(nn.Module):

@@ -54,7 +54,10 @@ class Request:
 
     def header(self, name: bytes) -> bytes | None:
         """The first header of this name."""
-        return next((value for key, value in self.scope["headers"] if key == name), None)
+        for key, value in self.scope["headers"]:
+            if key == name:
+                return value   # type: ignore[no-any-return]
+        return None
 
     def length(self) -> int | None:
         """The Content-Length, or None; raises if it is over the limit, before anything is read."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,28 +14,31 @@ from matryo.serve.http.errors import ApiError
 
 if TYPE_CHECKING:
     from matryo.arrays import Array, Floats
+    from matryo.retrieve.hits import Hits
 
-__all__ = ["FORMATS", "as_matrix", "dumps", "loads", "vectors_as"]
+__all__ = ["FORMATS", "as_matrix", "dumps", "hits_as_dicts", "loads", "vectors_as"]
 
 FORMATS = ("float", "base64", "int8", "binary")
 """How vectors are sent: JSON numbers; base64 of little-endian float32, of int8 codes, or of one bit per dimension."""
 
 
-def dumps(value: Any) -> bytes:
-    """JSON; numpy arrays are written as lists of numbers."""
+@cache
+def _orjson() -> Any:
     with MissingExtra.unless_installed("orjson", "serve"):
         import orjson
+    return orjson
 
-    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+
+def dumps(value: Any) -> bytes:
+    """JSON; numpy arrays are written as lists of numbers."""
+    orjson = _orjson()
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)   # type: ignore[no-any-return]
 
 
 def loads(body: bytes) -> Any:
     """Parse JSON: UTF-8, at most 1,024 levels deep, without NaN."""
-    with MissingExtra.unless_installed("orjson", "serve"):
-        import orjson
-
     try:
-        return orjson.loads(body)
+        return _orjson().loads(body)
     except ValueError as error:
         raise ApiError(400, f"the body must be JSON (got {error!s:.200})", code="invalid_json") from None
 
@@ -54,6 +58,17 @@ def vectors_as(form: str, vectors: Floats) -> list[dict[str, Any]]:
         codes = np.rint(vectors / scales[:, None]).astype(np.int8)
         return [{"embedding": _base64(row), "scale": float(scale)} for row, scale in zip(codes, scales, strict=True)]
     return [{"embedding": _base64(row)} for row in np.packbits(vectors > 0, axis=1)]
+
+
+def hits_as_dicts(hits: Hits) -> list[list[dict[str, Any]]]:
+    """``hits.to_dicts()``, in a third of the time."""
+    if hits.payloads is not None or not np.isfinite(hits.scores).all():
+        return hits.to_dicts()
+    scores = loads(dumps(hits.scores))   # the shortest decimal numbers
+    return [
+        [{"id": id, "score": score} for id, score in zip(*row, strict=True)]
+        for row in zip(hits.ids.tolist(), scores, strict=True)
+    ]
 
 
 def as_matrix(value: Any, dim: int, param: str, most: int) -> Floats:
