@@ -6,6 +6,7 @@ rotation of them, so its prefixes are poor, as those of a model that is truncate
 
 import base64
 import hashlib
+from functools import cache
 
 import numpy as np
 
@@ -52,6 +53,7 @@ def _word_vector(about, style):
     return sum(weight * _direction(word) for word, weight in weights.items())
 
 
+@cache
 def _direction(word):
     seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:8], "big")
     return np.random.default_rng(seed).normal(size=192)

@@ -133,6 +133,6 @@ def _serve(
 
 def _announce(args: argparse.Namespace, address: Address, shared: socket.socket) -> None:
     host = f"[{address.host}]" if ":" in address.host else address.host
-    served = [*named(args.models, "model"), *named(args.index, "index")]
+    served = dict.fromkeys([*named(args.models, "model"), *named(args.index, "index")])
     print(f"serving {', '.join(served)} on http://{host}:{shared.getsockname()[1]}/", flush=True)
     sys.stdout.flush()

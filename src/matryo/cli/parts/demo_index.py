@@ -112,9 +112,8 @@ def _add(index: Index, run: Path, *, quiet: bool) -> None:
                 payload = [_payload(images, rows[id], names[images.labels[rows[id]]]) for id in ids]
                 index.add(encoded.vectors[start : start + _BATCH], ids, payload)
                 bar.update(len(ids))
-    model = sets[_SPLITS[0]].model
-    index.set_model({**({} if isinstance(model, str) else model), "run": str(run.absolute()),
-                     "weights": RunFolder(run).digest})  # fmt: skip
+    index.set_model({"name": run.name, "dim": index.nesting.dim, "weights": RunFolder(run).digest,
+                     "run": str(run.absolute())})  # fmt: skip
 
 
 def _payload(images: Any, row: int, about: Any) -> dict[str, Any]:

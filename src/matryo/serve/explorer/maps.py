@@ -34,9 +34,12 @@ class Plane:
     """Whether prefixes are normalised first."""
     mean: Doubles
     axes: Doubles
-    """[dim, 2], with the scale."""
+    """[dim, 2]"""
     share: float
     """The share of the variance of the prefixes that the plane shows."""
+    centre: Doubles | float = 0.0
+    """Of the places of the fitted rows, before they are scaled."""
+    scale: float = 1.0
 
     @classmethod
     def fit(cls, vectors: Floats, dim: int, like: Plane | None = None, *, unit: bool = True) -> Plane:
@@ -53,11 +56,12 @@ class Plane:
             left, _, right = np.linalg.svd(places.T @ like._places(vectors))
             plane = replace(plane, axes=axes @ left @ right)
             places = plane._places(vectors)
-        return replace(plane, axes=plane.axes / max(np.abs(places).max(), np.finfo(float).tiny))
+        low, high = places.min(0), places.max(0)
+        return replace(plane, centre=(low + high) / 2, scale=2 / max(float((high - low).max()), np.finfo(float).tiny))
 
     def place(self, vectors: Floats) -> Doubles:
         """The places of ``vectors``, [n, 2], within −1 … 1 as those of the fitted rows are."""
-        return np.clip(self._places(vectors), -1, 1)
+        return np.clip((self._places(vectors) - self.centre) * self.scale, -1, 1)
 
     def _places(self, vectors: Floats) -> Doubles:
         places: Doubles = (truncate(vectors, self.dim, normalize=self.unit) - self.mean) @ self.axes

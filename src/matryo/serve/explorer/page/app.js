@@ -126,7 +126,7 @@ function show() {
   showFacts({ costs, dim, plan })
   showHits({ hits, best, items: answer.items, full, onpick: pick })
   const results = about.dims.map((one) => ({ name: String(one), label: plural(one, "dim"), hits: lists.get(one), dim: one }))
-  if (plan && answer.plan) results.push({ name: "plan", label: plan.outline, hits, dim: null })
+  if (plan && answer.plan) results.push({ name: "plan", label: "plan", hits, dim: null })
   showEvery({ results, best, items: answer.items, current: plan ? "plan" : String(dim), onpick: (one) => {
     if (one !== null) { state.plan = null; state.dim = one; show() }
   } })

@@ -1,5 +1,6 @@
 // The dial (slider, sentence, cost and recall) and the table of every dim.
 
+import { inWords } from "./frontier.js"
 import { $, count, keyOf, make, percent, picture, plural, short } from "./dom.js"
 
 export function setUpSlider(dims, onchange) {
@@ -21,7 +22,7 @@ export function showDial({ dims, dim, plan, kept, of }) {
   slider.setAttribute("aria-valuetext", plural(dim, "dim"))
   $("slider").classList.toggle("off", Boolean(plan))
   $("dim").replaceChildren(...(plan
-    ? [make("span", { class: "number plan" }, plan.outline), make("span", { class: "unit" }, "plan")]
+    ? [make("span", { class: "number plan" }, inWords(plan.plan))]
     : [make("span", { class: "number" }, count(dim)), make("span", { class: "unit" }, dim === 1 ? "dim" : "dims")]))
   const some = kept === of ? `All ${of}` : `${kept} of the ${of}`
   const what = `nearest at ${full} dims`
@@ -32,28 +33,37 @@ export function showDial({ dims, dim, plan, kept, of }) {
 
 const price = (times) => (times === 2 ? "at half of the bytes" : `at 1/${Number(times.toFixed(1))} of the bytes`)
 
-// What the dim costs, beside the full dim. `costs` is the answer of the server, or null while it measures.
+// What the dim costs and finds, beside the full dim. `costs` is the answer of the server, or null while it measures.
 export function showFacts({ costs, dim, plan }) {
-  const full = costs?.dims.at(-1), own = costs?.dims.find((row) => row.dim === dim)
-  const facts = plan
-    ? [["recall", percent(plan.recall), plan.recall],
-       ["bytes read per query", short(plan.bytes), plan.bytes / plan.most.bytes],
-       ["MFLOPs per query", short(plan.mflops), plan.mflops / plan.most.mflops],
-       ["ms per query", plan.latency === null ? "–" : short(plan.latency), (plan.latency ?? 0) / (plan.most.latency || 1)]]
-    : [[`recall@${costs?.k ?? 10}`, own ? percent(own.recall) : "…", own?.recall ?? 0],
-       ...(costs && !costs.same ? [] : [[`same ${costs?.same ?? "class"} first`, own ? percent(own.same) : "…", own?.same ?? 0]]),
-       ["bytes per vector", own ? count(own.bytes) : "…", own ? own.bytes / full.bytes : 0],
-       ["MFLOPs per query", own ? short(own.mflops) : "…", own ? own.mflops / full.mflops : 0],
-       ["ms per query", own ? short(own.ms) : "…", own ? own.ms / Math.max(...costs.dims.map((row) => row.ms)) : 0]]
-  $("facts").replaceChildren(...facts.map(([name, value, share], place) => {
-    const bar = make("span", { class: place < facts.length - 3 ? "bar good" : "bar" })
-    bar.style.setProperty("--share", String(Math.min(1, share)))
-    return make("div", {}, make("dt", {}, name), make("dd", {}, value), bar)
+  const facts = plan ? planFacts(plan) : dimFacts(costs, dim)
+  $("facts").replaceChildren(...facts.map(({ name, value, whole, share, good }) => {
+    const bar = make("span", { class: good ? "bar good" : "bar" })
+    bar.style.setProperty("--share", String(Math.max(0, Math.min(1, share || 0))))
+    return make("div", {}, make("dt", {}, name), make("dd", {}, value, whole ? make("small", { class: "soft" }, whole) : null), bar)
   }))
-  $("basis").textContent = !costs ? "Measuring …"
-    : plan ? "Recall and cost are those of the planner’s test."
-    : costs.queries ? `Recall is the share of the nearest rows at ${full.dim} dims that are found, over ${plural(costs.queries, "random row")}. ` +
-      "Bytes and MFLOPs count a scan; ms is measured here." : ""
+  $("basis").textContent = plan ? "Recall and cost are those of the planner’s test, beside exact search."
+    : !costs ? "Measuring …"
+    : costs.queries ? `Recall: the share of the nearest at ${costs.dims.at(-1).dim} dims that are found, for ${plural(costs.queries, "random row")}. ` +
+      "Bytes and MFLOPs are those of a scan; ms is measured here, in a batch of these rows." : ""
+}
+
+function dimFacts(costs, dim) {
+  const own = costs?.dims.find((row) => row.dim === dim), full = costs?.dims.at(-1)
+  const at = (value) => ` ${value} at ${full.dim}`
+  const cost = (name, field, format) => ({
+    name, value: own ? format(own[field]) : "…", whole: own && own !== full ? at(format(full[field])) : "", share: own && own[field] / full[field],
+  })
+  const found = [{ name: `recall@${costs?.k ?? 10}`, value: own ? percent(own.recall) : "…", share: own?.recall, good: true }]
+  if (costs?.same) {
+    found.push({ name: `nearest: same ${costs.same}`, value: percent(own.same), whole: own === full ? "" : at(percent(full.same)), share: own.same, good: true })
+  }
+  return [...found, cost("bytes per vector", "bytes", count), cost("MFLOPs per query", "mflops", short), cost("ms per query", "ms", short)]
+}
+
+function planFacts(plan) {
+  const cost = (name, field) => ({ name, value: short(plan[field]), whole: ` ${short(plan.exact[field])} for exact`, share: plan[field] / plan.exact[field] })
+  return [{ name: "recall", value: percent(plan.recall, 1), share: plan.recall, good: true }, cost("bytes per query", "bytes"),
+    cost("MFLOPs per query", "mflops"), ...(plan.latency === null ? [] : [cost("ms per query", "latency")])]
 }
 
 // A row per dim, each with its hits; the row that the slider is on is marked.

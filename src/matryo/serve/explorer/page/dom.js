@@ -37,9 +37,9 @@ export function short(value) {
 }
 
 // A share as a percentage that says 100 % only if it is.
-export function percent(share) {
-  const value = 100 * share
-  return `${value > 99.5 && value < 100 ? Math.floor(value * 10) / 10 : Math.round(value)} %`
+export function percent(share, digits = 0) {
+  const value = (100 * share).toFixed(digits)
+  return `${share < 1 && Number(value) === 100 ? Math.floor(1000 * share) / 10 : Number(value)} %`
 }
 
 export const count = (number) => number.toLocaleString("en")

@@ -24,6 +24,7 @@ export class Map2 {
     const names = this.data?.classes.join("\n")
     this.data = data
     this.places = data.x.map((x, row) => [x, data.y[row]])
+    this.reach = [data.x, data.y].map((values) => values.reduce((most, value) => Math.max(most, Math.abs(value)), .01))
     this.start = performance.now()
     this.canvas.setAttribute("aria-label", `Map of ${plural(data.ids.length, "row")} at ${data.dim} dims. ` +
       "Arrow keys move between rows, Enter searches by one.")
@@ -40,10 +41,11 @@ export class Map2 {
     return this.places.map(([x, y], row) => [this.from[row][0] + (x - this.from[row][0]) * eased, this.from[row][1] + (y - this.from[row][1]) * eased])
   }
 
-  // Places of the page from places of the map.
+  // Places of the page from places of the map; both axes have one scale, so that distances can be compared.
   at([x, y]) {
     const { clientWidth: wide, clientHeight: high } = this.canvas
-    return [MARGIN + (x + 1) / 2 * (wide - 2 * MARGIN), MARGIN + (1 - y) / 2 * (high - 2 * MARGIN)]
+    const scale = Math.min((wide / 2 - MARGIN) / this.reach[0], (high / 2 - MARGIN) / this.reach[1])
+    return [wide / 2 + x * scale, high / 2 - y * scale]
   }
 
   draw() {

@@ -48,7 +48,7 @@ export function describeQueries(about) {
   field.disabled = !reads.has("text") && !reads.has("words")
   field.placeholder = reads.has("text") ? "Type what you look for" : about.texts.length ? `Type a ${about.texts[0]}` : "Click a row to search by it"
   const words = reads.has("text") ? `The model ${about.model.name} reads your words.`
-    : reads.has("words") ? `Words are compared with the ${about.texts.join(", ")} of each row; the row that fits best is the query.`
+    : reads.has("words") ? `Words are compared with the ${listed(about.texts)} of each row; the row that fits best is the query.`
     : "The rows have no text: click one to search by it."
   $("how").textContent = words + (reads.has("image") ? ` The model ${about.model.name} reads a picture that you drop here.` : "")
 }
@@ -71,3 +71,5 @@ export function showChoices(items, current, onpick) {
     return make("li", {}, button)
   }))
 }
+
+const listed = (names) => (names.length > 1 ? `${names.slice(0, -1).join(", ")} and ${names.at(-1)}` : names[0])
