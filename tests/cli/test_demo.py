@@ -42,3 +42,34 @@ def test_the_demo_runs_to_its_table(drawings, tmp_path, capsys):
     page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
     assert "Graphics by Twemoji" in page
     assert shown.endswith(f"open the report in a browser: {tmp_path / 'report' / 'index.html'}\n")
+
+
+def test_the_demo_ends_on_the_explorer(drawings, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("orjson")
+    from matryo import Index, data
+    from matryo.cli import serve
+    from matryo.data.bundled import emoji
+
+    monkeypatch.setattr(emoji, "emoji", data.open_dataset)
+    served = []
+    monkeypatch.setattr(serve, "run", served.append)
+    monkeypatch.setattr("matryo.cli.demo.PROTOCOLS", "evaluate")
+    words = ["demo", "--out", str(tmp_path), "--epochs", "1", "--quiet", "--serve", "--port", "0"]
+    assert main(words) == 0
+    assert "1-NN" in capsys.readouterr().out
+    assert main(words) == 0   # complete runs are served at once
+    assert "1-NN" not in capsys.readouterr().out
+    for args in served:
+        assert args.models == [f"{name}={tmp_path / f'demo-{name}'}" for name in ("nested", "fixed")]
+        assert args.index == [f"{name}={tmp_path / 'explorer' / name}" for name in ("nested", "fixed")]
+        assert args.host == "127.0.0.1"
+        assert any("Twemoji" in line for line in args.credits)
+    for name in ("nested", "fixed"):
+        stored = EmbeddingSet.open(tmp_path / f"demo-{name}" / "embeddings" / "twemoji")
+        with Index.open(tmp_path / "explorer" / name) as index:
+            assert len(index) == sum(len(drawings.split(split)) for split in ("flat", "twemoji", "train"))
+            assert index.nesting.dims == (8, 16, 32, 64, 128, 256)
+            entry = index[str(stored.ids[0])]
+            assert entry.vector.tolist() == stored.vectors[0].tolist()
+            assert entry.payload["name"] == drawings.classes[stored.labels[0]]
+            assert entry.payload["image"].startswith("data:image/webp;base64,")

@@ -47,7 +47,7 @@ def write(folder):
 
 def _word_vector(about, style):
     """A random direction per word, added: emoji that share words of their name, or tags, are near."""
-    weights = {word: 2.0 for word in about.name.split()} | {style: 0.3, about.subgroup: 1.5}
+    weights = dict.fromkeys(about.name.split(), 2.0) | {style: 0.3, about.subgroup: 1.5}
     for tag in about.tags:
         weights.setdefault(tag, 1.0)
     return sum(weight * _direction(word) for word, weight in weights.items())

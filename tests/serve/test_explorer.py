@@ -167,13 +167,13 @@ def test_pictures_are_data_or_named_addresses_and_nothing_else():
     named = Shown.of(rows, Show(("title", "photo")))
     assert named.image == "photo"
     for value, shown in (
-        ("https://example.org/b.png?x=1", True), (PNG, True), ("javascript:alert(1)", False), ("//example.org/x.png", False),
+        ("https://example.org/b.png?x=1", True), (PNG, True), ("javascript:alert(1)", False), ("//x.org/x.png", False),
         ("data:text/html;base64,AAAA", False), ("data:image/png;base64,AA\"onerror=", False), ("https://a b", False),
         (["https://example.org"], False), (7, False), (None, False),
     ):  # fmt: skip
         assert named.item(1, {"title": "a", "photo": value})["image"] == (value if shown else ""), value
     assert Shown(("title",), "photo").item(1, {"photo": "https://example.org/b.png"})["image"] == ""
-    with pytest.raises(InputError, match="a shown field must be in the payloads \\(got titel\\): use one of title, photo"):
+    with pytest.raises(InputError, match="must be in the payloads \\(got titel\\): use one of title, photo"):
         Shown.of(rows, Show(("titel",)))
 
 

@@ -1,8 +1,8 @@
 """Train a nested and a fixed model on the bundled emoji, compare them at every dim, and write a report.
 
 The demo takes a few minutes on two CPU cores, most of it training. Everything is written to --out. If interrupted, run
-the same command again to resume. With --serve it then serves both models and their drawings, with a page to explore them
-in a browser; runs that are complete are not measured again.
+the same command again to resume. With --serve it then serves both models and their drawings, with a page to explore
+them in a browser; runs that are complete are not measured again.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--epochs", type=int, metavar="N", help="epochs of training (default: the recipe's)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of both models [0]")
     parser.add_argument("--force", action="store_true", help="overwrite DIR/demo.jsonl whatever it holds")
-    parser.add_argument("--serve", action="store_true", help="serve the models and their drawings afterwards, and print "
-                        "the address of the explorer page")  # fmt: skip
+    parser.add_argument("--serve", action="store_true", help="serve the models and their drawings afterwards, "
+                        "with a page to explore them")  # fmt: skip
     parser.add_argument("--port", type=int, default=8080, metavar="N", help="with --serve: port; 0 chooses one [8080]")
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
 

@@ -57,12 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-keys", action="store_true", help="listen beyond this machine without API keys")
     parser.add_argument("--cors", action="append", default=[], metavar="ORIGIN", help="a web origin whose pages may "
                         "call the API [none]")  # fmt: skip
-    parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help="a further name of this "
-                        "server, such as a proxy sends; checked while it has no keys and serves this machine only")  # fmt: skip
-    parser.add_argument("--show", metavar="FIELD,…", help="payload fields that the explorer page shows: texts, the title "
+    parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help="a further name that clients "
+                        "use for this machine; checked only without keys and --host")  # fmt: skip
+    parser.add_argument("--show", metavar="FIELD,…", help="payload fields on the explorer page: texts, the title "
                         "first, and one of pictures [found in the payloads]")  # fmt: skip
-    parser.add_argument("--group", metavar="FIELD", default="", help="the payload field that colours the map of the page "
-                        "[found in the payloads]")  # fmt: skip
+    parser.add_argument("--group", metavar="FIELD", default="", help="the payload field that colours the map of the "
+                        "page [found in the payloads]")  # fmt: skip
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes; the first one writes [1]")
     parser.add_argument(
         "--threads", type=int, default=1, metavar="N", help="threads that share a batch of searches [1]"

@@ -271,8 +271,8 @@ def app(
     ``model`` and ``index`` are each a path, a list of paths, or a dict of names and paths. A path is served under the
     name of its folder. ``writable`` opens each index as its only writer. ``keys`` is a file of API keys; those of the
     environment count too. ``origins`` are the web origins whose pages may call the API. ``threads`` share the queries
-    of a batch of searches. Unless ``quiet``, each request is logged. ``show`` lists the payload fields that the explorer
-    page shows, or is a :class:`matryo.serve.Show`.
+    of a batch of searches. Unless ``quiet``, each request is logged. ``show`` lists the payload fields that the
+    explorer page shows, or is a :class:`matryo.serve.Show`.
 
     >>> from starlette.applications import Starlette                     # doctest: +SKIP
     >>> from starlette.routing import Mount                              # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""`matryo demo --serve`: an index of the encoded drawings per model, with names and pictures, and the server of both."""
+"""`matryo demo --serve`: an index of the drawings per model, with names and pictures, and the server of both."""
 
 from __future__ import annotations
 
@@ -119,5 +119,6 @@ def _add(index: Index, run: Path, *, quiet: bool) -> None:
 def _payload(images: Any, row: int, about: Any) -> dict[str, Any]:
     content = images.encoded(row)
     kind = "webp" if content[8:12] == b"WEBP" else "png"
+    url = f"data:image/{kind};base64,{base64.b64encode(content).decode('ascii')}"
     return {"name": about.name, "style": images.name(row).split("/")[0], "tags": ", ".join(about.tags),
-            "group": about.group, "image": f"data:image/{kind};base64,{base64.b64encode(content).decode('ascii')}"}  # fmt: skip
+            "group": about.group, "image": url}  # fmt: skip

@@ -129,11 +129,12 @@ class Explorer:
         results: list[dict[str, Any]] = []
         if vectors is not None:
             plans = [plan_of(index, dim, "dims", k + 1) if dim < index.dim else None for dim in dims]
-            found = await asyncio.gather(*(index.nearest(vectors, k + 1, one) for one in (*plans, *[plan] * bool(plan))))
+            plans += [plan] * bool(plan)
+            found = await asyncio.gather(*(index.nearest(vectors, k + 1, one) for one in plans))
             results = [{"dim": dim, "hits": [hit for hit in hits if hit["id"] != identity][:k]}
                        for dim, hits in zip((*dims, *[0] * bool(plan)), found, strict=True)]  # fmt: skip
-        ids = [*([] if identity is None else [identity]), *matches, *(hit["id"] for one in results for hit in one["hits"])]
-        items = await asyncio.to_thread(view.items, ids)
+        seen = [*matches, *(hit["id"] for one in results for hit in one["hits"])]
+        items = await asyncio.to_thread(view.items, seen if identity is None else [identity, *seen])
         body = {"index": index.name, "query": identity, "matches": matches, "items": items,
                 "results": results[: len(dims)], "plan": results[-1]["hits"] if plan and results else None}  # fmt: skip
         return Response(dumps(body))

@@ -20,7 +20,8 @@ def page(*, urls: bool) -> Response:
     """The page; with ``urls``, pictures may come from elsewhere."""
     images = "'self' data: blob:" + (" http: https:" if urls else "")
     policy = (f"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src {images}; "
-              "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'")  # fmt: skip
+              "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+              "require-trusted-types-for 'script'")  # fmt: skip
     headers = [(b"content-security-policy", policy.encode()), *_SAFE]
     return Response(_read("index.html"), headers=headers, kind=b"text/html; charset=utf-8")
 

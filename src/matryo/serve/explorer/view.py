@@ -45,8 +45,8 @@ class View:
     @cached_property
     def shown(self) -> Shown:
         """The fields that are shown."""
-        ids, _ = self.index.sample(min(_GUESSED, len(self.index)), 0) if len(self.index) else ([], None)
-        return Shown.of(self.index.get(ids)[1] if len(ids) else [], self.show)
+        count = min(_GUESSED, len(self.index))
+        return Shown.of(self.index.get(self.index.sample(count, 0)[0])[1] if count else [], self.show)
 
     def items(self, ids: Sequence[Id]) -> list[dict[str, Any]]:
         """Rows as the page shows them; those that were deleted meanwhile are left out."""

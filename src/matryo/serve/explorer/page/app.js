@@ -49,7 +49,7 @@ async function enter(name) {
     for (const id of ["hero", "every", "atlas", "plans"]) $(id).hidden = true
     return trouble("This index is empty: add rows to it.")
   }
-  const first = state.query ?? { id: about.examples[0].id }
+  const first = state.wanted ?? { id: about.examples[0].id }
   const others = [measure(name), plans(name)]
   await ask(first).catch(() => ask({ id: about.examples[0].id }))
   await Promise.all(others)
@@ -71,6 +71,7 @@ function pick(item) {
 // Search at every dim in one request. A later question overtakes an earlier one.
 async function ask(query) {
   const turn = ++state.turn, { about } = here()
+  state.wanted = query
   const { typed, ...rest } = query
   const body = typed === undefined ? rest : about.reads.includes("text") ? { text: typed } : { words: typed }
   $("trouble").hidden = true
@@ -78,7 +79,10 @@ async function ask(query) {
   try {
     const answer = await post(one(state.index, "compare"), { ...body, k: 10, ...(state.plan && { plan: state.plan.plan }) })
     if (turn !== state.turn) return
-    if (body.words && answer.query === null) return trouble(`No row has the words “${typed}”.`)
+    if (body.words && answer.query === null) {
+      state.wanted = state.query
+      return trouble(`No row has the words “${typed}”.`)
+    }
     answer.items = new Map(answer.items.map((item) => [keyOf(item.id), item]))
     const chosen = state.choices?.some((item) => keyOf(item.id) === keyOf(answer.query))
     if (answer.matches.length) state.choices = answer.matches.map((id) => answer.items.get(keyOf(id)))
@@ -140,7 +144,7 @@ function showPlans() {
     choice, current: state.plan?.outline ?? null,
     onpick: (plan) => {
       state.plan = plansOf(choice).find((own) => own.outline === plan.outline)
-      ask(state.query).then(() => [...document.querySelectorAll("[data-plan]")].find((own) => own.dataset.plan === plan.outline)?.focus({ preventScroll: true }), complain)
+      ask(state.wanted).then(() => [...document.querySelectorAll("[data-plan]")].find((own) => own.dataset.plan === plan.outline)?.focus({ preventScroll: true }), complain)
     },
     onmake: () => post(one(name, "plan"), { recall: .99, k: 10 }).then((made) => { known.get(name).choice = made }, complain).finally(showPlans),
   })
