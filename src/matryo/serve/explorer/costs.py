@@ -1,4 +1,4 @@
-"""What each dim costs and finds: bytes, multiply-adds, milliseconds, and recall, on a sample of rows of the index.
+"""The cost and the recall of each dim, on a sample of rows: bytes, multiply-adds, milliseconds, hits that are found.
 
 Each sampled row is a query, and is left out of its own hits. Recall is the share of the hits of exact search at full
 dim. If titles or classes repeat, ``same`` is the share of queries whose nearest row has the same one.

@@ -105,7 +105,7 @@ class Explorer:
         return Response.json(await asyncio.to_thread(facts))
 
     async def dims(self, request: Request) -> Response:
-        """What each dim costs and finds, on a sample of rows."""
+        """The cost and the recall of each dim, on a sample of rows."""
         index = self.indexes.find(request.name)
         view = await self._view(index)
         return Response.json({"index": index.name, **await asyncio.to_thread(view.costs)})

@@ -1,4 +1,4 @@
-"""What the explorer shows of a row: a title, further text, a picture and a class, taken from the payload.
+"""A row as the explorer shows it: a title, further text, a picture and a class, taken from the payload.
 
 >>> shown = Shown.of([{"name": "cat", "kind": "animal", "picture": "data:image/png;base64,AAAA"}] * 3)
 >>> shown
@@ -34,7 +34,7 @@ _URL = re.compile(r"https?://[^\s\"'<>\\]+", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Show:
-    """What the page shows, as the user of the server chose it; what is empty is found in the payloads."""
+    """The fields that the user of the server chose to show; empty ones are found in the payloads."""
 
     fields: tuple[str, ...] = ()
     """Payload fields: the first text is the title; one may hold pictures, as data URLs or http(s) URLs."""

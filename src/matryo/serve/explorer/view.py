@@ -1,4 +1,4 @@
-"""What the explorer knows about one index: the fields it shows, the texts, the costs and the maps of its rows.
+"""The view of one index: the fields that are shown, and the texts, the costs and the maps of its rows.
 
 Each part is computed when it is first needed, and again when the index has changed.
 """
@@ -67,7 +67,7 @@ class View:
         return catalogue.find(typed, count)
 
     def costs(self) -> dict[str, Any]:
-        """What each dim costs and finds."""
+        """The cost and the recall of each dim."""
         with self._lock:
             return self._costs
 
