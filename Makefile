@@ -14,7 +14,7 @@ CORE    := --config-settings=cmake.define.MATRYO_WERROR=ON
 # Whole test files per core, as fixtures are costly; in the given order, or files with few long tests would run last.
 SHARED  := -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test lint docs unit light wheel soak sanitize clients lowest newest audit clean
+.PHONY: demo test lint docs unit light wheel soak sanitize explorer clients lowest newest audit clean
 
 demo: $(VENV)/train
 	$(VENV)/bin/matryo demo
@@ -63,6 +63,12 @@ sanitize: .venv-address/ready .venv-thread/ready
 	$(ADDRESS) -m pytest $(SEARCH)
 	$(THREAD) -m pytest tests/retrieve/engines/test_core.py tests/evaluation/knn
 	$(ADDRESS) scripts/fuzz_core.py --seconds $(FUZZ)
+
+# The pages in a real browser, which is installed where it is missing; `make test` skips these tests without one.
+BROWSER := chromium chromium-browser google-chrome google-chrome-stable chrome
+explorer: $(VENV)/dev
+	@for name in $(BROWSER); do command -v $$name && exit; done; apt-get install --yes --no-install-recommends chromium
+	$(VENV)/bin/python -m pytest tests/serve/test_explorer.py tests/serve/test_explorer_page.py tests/report/test_report_browser.py
 
 # Generated requests against the description of the API, and the clients of openai (npm), langchain, llama-index, litellm.
 clients: $(VENV)/dev

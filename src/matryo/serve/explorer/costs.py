@@ -23,6 +23,7 @@ __all__ = ["K", "costs"]
 
 K = 10
 _SAMPLE = 200   # queries
+_LEAST, _WORK = 20, 2e10   # queries of a large index: about this many multiply-adds per dim
 _REPETITIONS = 3   # of the timed batch; the fastest one counts
 _REPEATS = 0.2   # the least share of equal titles for titles to be compared
 
@@ -44,7 +45,7 @@ class Cost:
 
 def costs(index: Index, shown: Shown, seed: int = 0) -> dict[str, Any]:
     """The cost and the recall of each dim, and how they were measured."""
-    count = min(_SAMPLE, len(index))
+    count = min(_SAMPLE, len(index), max(_LEAST, int(_WORK / max(1, len(index) * index.nesting.dim))))
     k = min(K, len(index) - 1)
     if k < 1:
         return {"k": 0, "queries": 0, "same": None, "dims": []}

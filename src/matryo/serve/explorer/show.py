@@ -1,9 +1,10 @@
 """A row as the explorer shows it: a title, further text, a picture and a class, taken from the payload.
 
->>> shown = Shown.of([{"name": "cat", "kind": "animal", "picture": "data:image/png;base64,AAAA"}] * 3)
+>>> cat = {"name": "cat", "kind": "animal", "picture": "data:image/png;base64,AAAA"}
+>>> shown = Shown.of([cat, {**cat, "name": "pie", "kind": "food"}] * 3)
 >>> shown
 Shown(texts=('name',), image='picture', group='kind', urls=False)
->>> shown.item(7, {"name": "<b>cat</b>", "kind": "animal", "picture": "https://example.org/cat.png"})
+>>> shown.item(7, {**cat, "name": "<b>cat</b>", "picture": "https://example.org/cat.png"})
 {'id': 7, 'title': '<b>cat</b>', 'text': '', 'image': '', 'group': 'animal'}
 
 Pictures from elsewhere are shown only if the field was named: otherwise a row could make a browser call any site.

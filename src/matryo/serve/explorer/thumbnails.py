@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import io
 import re
-from functools import lru_cache
+from collections import OrderedDict
 
 from matryo.errors import MatryoError, MissingExtra
 
@@ -19,16 +20,24 @@ __all__ = ["thumbnail"]
 _DATA = re.compile(r"data:image/(?:png|jpeg|webp|gif|avif|svg\+xml);base64,[A-Za-z0-9+/]+={0,2}")
 _SMALL, _MOST = 8192, 8 << 20   # characters
 _SIDE = 160   # pixels
+_KEPT = 2048   # thumbnails
+_made = OrderedDict[bytes, str]()   # by the digest of the picture: the pictures themselves may be large
 
 
 def thumbnail(url: str) -> str:
     """A data URL of a picture of at most a few kB; "" for anything else, or if it cannot be read."""
     if len(url) > _MOST or not _DATA.fullmatch(url):
         return ""
-    return url if len(url) <= _SMALL else _smaller(url)
+    if len(url) <= _SMALL:
+        return url
+    digest = hashlib.sha256(url.encode()).digest()
+    small = _made.pop(digest, None)
+    _made[digest] = small = _smaller(url) if small is None else small
+    if len(_made) > _KEPT:
+        _made.popitem(last=False)
+    return small
 
 
-@lru_cache(maxsize=2048)
 def _smaller(url: str) -> str:
     from matryo.data.images.decode import decode
 

@@ -40,6 +40,7 @@ class View:
     show: Show
     unit: bool
     _lock: threading.RLock = field(default_factory=threading.RLock)
+    _measuring: threading.Lock = field(default_factory=threading.Lock)
     _planes: dict[int, Plane] = field(default_factory=dict)
 
     @cached_property
@@ -68,7 +69,7 @@ class View:
 
     def costs(self) -> dict[str, Any]:
         """The cost and the recall of each dim."""
-        with self._lock:
+        with self._measuring:   # may take long; maps and words do not wait for it
             return self._costs
 
     def map(self, dim: int, ids: Sequence[Id], *, points: bool = True) -> dict[str, Any]:
