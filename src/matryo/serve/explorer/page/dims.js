@@ -24,7 +24,7 @@ export function showDial({ dims, dim, plan, kept, of }) {
   $("dim").replaceChildren(...(plan
     ? [make("span", { class: "number plan" }, inWords(plan.plan))]
     : [make("span", { class: "number" }, count(dim)), make("span", { class: "unit" }, dim === 1 ? "dim" : "dims")]))
-  const some = kept === of ? `All ${of}` : `${kept} of the ${of}`
+  const some = kept === of ? `All ${of}` : kept ? `${kept} of the ${of}` : `None of the ${of}`
   const what = `nearest at ${full} dims`
   $("verdict").textContent = plan ? `${some} ${what} are found by this plan.`
     : dim === full ? `These are the nearest at the full dim. Move the slider to pay less.`
