@@ -68,7 +68,8 @@ sanitize: .venv-address/ready .venv-thread/ready
 BROWSER := chromium chromium-browser google-chrome google-chrome-stable chrome
 explorer: $(VENV)/dev
 	@for name in $(BROWSER); do command -v $$name && exit; done; apt-get install --yes --no-install-recommends chromium
-	$(VENV)/bin/python -m pytest tests/serve/test_explorer.py tests/serve/test_explorer_page.py tests/report/test_report_browser.py
+	$(VENV)/bin/python -m pytest tests/serve/test_explorer.py tests/serve/test_explorer_page.py
+	$(VENV)/bin/python -m pytest tests/report/test_report_browser.py
 
 # Generated requests against the description of the API, and the clients of openai (npm), langchain, llama-index, litellm.
 clients: $(VENV)/dev
