@@ -333,7 +333,7 @@ def test_it_can_be_mounted_below_a_path(open_app):
         return await acall(service, "GET", path, extra={"root_path": "/search"})
 
     assert asyncio.run(ask("/search/v1/indexes")).json["indexes"][0]["name"] == "idx"
-    assert b'src="explorer/files/app.js"' in asyncio.run(ask("/search/")).body   # relative, so it leads to the next path
+    assert b'src="explorer/files/app.js"' in asyncio.run(ask("/search/")).body   # relative
     assert asyncio.run(ask("/search/explorer/files/app.js")).status == 200
 
 
