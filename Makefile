@@ -14,7 +14,7 @@ CORE    := --config-settings=cmake.define.MATRYO_WERROR=ON
 # Whole test files per core, as fixtures are costly; in the given order, or files with few long tests would run last.
 SHARED  := -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test lint docs unit light wheel soak sanitize neon clients lowest newest audit clean
+.PHONY: demo test lint docs unit light wheel soak sanitize neon explorer clients lowest newest audit clean
 
 demo: $(VENV)/train
 	$(VENV)/bin/matryo demo
@@ -70,6 +70,13 @@ neon:
 	aarch64-linux-gnu-g++ -std=c++20 -O3 -Wall -Wextra -Werror -static -DMATRYO_ISA=baseline -Isrc/core \
 	  scripts/check_products.cpp -o build/check_products
 	qemu-aarch64 build/check_products
+
+# The pages in a real browser, which is installed where it is missing; `make test` skips these tests without one.
+BROWSER := chromium chromium-browser google-chrome google-chrome-stable chrome
+explorer: $(VENV)/dev
+	@for name in $(BROWSER); do command -v $$name && exit; done; apt-get install --yes --no-install-recommends chromium
+	$(VENV)/bin/python -m pytest tests/serve/test_explorer.py tests/serve/test_explorer_page.py
+	$(VENV)/bin/python -m pytest tests/report/test_report_browser.py
 
 # Generated requests against the description of the API, and the clients of openai (npm), langchain, llama-index, litellm.
 # The vector stores of langchain and llama-index, also by the standard tests of langchain.

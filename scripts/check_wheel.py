@@ -21,6 +21,7 @@ def main() -> None:
     assert "site-packages" in home.parts, f"not the installed wheel: {home}"
     assert "torch" not in sys.modules
     assert (home.parent / "report" / "templates" / "report.html.j2").is_file(), "the wheel must carry the templates"
+    assert (home.parent / "serve" / "explorer" / "page" / "app.js").is_file(), "the wheel must carry the page"
     assert (home.parent / "losses" / "sentence_transformers" / "citations.bib").is_file(), "the wheel must carry them"
 
     assert isa() != NUMPY, "the wheel must carry the compiled core"

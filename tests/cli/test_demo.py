@@ -8,8 +8,9 @@ import pytest
 pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")
 
-from matryo import EmbeddingSet, data
-from matryo.cli import main
+from matryo import EmbeddingSet, Index, data
+from matryo.cli import main, serve
+from matryo.data.bundled import emoji as bundled
 from matryo.results import read_rows
 
 
@@ -23,7 +24,7 @@ def drawings(monkeypatch):
     return some
 
 
-def test_the_demo_runs_to_its_table(drawings, tmp_path, capsys):
+def test_the_demo_runs_to_its_table(drawings, tmp_path, monkeypatch, capsys):
     assert main(["demo", "--out", str(tmp_path), "--epochs", "1", "--quiet"]) == 0
     shown = capsys.readouterr().out
     assert "1-NN" in shown
@@ -42,3 +43,29 @@ def test_the_demo_runs_to_its_table(drawings, tmp_path, capsys):
     page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
     assert "Graphics by Twemoji" in page
     assert shown.endswith(f"open the report in a browser: {tmp_path / 'report' / 'index.html'}\n")
+
+    check_explorer(drawings, tmp_path, monkeypatch)
+    assert "1-NN" not in capsys.readouterr().out   # runs that are complete are not measured again
+
+
+def check_explorer(drawings, folder, monkeypatch):
+    """With --serve, the demo ends on a server of both models and of their drawings."""
+    pytest.importorskip("orjson")
+    served = []
+    monkeypatch.setattr(serve, "run", served.append)
+    monkeypatch.setattr(bundled, "emoji", data.open_dataset)
+    assert main(["demo", "--out", str(folder), "--quiet", "--serve", "--port", "0"]) == 0
+    (args,) = served
+    assert args.models == [f"{name}={folder / f'demo-{name}'}" for name in ("nested", "fixed")]
+    assert args.index == [f"{name}={folder / 'explorer' / name}" for name in ("nested", "fixed")]
+    assert args.host == "127.0.0.1"
+    assert any("Twemoji" in line for line in args.credits)
+    for name in ("nested", "fixed"):
+        stored = EmbeddingSet.open(folder / f"demo-{name}" / "embeddings" / "twemoji")
+        with Index.open(folder / "explorer" / name) as index:
+            assert len(index) == sum(len(drawings.split(split)) for split in ("flat", "twemoji", "train"))
+            assert index.nesting.dims == (8, 16, 32, 64, 128, 256)
+            entry = index[str(stored.ids[0])]
+            assert entry.vector.tolist() == stored.vectors[0].tolist()
+            assert entry.payload["name"] == drawings.classes[stored.labels[0]]
+            assert entry.payload["image"].startswith("data:image/webp;base64,")

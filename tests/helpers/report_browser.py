@@ -69,13 +69,14 @@ class Browser:
                 return answer["result"]
             self._events.append(answer)
 
-    def open(self, url, *, width, dark=False):
-        """Show a page as a window of this width would, and wait until it is loaded."""
+    def open(self, url, *, width, dark=False, still=False):
+        """Show a page as a window of this width would, and wait until it is loaded; ``still`` asks for no motion."""
         self._events.clear()
         size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
         self.call("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", features=[scheme])
+        motion = {"name": "prefers-reduced-motion", "value": "reduce" if still else "no-preference"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme, motion])
         self.call("Page.navigate", url=url)
         while not any(event.get("method") == "Page.loadEventFired" for event in self._events):
             self._events.append(self._read())
@@ -85,6 +86,22 @@ class Browser:
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
+
+    def wait(self, expression, seconds=10):
+        """Wait until an expression is true."""
+        end = time.monotonic() + seconds
+        while not self.ask(f"Boolean({expression})"):
+            assert time.monotonic() < end, f"never true: {expression}"
+            time.sleep(0.02)
+
+    def press(self, *keys):
+        """Press keys, as a person would who has no mouse: names such as Tab, or characters."""
+        for key in keys:
+            code = {"Enter": 13, "Tab": 9, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}.get(key)
+            text = {"text": "\r" if key == "Enter" else key} if len(key) == 1 or key == "Enter" else {}
+            named = {"key": key, "code": key, "windowsVirtualKeyCode": code} if code else {"key": key}
+            self.call("Input.dispatchKeyEvent", type="keyDown", **named, **text)
+            self.call("Input.dispatchKeyEvent", type="keyUp", **named)
 
     @property
     def complaints(self):

@@ -1,7 +1,8 @@
 """Train a nested and a fixed model on the bundled emoji, compare them at every dim, and write a report.
 
 The demo takes a few minutes on two CPU cores, most of it training. Everything is written to --out. If interrupted, run
-the same command again to resume.
+the same command again to resume. With --serve it then serves both models and their drawings, with a page to explore
+them in a browser; runs that are complete are not measured again.
 """
 
 from __future__ import annotations
@@ -20,11 +21,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--epochs", type=int, metavar="N", help="epochs of training (default: the recipe's)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of both models [0]")
     parser.add_argument("--force", action="store_true", help="overwrite DIR/demo.jsonl whatever it holds")
+    parser.add_argument("--serve", action="store_true", help="serve the models and their drawings afterwards, "
+                        "with a page to explore them")  # fmt: skip
+    parser.add_argument("--port", type=int, default=8080, metavar="N", help="with --serve: port; 0 chooses one [8080]")
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Train, encode, evaluate, report."""
+    """Train, encode, evaluate, report; with --serve, serve."""
+    if not args.serve:
+        _measure(args)
+        return
+    from matryo.cli.parts.demo_index import check_server, is_encoded, serve_drawings
+
+    check_server(args.port)   # before the training
+    folders = [args.out / name for name in (NESTED, FIXED)]
+    if not all(map(is_encoded, folders)):
+        _measure(args)
+    serve_drawings(folders, args.out / "explorer", args.port, quiet=args.quiet)
+
+
+def _measure(args: argparse.Namespace) -> None:
     from matryo.cli import evaluate
     from matryo.cli.report import write_report
     from matryo.evaluation import Evaluation, table

@@ -57,12 +57,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-keys", action="store_true", help="listen beyond this machine without API keys")
     parser.add_argument("--cors", action="append", default=[], metavar="ORIGIN", help="a web origin whose pages may "
                         "call the API [none]")  # fmt: skip
+    parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help="a further name that clients "
+                        "use for this machine; checked only without keys and --host")  # fmt: skip
+    parser.add_argument("--show", metavar="FIELD,…", help="payload fields on the explorer page: texts, the title "
+                        "first, and one of pictures [found in the payloads]")  # fmt: skip
+    parser.add_argument("--group", metavar="FIELD", default="", help="the payload field that colours the map of the "
+                        "page [found in the payloads]")  # fmt: skip
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes; the first one writes [1]")
     parser.add_argument(
         "--threads", type=int, default=1, metavar="N", help="threads that share a batch of searches [1]"
     )
     parser.add_argument("--device", default="auto", metavar="D", help="cpu, cuda, mps or auto, for models [auto]")
     parser.add_argument("--quiet", action="store_true", help="log errors only")
+    parser.set_defaults(credits=())   # of the drawings of `matryo demo --serve`
     limits = parser.add_argument_group("limits")
     for field in fields(Limits):
         kind = int if isinstance(field.default, int) else float
@@ -99,7 +106,7 @@ def _serve(
     folder: Path | None = None,
 ) -> None:  # fmt: skip
     """Run one process; ``folder`` holds the private sockets of all of them."""
-    from matryo.serve import app
+    from matryo.serve import Show, app
     from matryo.serve.run import run_service
     from matryo.serve.workers import connect
 
@@ -110,7 +117,10 @@ def _serve(
     service = app(
         named(args.models, "model"), named(args.index, "index"), keys=args.keys, limits=limits, writable=writable,
         origins=args.cors, device=args.device, threads=args.threads, quiet=args.quiet, alone=True,
+        show=Show(tuple((args.show or "").split(",")) if args.show else (), args.group, args.credits),
     )  # fmt: skip
+    if address.local and not service.keys:
+        service.hosts = frozenset(name.lower() for name in args.allow_host)
     if folder is not None:
         connect(service, number, args.workers, folder, writable=args.writable)
 
@@ -123,6 +133,6 @@ def _serve(
 
 def _announce(args: argparse.Namespace, address: Address, shared: socket.socket) -> None:
     host = f"[{address.host}]" if ":" in address.host else address.host
-    served = [*named(args.models, "model"), *named(args.index, "index")]
+    served = dict.fromkeys([*named(args.models, "model"), *named(args.index, "index")])
     print(f"serving {', '.join(served)} on http://{host}:{shared.getsockname()[1]}/", flush=True)
     sys.stdout.flush()

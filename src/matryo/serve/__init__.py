@@ -9,12 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from matryo.serve.explorer.show import Show
     from matryo.serve.limits import Limits
     from matryo.serve.service import app
 
-__all__ = ["Limits", "app"]
+__all__ = ["Limits", "Show", "app"]
 
-_HOMES = {"Limits": "limits", "app": "service"}
+_HOMES = {"Limits": "limits", "Show": "explorer.show", "app": "service"}
 
 
 def __getattr__(name: str) -> Any:

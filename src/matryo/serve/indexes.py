@@ -151,6 +151,11 @@ class ServedIndex:
             future.set_result(hits[start : start + len(vectors)])
             start += len(vectors)
 
+    async def nearest(self, vectors: Floats, k: int, plan: Plan | None) -> list[dict[str, Any]]:
+        """The hits of one query."""
+        (hits,) = await self.search(vectors, How(k, plan))
+        return hits
+
     async def write(self, work: Callable[[Index], Result]) -> Result:
         """Run ``work`` with the writer, after the writes before it; it is not interrupted when the client leaves."""
         writer = self.check_writable()

@@ -20,10 +20,11 @@ from matryo.serve.indexes import How, Indexes, ServedIndex
 if TYPE_CHECKING:
     from matryo.arrays import Floats
     from matryo.nesting import Nesting
+    from matryo.retrieve.plan.choice import Choice
     from matryo.serve.limits import Limits
-    from matryo.serve.models import Models
+    from matryo.serve.models import Models, ServedModel
 
-__all__ = ["GET", "PLAN", "SEARCH", "Search"]
+__all__ = ["GET", "PLAN", "SEARCH", "Search", "facts_of", "plan_of"]
 
 _ROWS = {"type": "array", "items": {"type": "array", "items": {"type": "number"}}, "minItems": 1}
 VECTORS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "number"}, "minItems": 1}, _ROWS]}
@@ -122,10 +123,7 @@ class Search:
         given = fields.get("queries")
         queries = None if given is None else as_matrix(given, index.dim, "queries", self.limits.rows)
         choice = await asyncio.to_thread(index.make_plan, fields.get("recall", 0.99), fields.get("k", 10), queries)
-        frontier = [{**row, "plan": point.plan.to_dict(), "outline": row["plan"]}
-                    for row, point in zip(choice.to_rows(), choice.frontier, strict=True)]  # fmt: skip
-        plan = None if choice.plan is None else choice.plan.to_dict()
-        return Response.json({"index": index.name, "plan": plan, "message": choice.message, "frontier": frontier})
+        return Response.json({"index": index.name, **facts_of(choice)})
 
     async def vectors(self, index: ServedIndex, fields: dict[str, Any], most: int) -> Floats:
         """The vectors of a request, which sends them as vectors, as texts or as images."""
@@ -139,6 +137,14 @@ class Search:
                 raise ApiError(400, "model encodes texts and images: drop it to send vectors", param="model")
             return as_matrix(fields["vector"], index.dim, "vector", most)
         return await self.encode(index, fields[kind], kind, most, fields.get("model"), "query")
+
+    def model_of(self, index: ServedIndex) -> ServedModel | None:
+        """The model that encodes texts and images for an index, if it is served."""
+        facts = index.reader.model
+        try:
+            return self.models.for_index(None, {} if isinstance(facts, str) else facts, index.dim)
+        except ApiError:
+            return None
 
     async def encode(
         self, index: ServedIndex, given: Any, kind: str, most: int, model: str | None, input_type: str
@@ -158,6 +164,22 @@ class Search:
         else:
             encoded = await served.encode_texts(items, input_type)
         return truncate(encoded.vectors, index.dim, normalize=await asyncio.to_thread(lambda: index.unit))
+
+
+def facts_of(choice: Choice) -> dict[str, Any]:
+    """A choice of the planner as JSON values: the plan, the promise, and the plans it was chosen from."""
+    frontier = [{**row, "plan": point.plan.to_dict(), "outline": row["plan"]}
+                for row, point in zip(choice.to_rows(), choice.frontier, strict=True)]  # fmt: skip
+    plan = None if choice.plan is None else choice.plan.to_dict()
+    return {"plan": plan, "message": choice.message, "frontier": frontier}
+
+
+def plan_of(index: ServedIndex, given: Any, param: str, k: int) -> Plan:
+    """The plan of a request, which sends it as JSON or as a dim."""
+    try:
+        return _plan(given if isinstance(given, int) else dumps(given), k, index.reader.nesting)
+    except InputError as error:
+        raise as_api_error(error, param) from None
 
 
 def _how(index: ServedIndex, fields: dict[str, Any], k: int) -> tuple[How, str]:

@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from matryo.arguments import checked
 from matryo.serve.embeddings import EMBEDDINGS, Embeddings
+from matryo.serve.explorer.endpoints import Explorer
+from matryo.serve.explorer.show import Show
 from matryo.serve.http.errors import ApiError, as_api_error
+from matryo.serve.http.hosts import check_host
 from matryo.serve.http.keys import Keys
 from matryo.serve.http.log import Log
 from matryo.serve.http.metrics import Metrics, merged
@@ -41,9 +44,12 @@ class Service:
     """The ASGI app; make one with :func:`app`."""
 
     def __init__(self, models: Models, indexes: Indexes, keys: Keys, limits: Limits, log: Log, metrics: Metrics,
-                 origins: Iterable[str] = ()) -> None:  # fmt: skip
+                 origins: Iterable[str] = (), show: Show | None = None) -> None:  # fmt: skip
         self.models, self.indexes, self.keys, self.limits = models, indexes, keys, limits
         self.log, self.metrics, self.origins = log, metrics, frozenset(origins)
+        self.show = show or Show()
+        self.hosts: frozenset[str] | None = None
+        """The names by which this server may be addressed; None for any. See :mod:`matryo.serve.http.hosts`."""
         self.draining = False
         """Set before the server stops: /health/ready is then 503, so that load balancers look elsewhere."""
         self.forward: Callable[[Request], Awaitable[Answer]] | None = None
@@ -98,6 +104,8 @@ class Service:
         route, headers = None, [(b"x-request-id", identity.encode()), *self._cors(request)]
         answer: Answer | None = None
         try:
+            if self.hosts is not None:
+                check_host(request, self.hosts)
             route = self._find(scope["method"], path)
             request.name = path.split("/")[3] if "{name}" in route.path else ""
             answer = await self._answer(route, request)
@@ -183,9 +191,10 @@ class Service:
 
     def _make_routes(self) -> tuple[Route, ...]:
         embeddings, search = Embeddings(self.models, self.limits), Search(self.indexes, self.models, self.limits)
-        writes, one = Writes(search), "/v1/indexes/{name}"
+        writes, one, explorer = Writes(search), "/v1/indexes/{name}", Explorer(search, self.show)
+        explorer.check()
         return (
-            Route("GET", "/", self._root, "The start page", status=307, open=True),
+            *explorer.routes(),
             Route("GET", "/openapi.json", self._openapi, "This description", open=True),
             Route("GET", "/health/live", self._live, "Whether the process runs", answer="Health", open=True),
             Route("GET", "/health/ready", self._ready, "Whether it takes requests", answer="Health", open=True),
@@ -206,10 +215,6 @@ class Service:
             Route("POST", f"{one}/compact", writes.compact, "Compact in the background", answer="Compacting",
                   status=202, writes=True, timed=False),
         )  # fmt: skip
-
-    async def _root(self, request: Request) -> Response:
-        root = request.scope.get("root_path", "").rstrip("/")
-        return Response(b"", 307, [(b"location", f"{root}/openapi.json".encode())])
 
     async def _openapi(self, request: Request) -> Response:
         root = request.scope.get("root_path", "")
@@ -262,6 +267,7 @@ def app(
     threads: int = 1,
     quiet: bool = True,
     alone: bool = False,
+    show: Any = None,
 ) -> Service:
     """Return an ASGI app that serves models and indexes.
 
@@ -269,7 +275,8 @@ def app(
     name of its folder. ``writable`` opens each index as its only writer. ``keys`` is a file of API keys; those of the
     environment count too. ``origins`` are the web origins whose pages may call the API. ``threads`` share the queries
     of a batch of searches. Unless ``quiet``, each request is logged. ``alone`` says that the process does nothing
-    else: forward passes then run side by side, and set PyTorch's number of threads.
+    else: forward passes then run side by side, and set PyTorch's number of threads. ``show`` lists the payload fields
+    that the explorer page shows, or is a :class:`matryo.serve.Show`.
 
     >>> from starlette.applications import Starlette                     # doctest: +SKIP
     >>> from starlette.routing import Mount                              # doctest: +SKIP
@@ -281,7 +288,8 @@ def app(
     opened = Indexes(sources.indexes, limits, metrics, writable=writable, threads=threads)
     try:
         models = Models(sources.models, limits, metrics, device, alone=alone)
-        return Service(models, opened, Keys.read(keys), limits, Log(quiet=quiet), metrics, origins)
+        chosen = show if isinstance(show, Show) else Show(tuple(show or ()))
+        return Service(models, opened, Keys.read(keys), limits, Log(quiet=quiet), metrics, origins, chosen)
     except BaseException:
         opened.close()
         raise

@@ -19,6 +19,7 @@ STATUSES = {
     409: "the state of the index does not allow it",
     413: "the body is too long",
     415: "the body is not application/json",
+    421: "the Host header names another machine",
     429: "too many requests: try again after Retry-After seconds",
     500: "an error of the server, which its log describes",
     503: "the server is busy or shutting down: try again after Retry-After seconds",

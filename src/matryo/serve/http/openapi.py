@@ -57,6 +57,7 @@ _MODEL = _object(
      "max_length": {"anyOf": [_INTEGER, {"type": "null"}]}},
 )  # fmt: skip
 _HIT = _object({"id": _ID, "score": _NUMBER}, {"payload": {"type": "object"}})
+_ITEM = _object({"id": _ID, "title": _STRING, "text": _STRING, "image": _STRING, "group": _STRING})
 _ANSWERS: dict[str, dict[str, Any]] = {
     "Object": {"type": "object"},
     "Error": _object({"error": _object({"message": _STRING, "type": _STRING, "param": _NULLABLE, "code": _NULLABLE})}),
@@ -81,6 +82,22 @@ _ANSWERS: dict[str, dict[str, Any]] = {
     "Upserted": _object({"index": _STRING, "upserted": _INTEGER, "count": _INTEGER}),
     "Deleted": _object({"index": _STRING, "deleted": _INTEGER, "count": _INTEGER}),
     "Compacting": _object({"index": _STRING, "done": _BOOLEAN}),
+    "Explored": _object({"name": _STRING, "count": _INTEGER, "dims": _list(_INTEGER), "metric": _STRING,
+                         "texts": _list(_STRING), "image": _STRING, "group": _STRING, "reads": _list(_STRING),
+                         "examples": _list(_ITEM), "credits": _list(_STRING),
+                         "model": {"anyOf": [{"type": "object"}, {"type": "null"}]}}),
+    "Compared": _object({"index": _STRING, "query": {"anyOf": [_INTEGER, _STRING, {"type": "null"}]},
+                         "matches": _list(_ID), "items": _list(_ITEM),
+                         "results": _list(_object({"dim": _INTEGER, "hits": _list(_HIT)})),
+                         "plan": {"anyOf": [_list(_HIT), {"type": "null"}]}}),
+    "Costs": _object({"index": _STRING, "k": _INTEGER, "queries": _INTEGER, "same": _NULLABLE, "dims": _list(_object(
+        {"dim": _INTEGER, "bytes": _INTEGER, "mflops": _NUMBER, "ms": _NUMBER, "recall": _NUMBER,
+         "same": {"anyOf": [_NUMBER, {"type": "null"}]}}))}),
+    "Frontier": _object({"index": _STRING, "choice": {"anyOf": [{"type": "object"}, {"type": "null"}]}}),
+    "ShownItems": _object({"index": _STRING, "items": _list(_ITEM)}),
+    "Map": _object({"index": _STRING, "dim": _INTEGER, "share": _NUMBER, "classes": _list(_STRING), "ids": _list(_ID),
+                    "titles": _list(_STRING), "class": _list(_INTEGER), "x": _list(_NUMBER), "y": _list(_NUMBER),
+                    "marks": _list(_object({"id": _ID, "x": _NUMBER, "y": _NUMBER}))}),
     "Health": _object({"status": _STRING}),
 }  # fmt: skip
 
@@ -126,12 +143,11 @@ def _operation(route: Route) -> dict[str, Any]:
 
 
 def _responses(route: Route) -> dict[str, Any]:
-    kinds = {"Text": "text/plain; version=0.0.4", "Lines": "application/x-ndjson"}
+    kinds = {"Text": "text/plain; version=0.0.4", "Lines": "application/x-ndjson",
+             "Page": "text/html; charset=utf-8", "File": "*/*"}  # fmt: skip
     content = {kinds[route.answer]: {"schema": _STRING}} if route.answer in kinds else {
         "application/json": {"schema": _ref(route.answer)}}  # fmt: skip
     answers: dict[str, Any] = {str(route.status): {"description": "the answer", "content": content}}
-    if route.status == 307:
-        answers = {"307": {"description": "the description of the API"}}
     for status, text in STATUSES.items():
         if not (route.open and status in (401, 403)):
             answers.setdefault(str(status), {"description": text, "content": {

@@ -1,0 +1,1 @@
+"""The explorer: a page that shows what each dim is worth, and the endpoints that it calls."""
