@@ -10,9 +10,9 @@ NEWEST  := .venv-newest
 # --no-compile: most installed modules are never imported, so compiling all of them ahead is slower.
 INSTALL := -m pip --disable-pip-version-check --quiet install --no-compile --constraint constraints.txt
 # Warnings of our own compilers are errors; those of a user's compiler are not.
-CORE    := --config-settings=cmake.define.MATRYO_WERROR=ON
+CORE    := -C cmake.define.MATRYO_WERROR=ON -C build-dir=build/core
 # Whole test files per core, as fixtures are costly; in the given order, or files with few long tests would run last.
-SHARED  := -n auto --dist loadfile --no-loadscope-reorder
+SHARED  := -n auto --dist loadfile --no-loadscope-reorder -o tmp_path_retention_policy=failed
 
 .PHONY: demo test lint docs unit light wheel soak sanitize neon explorer clients lowest newest audit clean
 
@@ -31,6 +31,9 @@ lint: $(VENV)/dev
 
 # Test processes already occupy the cores; threads within them would only compete.
 unit light: export OMP_NUM_THREADS := 1
+# Temporary files in memory where 4 GB are free, because each test that makes files durable waits for the disk.
+unit light: export PYTEST_DEBUG_TEMPROOT := $(shell \
+  test "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 2>/dev/null && echo /dev/shm)
 
 unit: $(VENV)/dev
 	$(VENV)/bin/python -m pytest $(SHARED)
@@ -43,7 +46,7 @@ light: $(LIGHT)/ready
 
 # The built wheel in an empty environment, outside the source tree.
 wheel: $(VENV)/dev
-	rm -rf dist $(CLEAN) && MATRYO_REQUIRE_CORE=1 $(VENV)/bin/python -m build --wheel --outdir dist . > /dev/null
+	rm -rf dist $(CLEAN) && MATRYO_REQUIRE_CORE=1 $(VENV)/bin/python -m build --no-isolation --wheel $(CORE) --outdir dist . > /dev/null
 	$(PYTHON) -m venv $(CLEAN)
 	$(CLEAN)/bin/python $(INSTALL) "$$(ls dist/matryo-*.whl)[images]"
 	cd $(CLEAN) && bin/python ../scripts/check_wheel.py
@@ -119,15 +122,23 @@ clean:
 
 # --- environments, updated when pyproject.toml, constraints.txt or the compiled core changes ---
 BUILT := CMakeLists.txt $(wildcard src/core/*)
+# What pyproject.toml requires for a build is installed first and pip's isolation is off: the core of later builds, and
+# that of the wheel, is then compiled only where its sources changed. The light installation is built in isolation.
+TO_BUILD := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/train: $(VENV)/bin/python pyproject.toml constraints.txt $(BUILT)
-	$(VENV)/bin/python $(INSTALL) $(CORE) --editable ".[train]"
+$(VENV)/requires.txt: $(VENV)/bin/python pyproject.toml
+	$(VENV)/bin/python -c '$(TO_BUILD)' > $@.part
+	$(VENV)/bin/python $(INSTALL) cmake ninja --requirement $@.part
+	mv $@.part $@
+
+$(VENV)/train: $(VENV)/requires.txt pyproject.toml constraints.txt $(BUILT)
+	$(VENV)/bin/python $(INSTALL) --no-build-isolation $(CORE) --editable ".[train]"
 	touch $@
 
-$(VENV)/dev: $(VENV)/bin/python pyproject.toml constraints.txt $(BUILT)
-	MATRYO_REQUIRE_CORE=1 $(VENV)/bin/python $(INSTALL) $(CORE) --editable ".[dev]"
+$(VENV)/dev: $(VENV)/requires.txt pyproject.toml constraints.txt $(BUILT)
+	MATRYO_REQUIRE_CORE=1 $(VENV)/bin/python $(INSTALL) --no-build-isolation $(CORE) --editable ".[dev]"
 	touch $(VENV)/train $@
 
 # The core with sanitizers: .venv-address/ready, .venv-thread/ready.
