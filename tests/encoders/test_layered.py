@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from matryo.encoders import Bert, BertConfig, Projected, Tokens, build_encoder, cut, depth_of, vit
-from matryo.encoders.bert.packed import embed_packed
+from matryo.encoders.bert.packed import PackedBert
 from matryo.errors import InputError
 
 CONFIG = BertConfig.named("bert-mini", vocab_size=50, max_position_embeddings=16)
@@ -62,7 +62,7 @@ def test_a_cut_bert_is_a_bert_everywhere():
     assert bert.config.num_hidden_layers == 2
     ids = torch.randint(50, (1, 9))
     with torch.no_grad():
-        torch.testing.assert_close(embed_packed(bert, ids[0], torch.tensor([9])), bert(Tokens(ids)))
+        torch.testing.assert_close(PackedBert(bert)(ids[0], torch.tensor([9])), bert(Tokens(ids)))
 
 
 def test_a_compiled_encoder_is_cut_too():

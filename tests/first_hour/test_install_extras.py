@@ -44,8 +44,8 @@ def test_train_is_enough_for_the_demo_and_its_report() -> None:
     assert {"torch", "pillow", "tomli-w", "scipy", "matplotlib", "jinja2"} <= packages("train")
 
 
-def test_all_has_everything_but_what_needs_torchvision_and_what_only_we_need() -> None:
-    apart = {"all", "timm", "open_clip", "docs", "test", "dev"}
+def test_all_has_everything_but_frameworks_what_needs_torchvision_and_what_only_we_need() -> None:
+    apart = {"all", "timm", "open_clip", "langchain", "llama-index", "docs", "test", "dev"}
     for extra in EXTRAS.keys() - apart:
         assert packages(extra) <= packages("all"), extra
     assert not {"timm", "open-clip-torch", "torchvision"} & packages("all")

@@ -15,7 +15,7 @@ from matryo import Cascade, EmbeddingSet, Index, Nesting, Plan, evaluate
 from matryo.classify import cascade_curve
 from matryo.embeddings import EmbeddingWriter, Head
 from matryo.evaluation import default_dims
-from matryo.nesting import as_nesting
+from matryo.nesting import as_nesting, prefix_norms
 from matryo.retrieve import Blocks
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -77,6 +77,7 @@ def torch_call(name: str) -> Callable[[Any, Any], Any]:
 
 NUMPY: dict[str, Callable[[Any, Any], Any]] = {
     "nesting.as_nesting": lambda nesting, _: as_nesting(nesting),
+    "nesting.prefix_norms": lambda nesting, _: prefix_norms(VECTORS, nesting).tolist(),
     "embeddings.EmbeddingSet.transformed": lambda nesting, _: (
         EmbeddingSet.of(VECTORS).transformed(VECTORS, nesting=nesting).nesting
     ),

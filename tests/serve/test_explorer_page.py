@@ -78,7 +78,7 @@ def test_words_find_cats_at_every_dim_and_marks_say_what_differs(page, server):
         assert len(titles) == len(best) == 10
         assert wrong >= sum(title not in best for title in titles)   # titles repeat, rows do not
     assert table[0][1] > 0 == table[-1][1]
-    assert page.ask("[...document.images].every(image => image.naturalWidth > 0)")
+    page.wait("[...document.images].every(image => image.naturalWidth > 0)")   # they load after they are placed
     assert page.complaints == []
     assert {url.split("/")[2] for url in page.requests if not url.startswith("data:")} == {server.url.split("/")[2]}
     page.ask(f"{TYPED} = 'qqqq'; {SUBMIT}")

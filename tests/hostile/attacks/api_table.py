@@ -55,9 +55,9 @@ RECORDS = {
     "report": "GradCamStrip",
     "results": "Result SplitResult",
     # Modules of torch, built from modules or from a recipe that was checked, and tensors that torch checks.
-    "encoders": "Bert DualEncoder OpenClip ResNet SentenceEncoder SlimmableResNet TimmEncoder Tokens "
+    "encoders": "Bert DualEncoder Layered OpenClip ResNet SentenceEncoder SlimmableResNet TimmEncoder Tokens "
     "TransformersEncoder Truncation pool save_shape from_open_clip from_sentence_transformers from_timm "
-    "from_transformers truncation_of",
+    "from_transformers truncation_of cut depth_of mflops_per_token sharing",
     "losses": "NestedRankingLoss",
     "inference": "Prediction TrainedModel encode_pairs encode_split",
     "training": "Recipe",
@@ -177,6 +177,13 @@ def table(given: Context) -> dict[str, Callable[[], Entry]]:
             train=given.embeddings,
             **options,
         )
+    add(
+        "baselines.LadderRung",
+        lambda train, rung, seed: baselines.LadderRung(rung, seed).fit(train),
+        train=given.embeddings,
+        rung="pca",
+        seed=1,
+    )
     fitted = baselines.PCA().fit(given.embeddings)
     add("baselines.Map", fitted.apply, embeddings=given.queries)
     add("baselines.baseline", baselines.baseline, name="jl", seed=1)

@@ -357,7 +357,7 @@ def test_values_out_of_range_are_named(section, message):
 def test_balance_and_smoothing_give_one_number_per_dim():
     recipe = Recipe(head=Head(balance="ends", smoothing=(0.0, 0.0, 0.05, 0.1)))
     nesting = recipe.nesting(64)
-    assert (nesting.dims, nesting.weights) == ((8, 16, 32, 64), (0.25, 0.125, 0.25, 1.0))
+    assert (nesting.dims, nesting.weights) == ((8, 16, 32, 64), (0.2, 0.1, 0.2, 1.0))
     assert recipe.smoothing(nesting) == (0.0, 0.0, 0.05, 0.1)
     assert Recipe().smoothing(nesting) == (0.0,) * 4
     with pytest.raises(RecipeError, match=r"head.smoothing needs one number per dim .*give 5"):
