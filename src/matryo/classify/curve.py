@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from tqdm import tqdm
 
 from matryo.arguments import checked
 from matryo.classify.labels import check_holdout, class_names, to_columns
@@ -20,6 +19,7 @@ from matryo.classify.walk import ask_all
 from matryo.embeddings import EmbeddingSet
 from matryo.errors import InputError
 from matryo.nesting import Nesting
+from matryo.progress import tqdm
 from matryo.results import SplitResult
 from matryo.tables import Block, Metric, number, percent
 

@@ -20,7 +20,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from matryo.classify import Answers, Cascade, cascade_curve
 from matryo.classify.text import answer_rows, cascade_table, is_answers, write_answers
@@ -29,6 +28,7 @@ from matryo.cli.parts.thresholds import SHARE, Prepared, given, is_labelled, ope
 from matryo.embeddings import EmbeddingSet
 from matryo.errors import InputError
 from matryo.files import check_may_write
+from matryo.progress import tqdm
 from matryo.results import Row, append_rows, check_may_append, stamp
 
 

@@ -19,8 +19,6 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from tqdm import tqdm
-
 from matryo.arguments import as_number
 from matryo.cli.parts.added import Numbered, check_not_added, numbered_sources, record_added
 from matryo.cli.parts.model import common_model, record_model
@@ -28,6 +26,7 @@ from matryo.cli.parts.reading import add_source_arguments, open_sources, parse_i
 from matryo.cli.parts.subjects import parse_dims
 from matryo.errors import InputError, MatryoError, NestingError
 from matryo.nesting import Nesting
+from matryo.progress import tqdm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -16,12 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from matryo.embeddings import EmbeddingSet
 from matryo.embeddings.manifest import FILES, MANIFEST
 from matryo.errors import InputError, MatryoError
 from matryo.folders import RECORD, restore, verify_record
+from matryo.progress import tqdm
 from matryo.retrieve import Index
 from matryo.retrieve.plan.plan import size_text
 from matryo.training.run.paths import EMBEDDINGS, METRICS, SHAPES, RunFolder

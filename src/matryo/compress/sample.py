@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tqdm import tqdm
 
 from matryo.errors import EmbeddingsError, InputError
 from matryo.nesting import truncate
+from matryo.progress import tqdm
 from matryo.retrofit.moments import Moments
 from matryo.retrofit.reading import Reservoir, batches_of
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tqdm import tqdm
 
 from matryo.arguments import checked
 from matryo.data.content import content_digest
@@ -21,6 +20,7 @@ from matryo.embeddings.place import RELEVANCE, sweep_partial
 from matryo.embeddings.rows import as_ids
 from matryo.errors import EmbeddingsError, InputError
 from matryo.files import replacing
+from matryo.progress import tqdm
 from matryo.training.recipe.against_data import noun
 
 if TYPE_CHECKING:

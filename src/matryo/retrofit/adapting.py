@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize, softplus
-from tqdm import trange
 
+from matryo.progress import trange
 from matryo.retrofit.correction import Correction
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tqdm import tqdm
 
 from matryo.embeddings.rows import UNKNOWN, as_labels
 from matryo.errors import EmbeddingsError, InputError, MissingExtra
 from matryo.nesting import Nesting, truncate
+from matryo.progress import tqdm
 from matryo.retrofit import rungs
 from matryo.retrofit.choice import SIMPLE, Taken, choose
 from matryo.retrofit.held_out import Held, Rung

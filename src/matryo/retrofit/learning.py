@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div, log_softmax, normalize, softmax
 from torch.nn.utils.parametrizations import orthogonal
-from tqdm import trange
+
+from matryo.progress import trange
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

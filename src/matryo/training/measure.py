@@ -7,10 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tqdm import tqdm
 
 from matryo.data.dataset import PairSplit
 from matryo.nesting import truncate
+from matryo.progress import tqdm
 from matryo.training.batches.masking import HELD_OUT, Masks, check_windows, to_windows
 from matryo.training.batches.open import ordered_batches
 from matryo.training.objectives.base import hits_by_dim

@@ -7,10 +7,9 @@ import base64
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
-
 from matryo.embeddings.manifest import MANIFEST
 from matryo.errors import MatryoError, MissingExtra
+from matryo.progress import tqdm
 from matryo.training.run.paths import RunFolder
 
 if TYPE_CHECKING:

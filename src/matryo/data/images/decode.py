@@ -135,7 +135,7 @@ def in_threads(work: Callable[[int], _T], count: int, threads: int | None = None
 
 def progress_bar(total: int, verb: str, unit: str, show: bool) -> Any:
     """Return a progress bar on stderr that appears after two seconds."""
-    from tqdm import tqdm
+    from matryo.progress import tqdm
 
     return tqdm(total=total, desc=verb, unit=unit, delay=2, disable=not show, leave=False)
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tqdm import tqdm
 
 from matryo.arguments import checked
 from matryo.compiled import core, require_core
 from matryo.errors import EmbeddingsError, InputError
 from matryo.nesting import Nesting, prefix_norms
+from matryo.progress import tqdm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

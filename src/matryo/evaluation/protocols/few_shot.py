@@ -15,7 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from tqdm import tqdm
 
 from matryo.arguments import checked
 from matryo.embeddings import UNKNOWN, EmbeddingSet
@@ -24,6 +23,7 @@ from matryo.evaluation.checks import check_finite, chosen_dims, class_counts, la
 from matryo.evaluation.draws import shuffled_by_class
 from matryo.evaluation.protocol import Protocol
 from matryo.nesting import truncate
+from matryo.progress import tqdm
 from matryo.results import SplitResult, as_tuples
 from matryo.tables import Metric
 

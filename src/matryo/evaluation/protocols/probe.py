@@ -17,7 +17,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from tqdm import tqdm
 
 from matryo.arguments import checked
 from matryo.embeddings import UNKNOWN
@@ -25,6 +24,7 @@ from matryo.errors import EmbeddingsError, InputError, MissingExtra
 from matryo.evaluation.checks import check_finite, check_pair, chosen_dims, labels_of
 from matryo.evaluation.protocol import Protocol
 from matryo.metrics import label_ranks
+from matryo.progress import tqdm
 from matryo.results import SplitResult
 
 if TYPE_CHECKING:

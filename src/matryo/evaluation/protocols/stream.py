@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from tqdm import tqdm
 
 from matryo.arguments import checked
 from matryo.embeddings import UNKNOWN
@@ -22,6 +21,7 @@ from matryo.evaluation.checks import check_finite, check_pair, chosen_dims, labe
 from matryo.evaluation.draws import shuffled_by_class
 from matryo.evaluation.protocol import Protocol
 from matryo.nesting import truncate
+from matryo.progress import tqdm
 from matryo.results import SplitResult
 from matryo.tables import Metric
 

@@ -23,10 +23,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 import numpy as np
-from tqdm import tqdm
 
 from matryo.errors import InputError
 from matryo.nesting import Nesting
+from matryo.progress import tqdm
 from matryo.retrieve.engines.execute import Hits
 from matryo.retrieve.guides.partition.means import find_means, nearest_mean
 from matryo.retrieve.plan.bounds import fewest_tests

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from tqdm import tqdm
 
 from matryo.data.dataset import PairSplit, TextSplit
 from matryo.data.pairs.pairs import pairs_by_label
 from matryo.errors import DataError
+from matryo.progress import tqdm
 from matryo.training.batches.images import StreamedImages, centred_images, open_images
 from matryo.training.batches.masking import MaskedBatches
 from matryo.training.batches.order import Slices

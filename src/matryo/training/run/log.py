@@ -6,9 +6,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
-
 from matryo.files import parse_json, replacing, storage
+from matryo.progress import tqdm
 from matryo.training.run.paths import METRICS
 
 if TYPE_CHECKING:

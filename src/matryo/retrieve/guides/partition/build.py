@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tqdm import tqdm
 
+from matryo.progress import tqdm
 from matryo.retrieve.guides.partition.codes import (
     LANES,
     LINE,

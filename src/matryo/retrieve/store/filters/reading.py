@@ -7,9 +7,9 @@ from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tqdm import tqdm
 
 from matryo.errors import IndexFolderError
+from matryo.progress import tqdm
 from matryo.retrieve.store.filters.column import Column
 from matryo.retrieve.store.sql import records
 

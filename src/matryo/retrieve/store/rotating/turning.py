@@ -12,9 +12,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import numpy as np
-from tqdm import tqdm
 
 from matryo.embeddings.rows import as_vectors
+from matryo.progress import tqdm
 from matryo.retrieve.store.merging.merging import Merging
 from matryo.retrieve.store.rotating.drift import Drift
 from matryo.retrieve.store.rotating.progress import Progress, sweep_progress
