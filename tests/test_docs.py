@@ -152,7 +152,7 @@ def public_names():
 # Type aliases, and functions that share the name of their module, which the page shows instead.
 NOT_SHOWN = {"matryo.data.Split", "matryo.retrieve.Metric", "matryo.encoders.vit", "matryo.evaluation.measure"}
 # Nobody outside calls these.
-INTERNAL = {"arguments", "arrays", "cli", "compiled", "files", "folders", "mapped", "recipes", "tables"}
+INTERNAL = {"arguments", "arrays", "cli", "compiled", "files", "folders", "mapped", "progress", "recipes", "tables"}
 
 
 def test_every_room_is_in_the_reference():

@@ -31,7 +31,8 @@ over rounds in which all variants took turns. Each variant opens one index in fr
 of the command `matryo search` with empty caches, including the start of the interpreter. *Batch* searches 1,000 queries
 at once. *numpy* is the engine without the core; it has no guides, so that its plans scan all rows. *before* compiled
 its kernels with numba on first use. Plans read 64 or 128 columns in int8 of the visited partitions, then all columns of
-the best 100 in int8, and the vectors of the best 15."""
+the best 100 in int8, and the vectors of the best 15. Partitions have changed since these rows were
+measured (tiles of 4 bits, two copies of most rows, fewer lists); at the same probe, batches take longer now."""
 FEW_SHOT = """Few-shot accuracy in percent: nearest class mean after n examples per class; the mean over random draws
 with its 95 % confidence interval. Models with `novel40` in their name were trained without 40 of the 200 classes."""
 STREAM = """Accuracy in percent over a long-tailed stream: each example is first predicted, then learned. Classes are
