@@ -15,13 +15,15 @@ from typing import Any
 
 import numpy as np
 
+from support.unseen_sets import Named
+
 Array = np.ndarray[Any, np.dtype[Any]]
 QUERIES = 1000
 SIDE = 64   # pixels of an image for the ResNet50
 
 
 @dataclass(frozen=True)
-class Files:
+class Files(Named):
     """Where the data and the frozen models are."""
 
     data: Path | None = None
@@ -29,13 +31,6 @@ class Files:
     """The folder of the installed package."""
     vectors: Path | None = None
     """The output of ``retrofit.py encode``."""
-
-    def need(self, name: str) -> Path:
-        """The path, or an error that names the flag."""
-        path: Path | None = getattr(self, name)
-        if path is None:
-            raise SystemExit(f"this set needs --{name}")
-        return path
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,19 @@ SEED = 0
 
 
 @dataclass(frozen=True)
-class Sources:
+class Named:
+    """Files that the user names by flags; None for those that were not given."""
+
+    def need(self, name: str) -> Path:
+        """The path, or an error that names the flag."""
+        path: Path | None = getattr(self, name)
+        if path is None:
+            raise SystemExit(f"this set needs --{name}")
+        return path
+
+
+@dataclass(frozen=True)
+class Sources(Named):
     """The files that sets are made from; None where the user has none."""
 
     wordllama: Path | None = None
@@ -43,13 +55,6 @@ class Sources:
     """The weights of a ResNet50 (.safetensors)."""
     minilm: Path | None = None
     """The model folder of all-MiniLM-L6-v2."""
-
-    def need(self, name: str) -> Path:
-        """The path, or an error that names the flag."""
-        path: Path | None = getattr(self, name)
-        if path is None:
-            raise SystemExit(f"this set needs --{name}")
-        return path
 
 
 @dataclass(frozen=True)

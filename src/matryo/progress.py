@@ -1,7 +1,7 @@
 """Progress bars: tqdm's, with a lock of threads instead of its lock of processes.
 
 tqdm's own lock is a semaphore that a process shares with the processes that it forks. If one of them is killed while it
-draws a bar, all others wait for ever as soon as they make a bar, even a hidden one.
+draws a bar, all others hang as soon as they make a bar, even a hidden one.
 """
 
 from __future__ import annotations
