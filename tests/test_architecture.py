@@ -76,29 +76,35 @@ def matches(path, patterns):
     return any(fnmatch(str(path.relative_to(SRC)), pattern) for pattern in patterns)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SRC)))
-def test_imports_go_leftward(path):
-    here = room(path)
-    assert here in ALLOWED, f"{here} is a new room: give it a place in the map"
-    for name in imports(path, at_runtime=False):
-        parts = name.split(".")
-        if parts[0] == "matryo" and len(parts) > 1 and parts[1] != here:
-            assert parts[1] in ALLOWED[here], f"{path.name} imports {name}"
+def named(paths):
+    return [str(path.relative_to(SRC)) for path in paths]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SRC)))
-def test_the_numpy_side_never_imports_torch(path):
-    if matches(path, USES_TORCH) or (room(path) in TORCH_SIDE and not matches(path, TORCH_FREE)):
-        return
-    names = {name.split(".")[0] for name in imports(path, at_runtime=True)}
-    assert not names & {"torch", "timm", "tensorboard"}, path
+def test_imports_go_leftward():
+    wrong = []
+    for path in FILES:
+        here = room(path)
+        assert here in ALLOWED, f"{here} is a new room: give it a place in the map"
+        rooms = {name.split(".")[1] for name in imports(path, at_runtime=False) if name.startswith("matryo.")}
+        wrong += [f"{path.relative_to(SRC)} imports {other}" for other in rooms - {here} - ALLOWED[here]]
+    assert wrong == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SRC)))
-def test_what_an_extra_brings_is_imported_where_it_is_used(path):
+def test_the_numpy_side_never_imports_torch():
+    def imports_torch(path):
+        return bool({name.split(".")[0] for name in imports(path, at_runtime=True)} & {"torch", "timm", "tensorboard"})
+
+    numpy_side = [path for path in FILES if room(path) not in TORCH_SIDE or matches(path, TORCH_FREE)]
+    assert named(path for path in numpy_side if imports_torch(path) and not matches(path, USES_TORCH)) == []
+
+
+def test_what_an_extra_brings_is_imported_where_it_is_used():
     """Inside functions only: after a smaller installation every package must still import."""
-    allowed = {"triton"} if matches(path, KERNELS) and path.name != "__init__.py" else set()
-    assert needs(path) & EXTRAS <= allowed, path
+    wrong = []
+    for path in FILES:
+        allowed = {"triton"} if matches(path, KERNELS) and path.name != "__init__.py" else set()
+        wrong += [f"{path.relative_to(SRC)} needs {name}" for name in (needs(path) & EXTRAS) - allowed]
+    assert wrong == []
 
 
 def test_names_of_test_files_are_unique():
@@ -114,10 +120,10 @@ def test_folders_stay_short():
         assert len(names) <= most, f"{folder.relative_to(SRC)} has {len(names)} files: divide it"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SRC)))
-def test_a_file_states_its_idea_and_stays_readable(path):
-    assert ast.get_docstring(parsed(path)), "the first line of a file states its one idea"
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400, "more than one idea?"
+def test_a_file_states_its_idea_and_stays_readable():
+    assert named(path for path in FILES if not ast.get_docstring(parsed(path))) == []   # its idea, in its first line
+    long = [path for path in FILES if len(path.read_text(encoding="utf-8").splitlines()) > 400]
+    assert named(long) == []   # more than one idea?
 
 
 def test_nothing_is_pickled():

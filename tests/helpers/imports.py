@@ -45,10 +45,24 @@ def imports(path, *, at_runtime, inside=True):
     return [name for name, checked, deep in found(path) if not (at_runtime and checked) and (inside or not deep)]
 
 
+@functools.cache
 def source_of(name):
     """The file of a module of matryo by its dotted name, or None."""
     place = SRC.joinpath(*name.split(".")[1:])
     return next((path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()), None)
+
+
+@functools.cache
+def steps(path):
+    """The files of matryo that importing ``path`` imports next, and the other packages that it imports itself."""
+    sources = {folder / "__init__.py" for folder in path.parents if SRC in folder.parents}
+    sources, packages = {source for source in sources if source.is_file()}, set()
+    for name in imports(path, at_runtime=True, inside=False):
+        if name.split(".")[0] != "matryo":
+            packages.add(name.split(".")[0])
+        elif (source := source_of(name)) is not None:
+            sources.add(source)
+    return sources, packages
 
 
 @functools.cache
@@ -57,15 +71,9 @@ def needs(path):
     seen, waiting, packages = set(), [path], set()
     while waiting:
         current = waiting.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        parents = (folder / "__init__.py" for folder in current.parents if SRC in folder.parents)
-        waiting.extend(parent for parent in parents if parent.is_file())
-        for name in imports(current, at_runtime=True, inside=False):
-            if name.split(".")[0] == "matryo":
-                if (source := source_of(name)) is not None:
-                    waiting.append(source)
-            else:
-                packages.add(name.split(".")[0])
+        if current not in seen:
+            seen.add(current)
+            sources, own = steps(current)
+            waiting += sources
+            packages |= own
     return frozenset(packages)

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -92,8 +93,8 @@ def start(out, *, room=None, **changes):
     return process
 
 
-def train_apart(out, room, changes):
-    with said(out).open("w") as file:
+def train_apart(out, room, changes, log=None):
+    with (log or said(out)).open("w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     if room is not None:
@@ -113,7 +114,7 @@ def finish(process, out):
 
 
 def test_killed_at_any_moment_it_ends_with_the_same_bits(tmp_path):
-    changes = {"loop__epochs": 20, "optim__ema": 0.99}
+    changes = {"loop__epochs": 10, "optim__ema": 0.99}
     plain, killed = tmp_path / "plain", tmp_path / "killed"
     train(recipe(**changes), dataset(), plain, progress=False)
     rng, kills = np.random.default_rng(0), 0
@@ -374,39 +375,44 @@ def test_ctrl_c_saves_first_and_the_run_goes_on(tmp_path):
     assert [m["step"] for m in metrics(run)] == list(range(1, 121))
 
 
-ONE_INTERRUPTED = """
-import os, signal, sys, torch
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from test_loop import dataset, recipe
-from matryo.training import loop, train
-torch.set_num_threads(1)
-real = loop.make_step
-def make_step(*given):
-    step, taken = real(*given), []
-    class Interrupted(type(step)):
-        def __call__(self, *batch):
-            taken.append(None)
-            if os.environ["RANK"] == sys.argv[3] and len(taken) == 3:
-                signal.raise_signal(signal.SIGINT)
-            return super().__call__(*batch)
-    step.__class__ = Interrupted
-    return step
-loop.make_step = make_step
-signal.signal(signal.SIGINT, signal.default_int_handler)   # which a shell's background may have ignored
-train(recipe(loop__epochs=20, loop__checkpoint_seconds=1000, loop__batch=16), dataset(), sys.argv[2], progress=False)
-"""
+def train_one_of_two(out, rank, port, interrupted):
+    """Train as one of two processes, of which ``interrupted`` hears Ctrl-C before its third step."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                   "MASTER_PORT": str(port)}  # fmt: skip
+    real = loop.make_step
+
+    def make_step(*given):
+        step, taken = real(*given), []
+
+        class Interrupted(type(step)):
+            def __call__(self, *batch):
+                taken.append(None)
+                if rank == interrupted and len(taken) == 3:
+                    signal.raise_signal(signal.SIGINT)
+                return super().__call__(*batch)
+
+        step.__class__ = Interrupted
+        return step
+
+    loop.make_step = make_step
+    signal.signal(signal.SIGINT, signal.default_int_handler)   # which a shell's background may have ignored
+    changes = {"loop__epochs": 20, "loop__checkpoint_seconds": 1000, "loop__batch": 16}
+    train_apart(out, None, changes, out.with_name(f"{rank}.txt"))
 
 
-@pytest.mark.parametrize("rank", ["0", "1"])
-def test_ctrl_c_that_one_process_hears_first_saves_too(tmp_path, rank):
+@pytest.mark.parametrize("interrupted", [0, 1])
+def test_ctrl_c_that_one_process_hears_first_saves_too(tmp_path, interrupted):
     """Signals reach processes between different steps: whoever hears one must not leave the others waiting."""
-    script, run = tmp_path / "script.py", tmp_path / "run"
-    script.write_text(ONE_INTERRUPTED)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    command = [*torchrun, str(Path(__file__).parent), str(run), rank]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=180)
-    assert found.returncode
-    assert "RuntimeError" not in found.stderr   # a connection that was closed
+    run = tmp_path / "run"
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    processes = [APART.Process(target=train_one_of_two, args=(run, rank, port, interrupted)) for rank in (0, 1)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        assert process.exitcode
+    for rank in (0, 1):
+        assert "RuntimeError" not in (tmp_path / f"{rank}.txt").read_text()   # a connection that was closed
     assert 3 <= read_facts(run / "checkpoint.safetensors")["step"] <= 5

@@ -291,7 +291,7 @@ def test_a_batch_has_the_hits_of_its_queries_one_by_one(
 def test_tiles_of_many_columns_do_not_overflow(metric: Metric) -> None:
     rows = np.random.default_rng(0).random((90, 3000)).astype(np.float32) + 5   # products of codes of one sign
     blocks = Blocks.of(rows, Nesting([3000]))
-    partition = Partition.of(blocks, metric, dim=3000, lists=4)
+    partition = Partition.of(blocks, metric, dim=3000, rotated=False, lists=4)
     search = PartitionSearch(blocks, partition, Plan.of([(3000, 12, "int8")]), 3)
     true = np.array([[true_score(metric, query, row) for row in rows] for query in rows[:3]])
     assert search(rows[:3])[0][:, 0].tolist() == true.argmax(1).tolist()
