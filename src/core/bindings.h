@@ -163,18 +163,13 @@ class PyVectors {
 
   void search_exact(In<float, 2> queries, int level, OptionalMask mask, Out<int64_t, 2> rows, Out<double, 2> scores,
                     int threads) {
-    std::vector<float> lengths, scaled;
-    ScanArguments all = scan(queries, level, false, mask_of(mask), lengths, scaled);
-    check_hits(all.count, rows, scores);
-    int64_t k = columns_of(rows), *found = rows.data();
-    double* best = scores.data();
+    check_queries(queries, level);
+    check_hits(rows_of(queries), rows, scores);
+    Mask bytes = mask_of(mask);
     nb::gil_scoped_release release;
-    int64_t room = allowed(all.mask);
-    std::vector<double> exactly(all.queries, all.queries + all.count * columns);
-    share_queries(all.count, threads, 4, [&](int64_t first, int64_t some) {
-      kernels().search_exact(view, part(all, first, some), room, exactly.data() + first * columns, k, found + first * k,
-                             best + first * k);
-    });
+    ScanArguments which{level, false, queries.data(), columns, rows_of(queries), nullptr, bytes};
+    int64_t bad = search_all(which, allowed(bytes), columns_of(rows), rows.data(), scores.data(), threads);
+    require(bad < 0, "every query must have a score");
   }
 
   // Exact search of the rows `among`. Returns the first query that has no score, or −1.
