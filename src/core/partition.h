@@ -152,8 +152,28 @@ class PartitionSearch : Reranker {
     }
   }
 
+  // A bar below the `keep`-th best of the means: that of the best scores of disjoint groups of means.
+  float safe_bar(const float* means, int64_t keep) const {
+    constexpr int kGroups = 128;
+    if (4 * keep > 3 * kGroups || part_.lists < 4 * kGroups) return -INFINITY;
+    Floats best[kGroups / kFloats];
+    for (Floats& some : best) some = broadcast(-INFINITY);
+    for (int64_t place = 0; place + kGroups <= part_.lists; place += kGroups)
+      for (int g = 0; g < kGroups / kFloats; g++) {
+        Floats scores = load<Floats>(means + place + g * kFloats);
+        best[g] = scores > best[g] ? scores : best[g];
+      }
+    float scores[kGroups];
+    std::memcpy(scores, best, sizeof(scores));
+    Key keys[kGroups];
+    for (int g = 0; g < kGroups; g++) keys[g] = key_of(scores[g], 0);
+    select_largest(keys, kGroups, keep);
+    return score_of(keys[keep - 1] - (Key{1} << 32));   // one step lower: only scores above a bar are added
+  }
+
   void choose_lists(PartitionQuery& query, const float* means) const {
     Best best{query.lists.reserve(Best::room(route_.most_lists)), route_.most_lists};
+    best.bar = safe_bar(means, best.keep);
     for (int64_t place = 0; place < part_.mean_tiles * kTileRows; place += kFloats) {
       Floats scores = load<Floats>(means + place);
       uint32_t lanes = above(scores, broadcast(best.bar));
@@ -190,8 +210,9 @@ class PartitionSearch : Reranker {
     }
   }
 
-  MATRYO_INLINE bool visits(const PartitionQuery& query, uint32_t list) const {
-    return list < part_.lists && (query.open[list / 64] >> (list % 64) & 1) != 0;
+  MATRYO_INLINE bool visits(const PartitionQuery& query, int64_t list) const {
+    int64_t known = list < part_.lists ? list : 0;   // not if the file is damaged
+    return (query.open.data()[known / 64] >> (known % 64) & 1) != 0;
   }
 
   // A query that found fewer than k rows, of those that it may find, visits all partitions.
@@ -241,8 +262,7 @@ class PartitionSearch : Reranker {
         uint32_t slot = part_.slots[tile * kTileRows + p * kFloats + lane];
         if (slot >= part_.count) continue;
         if (mask_ != nullptr && !mask_[part_.rows[slot]]) continue;
-        if (part_.homes != nullptr && part_.homes[slot] != list && visits(query, part_.homes[slot])) continue;
-        add(query, scores[p][lane], slot);
+        add(query, scores[p][lane], slot, part_.homes == nullptr ? list : part_.homes[slot], list);
       }
     }
   }
@@ -256,14 +276,16 @@ class PartitionSearch : Reranker {
         uint32_t slot = __atomic_load_n(&tile.slots[place], __ATOMIC_ACQUIRE);
         if (slot >= part_.count + tail_->count) continue;
         if (mask_ != nullptr && !mask_[slot < part_.count ? part_.rows[slot] : slot]) continue;
-        if (part_.homes != nullptr && tile.homes[place] != list && visits(query, tile.homes[place])) continue;
-        add(query, scores[p][place - p * kFloats], slot);
+        add(query, scores[p][place - p * kFloats], slot, part_.homes == nullptr ? list : tile.homes[place], list);
       }
     }
   }
 
-  MATRYO_INLINE void add(PartitionQuery& query, float score, uint32_t slot) {
-    query.keys[query.found++] = key_of(score, slot);
+  // Add a slot that was found in `list` to the candidates. A copy is left out, without a branch that could not be
+  // predicted, if its home is visited too.
+  MATRYO_INLINE void add(PartitionQuery& query, float score, uint32_t slot, int64_t home, int64_t list) {
+    query.keys[query.found] = key_of(score, slot);
+    query.found += home == list || !visits(query, home);
     if (query.found < room()) return;
     Key lowest = lowest_kept(query.keys.data(), query.found, keep_, route_.steps[0].margin);
     // One step lower: slots that tie with the last one kept may have smaller numbers.
