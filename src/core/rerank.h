@@ -9,15 +9,15 @@
 
 namespace matryo::MATRYO_ISA {
 
-constexpr int kLine = 64;                                                            // bytes per cache line
-constexpr int kTilesAhead = 6, kCodesAhead = 12, kRowsAhead = 16, kNormsAhead = 8;   // what is prefetched
-constexpr int64_t kAheadBytes = 256 << 10;   // of the candidates of a query, prefetched before the step that reads them
-constexpr int kReadAll = 3;                  // below this many candidates per row kept, bounds cost more than they save
-constexpr int kFewColumns = 256;             // of a query that are encoded at a time
-constexpr float kRough = 1.0f / 35;          // see tile_unit; deviations of 4-bit codes are about 3.5
-constexpr float kTiny = 0x1p-126f;           // the smallest normal float32
-constexpr double kLargestNorm = 0x1p62;      // of a query, as of a row
-constexpr double kHalfStep = 0x1p-24;        // half the value of the last bit of the float32 number 1
+constexpr int kLine = 64;                         // bytes per cache line
+constexpr int kTilesAhead = 6, kNormsAhead = 8;   // what is prefetched
+constexpr int64_t kAheadBytes = 12 << 10;         // of candidates that are prefetched; more at a time take longer each
+constexpr int kReadAll = 3;               // below this many candidates per row kept, bounds cost more than they save
+constexpr int kFewColumns = 256;          // of a query that are encoded at a time
+constexpr float kRough = 1.0f / 35;       // see tile_unit; deviations of 4-bit codes are about 3.5
+constexpr float kTiny = 0x1p-126f;        // the smallest normal float32
+constexpr double kLargestNorm = 0x1p62;   // of a query, as of a row
+constexpr double kHalfStep = 0x1p-24;     // half the value of the last bit of the float32 number 1
 constexpr double kCodeSums = 64 * kHalfStep;               // relative error of the float32 sums of all int8 steps
 constexpr int kBatch = 256;                                // queries that are scanned together
 constexpr int kSharing = 4;                                // queries that share one read of a tile
@@ -218,6 +218,16 @@ class Reranker {
     int64_t count;
   };
 
+  // How many candidates are prefetched before they are read, if each has so many bytes.
+  MATRYO_INLINE static int64_t ahead(int64_t bytes) {
+    int64_t most = 32, least = 2;
+    return bytes * most <= kAheadBytes ? most : (bytes * least >= kAheadBytes ? least : kAheadBytes / bytes);
+  }
+
+  MATRYO_INLINE int64_t rows_ahead(const Step& step) const {
+    return ahead(step.dim * (vectors_.number == Number::float32 ? 4 : 2));
+  }
+
   // Add the codes of the columns done … dim to the sums.
   void add_codes(const PartitionQuery& query, int done, int dim, const Candidates& some) {
     if (dim <= done) return;
@@ -225,10 +235,9 @@ class Reranker {
     float unit = peak(query.vector.data(), part_.steps, done, dim) / static_cast<float>(kFinest);
     CodedLook look = encode<Layout::row>(query.vector.data(), part_.steps, part_.middles, done, dim, done - first,
                                          work_.more, width, 1, unit);
-    int64_t there = kAheadBytes / width;
+    int64_t further = ahead(width);
     for (int64_t i = 0; i < some.count; i++) {
-      int64_t coming = i + kCodesAhead;
-      if (coming >= there && coming < some.count) prefetch_codes(some.slots[coming], first, first + width);
+      if (i + further < some.count) prefetch_codes(some.slots[i + further], first, first + width);
       double product = static_cast<double>(multiply_row(codes_at(some.slots[i]) + first, work_.more, width));
       some.sums[i] += static_cast<float>(product * look.scale + look.shift);
     }
@@ -308,14 +317,15 @@ class Reranker {
     return multiply_columns<float, false>(vector, vectors, row, done, level);
   }
 
-  // A step in full precision, from the column `done` on. The first candidates, `there`, were prefetched.
+  // A step in full precision, from the column `done` on.
   void full_step(const PartitionQuery& query, const Step& step, int done, const Candidates& some,
-                 int64_t there = 0) const {
+                 bool prefetched = false) const {
     float length = static_cast<float>(query.lengths.data()[step.level]), unit = 1 / at_least_tiny(length);
-    for (int64_t i = there; i < kRowsAhead && i < some.count; i++) prefetch_slot(some.slots[i], done, step.level);
+    int64_t further = rows_ahead(step);
+    for (int64_t i = 0; !prefetched && i < further && i < some.count; i++)
+      prefetch_slot(some.slots[i], done, step.level);
     for (int64_t i = 0; i < some.count; i++) {
-      int64_t coming = i + kRowsAhead;
-      if (coming >= there && coming < some.count) prefetch_slot(some.slots[coming], done, step.level);
+      if (i + further < some.count) prefetch_slot(some.slots[i + further], done, step.level);
       int64_t slot = some.slots[i];
       float score = multiply_row_of(query.vector.data(), slot, done, step.level);
       if (done > 0) score += some.sums[i];
@@ -479,7 +489,7 @@ class Reranker {
   int64_t last_step(const PartitionQuery& query, const Step& step, const Candidates& some) {
     int64_t keep = step.keep, left = 0;
     if (reads_all(step, some.count)) {
-      full_step(query, step, 0, some, rows_ahead(step));
+      full_step(query, step, 0, some, true);
       return some.count;
     }
     add_codes(query, step.known, step.dim, some);
@@ -552,7 +562,7 @@ class Reranker {
       some.count = last ? last_step(query, step, some) : bounded_step(query, step, some);
     } else {
       if (step.scoring == Scoring::full)
-        full_step(query, step, step.known, some, rows_ahead(step));
+        full_step(query, step, step.known, some, true);
       else
         code_step(query, step, some);
       if (!last) some.count = sift(some, step.keep, step.margin);
@@ -561,26 +571,18 @@ class Reranker {
     if (!last) prefetch_for(query, route_.steps[s + 1]);
   }
 
-  // How many candidates are prefetched before a step reads them in full.
-  MATRYO_INLINE int64_t rows_ahead(const Step& step) const {
-    return kAheadBytes / (step.dim * (vectors_.number == Number::float32 ? 4 : 2));
-  }
-
-  // Prefetch what a step will read.
+  // Prefetch what a step reads first.
   void prefetch_for(const PartitionQuery& query, const Step& step) const {
     bool bounded = step.scoring == Scoring::bounded, last = &step == route_.steps + route_.step_count - 1;
+    const int64_t* slots = query.slots.data();
     if (step.scoring == Scoring::full || (bounded && last && reads_all(step, query.found))) {
       int done = bounded ? 0 : step.known;
-      for (int64_t i = 0; i < query.found && i < rows_ahead(step); i++)
-        prefetch_slot(query.slots.data()[i], done, step.level);
+      for (int64_t i = 0; i < query.found && i < rows_ahead(step); i++) prefetch_slot(slots[i], done, step.level);
       return;
     }
-    int64_t width = step.dim > step.known ? step.dim - step.known : 1;
-    for (int64_t i = 0; i < query.found && i * width < kAheadBytes; i++) {
-      int64_t slot = query.slots.data()[i];
-      prefetch_codes(slot, step.known, step.dim);
-      if (bounded) prefetch(error_at(slot));
-    }
+    for (int64_t i = 0; i < query.found && i < ahead(step.dim - step.known); i++)
+      prefetch_codes(slots[i], step.known, step.dim);
+    for (int64_t i = 0; bounded && i < query.found; i++) prefetch(error_at(slots[i]));
   }
 
   // The candidates of the first step as hits, with its scores.
