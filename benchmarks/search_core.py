@@ -39,6 +39,7 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--count", type=int, default=3, help="rounds")
     parser.add_argument("--before", type=Path, metavar="PYTHON", help="the interpreter of an older installation")
+    parser.add_argument("--variants", nargs="*", default=VARIANTS, metavar="ISA", help="'' is the best of the processor")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("docs/results/search-core.jsonl"))
     parser.add_argument("--worker", nargs=2, metavar=("INDEX", "QUERIES"), help=argparse.SUPPRESS)
@@ -63,7 +64,7 @@ def main() -> None:
         rounds: dict[str, list[dict[str, float]]] = {}
         recalls: dict[str, dict[str, float]] = {}
         for _ in range(args.count):
-            for isa in (*VARIANTS, *(["before"] if args.before else [])):
+            for isa in (*args.variants, *(["before"] if args.before else [])):
                 python = str(args.before) if isa == "before" else sys.executable
                 index = Path(folder) / ("before" if isa == "before" else "index")
                 name, figures, found = run(python, "" if isa == "before" else isa, index, queries, one, Path(folder))
