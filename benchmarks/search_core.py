@@ -39,6 +39,7 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--count", type=int, default=3, help="rounds")
     parser.add_argument("--before", type=Path, metavar="PYTHON", help="the interpreter of an older installation")
+    parser.add_argument("--variants", nargs="*", default=VARIANTS, metavar="ISA", help="'' is the best of the processor")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("docs/results/search-core.jsonl"))
     parser.add_argument("--worker", nargs=2, metavar=("INDEX", "QUERIES"), help=argparse.SUPPRESS)
@@ -61,12 +62,15 @@ def main() -> None:
         one = Path(folder) / "one.npy"
         np.save(one, made[args.rows : args.rows + 1])
         rounds: dict[str, list[dict[str, float]]] = {}
+        recalls: dict[str, dict[str, float]] = {}
         for _ in range(args.count):
-            for isa in (*VARIANTS, *(["before"] if args.before else [])):
+            for isa in (*args.variants, *(["before"] if args.before else [])):
                 python = str(args.before) if isa == "before" else sys.executable
                 index = Path(folder) / ("before" if isa == "before" else "index")
-                name, figures = run(python, "" if isa == "before" else isa, index, queries, one, Path(folder))
-                rounds.setdefault("before" if isa == "before" else name, []).append(figures)
+                name, figures, found = run(python, "" if isa == "before" else isa, index, queries, one, Path(folder))
+                name = "before" if isa == "before" else name
+                rounds.setdefault(name, []).append(figures)
+                recalls[name] = found
     summary = {
         name: {key: median(one[key] for one in figures) for key in figures[0]} for name, figures in rounds.items()
     }
@@ -78,7 +82,9 @@ def main() -> None:
     for name, figures in summary.items():
         print(name, {key: f"{value:.4g} ({ratios[name][key]:.2f} ×)" for key, value in figures.items()})
     subject = f"{args.rows} rows, dim {args.dim}, k {K}"
-    about = {"rows": args.rows, "dim": args.dim, "rounds": args.count, "microseconds": summary, "ratios": ratios}
+    print("recall", recalls)
+    about = {"rows": args.rows, "dim": args.dim, "rounds": args.count, "microseconds": summary, "ratios": ratios,
+             "recall": recalls}   # fmt: skip
     append_rows(args.out, [stamp("search-core", subject, about, seed=args.seed)])
 
 
@@ -101,8 +107,10 @@ def vectors(rng: np.random.Generator, count: int, dim: int) -> Any:
     return made
 
 
-def run(python: str, isa: str, index: Path, queries: Path, one: Path, folder: Path) -> tuple[str, dict[str, float]]:
-    """Measure one variant in fresh processes; return its instruction set and its figures."""
+def run(
+    python: str, isa: str, index: Path, queries: Path, one: Path, folder: Path
+) -> tuple[str, dict[str, float], dict[str, float]]:
+    """Measure one variant in fresh processes; return its instruction set, its times and its recalls."""
     threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
     caches = tempfile.mkdtemp(dir=folder)
     environment = {**os.environ, **threads, "NUMBA_CACHE_DIR": caches, "PYTHONDONTWRITEBYTECODE": "1"}
@@ -113,12 +121,12 @@ def run(python: str, isa: str, index: Path, queries: Path, one: Path, folder: Pa
     first = time.perf_counter() - begin
     program = [python, str(Path(__file__).resolve()), "--worker", str(index), str(queries)]
     done = subprocess.run(program, env=environment, check=True, stdout=subprocess.PIPE, text=True, cwd=folder)
-    name, figures = json.loads(done.stdout.splitlines()[-1])
-    return name, {"first": 1e6 * first, **figures}
+    name, figures, recalls = json.loads(done.stdout.splitlines()[-1])
+    return name, {"first": 1e6 * first, **figures}, recalls
 
 
-def measure(index: str, queries: str) -> tuple[str, dict[str, float]]:
-    """Microseconds per query of each search, one by one and all at once; also with two threads."""
+def measure(index: str, queries: str) -> tuple[str, dict[str, float], dict[str, float]]:
+    """Microseconds per query of each search, one by one and all at once, also with two threads; recall@10 of plans."""
     try:
         from matryo.compiled import isa
     except ImportError:   # an older installation
@@ -126,13 +134,17 @@ def measure(index: str, queries: str) -> tuple[str, dict[str, float]]:
     else:
         name, tile = isa(), {}
     vectors = np.load(queries)
-    figures = {}
+    figures, recalls = {}, {}
     with Index.open(index) as opened:
         dim = opened.nesting.dim
         stages = Stage(tile.get(dim, dim), 100, "int8"), Stage(dim, 15, "int8"), Stage(dim, K)
-        plans = {"exact": None, "probe .01": Plan(stages, probe=0.01), "probe .04": Plan(stages, probe=0.04)}
-        for search, plan in plans.items():
-            opened.search(vectors, K, plan)   # what is loaded on first use
+        probes = {f"probe {str(probe)[1:]}": Plan(stages, probe=probe) for probe in (0.0025, 0.01, 0.04)}
+        for search, plan in {"exact": None, **probes}.items():
+            found = np.array(opened.search(vectors, K, plan).ids)   # also loads what is loaded on first use
+            if plan is None:
+                true = found
+            else:
+                recalls[search] = float(np.mean([len(set(a) & set(b)) / K for a, b in zip(found, true, strict=True)]))
             alone, begin = [], time.perf_counter()
             for i in range(BATCH):
                 start = time.perf_counter()
@@ -148,7 +160,7 @@ def measure(index: str, queries: str) -> tuple[str, dict[str, float]]:
                     opened.search(vectors, K, plan, threads=threads)
                     times.append(time.perf_counter() - start)
                 figures[f"{search}, batch{', two threads' * (threads == 2)}"] = 1e6 * min(times) / BATCH
-    return name, figures
+    return name, figures, recalls
 
 
 if __name__ == "__main__":

@@ -125,7 +125,7 @@ def assign(rng: np.random.Generator) -> None:
     vectors[rng.integers(0, count, count // 3)] = means[0]
     copies, squared = int(rng.integers(1, 3)), bool(rng.random() < 0.5)
     chosen = np.empty((count, copies), np.int64)
-    require_core().nearest_means(vectors, means, squared, chosen, int(rng.integers(1, 4)))
+    require_core().Means(means, squared).nearest(vectors, chosen, int(rng.integers(1, 4)))
     np.testing.assert_array_equal(chosen, assigned_by_numpy(vectors, means, copies, not squared))
 
 

@@ -214,6 +214,9 @@ def core_tables(rows: list[Row]) -> list[str]:
         ]
         parts += [f"**{row.subject}**, on {row.hardware}, {row.figures['rounds']} rounds."]
         parts += [grid(["search", *times], lines)]
+        if recalls := row.figures.get("recall"):
+            named = [[plan, *(f"{recalls[name][plan]:.4f}" for name in times)] for plan in next(iter(recalls.values()))]
+            parts += ["Recall@10 of these plans:", grid(["plan", *times], named)]
     return parts
 
 

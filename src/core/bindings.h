@@ -163,43 +163,41 @@ class PyVectors {
 
   void search_exact(In<float, 2> queries, int level, OptionalMask mask, Out<int64_t, 2> rows, Out<double, 2> scores,
                     int threads) {
-    std::vector<float> lengths, scaled;
-    ScanArguments all = scan(queries, level, false, mask_of(mask), lengths, scaled);
-    check_hits(all.count, rows, scores);
-    int64_t k = columns_of(rows), *found = rows.data();
-    double* best = scores.data();
+    check_queries(queries, level);
+    check_hits(rows_of(queries), rows, scores);
+    Mask bytes = mask_of(mask);
     nb::gil_scoped_release release;
-    int64_t allowed = view.count;
-    if (all.mask != nullptr) {
-      allowed = 0;
-      for (int64_t i = 0; i < view.count; i++) allowed += all.mask[i] != 0;
-    }
-    std::vector<double> exactly(all.queries, all.queries + all.count * columns);
-    share_queries(all.count, threads, 4, [&](int64_t first, int64_t some) {
-      kernels().search_exact(view, part(all, first, some), allowed, exactly.data() + first * columns, k,
-                             found + first * k, best + first * k);
-    });
+    ScanArguments which{level, false, queries.data(), columns, rows_of(queries), nullptr, bytes};
+    int64_t bad = search_all(which, allowed(bytes), columns_of(rows), rows.data(), scores.data(), threads);
+    require(bad < 0, "every query must have a score");
   }
 
   // Exact search of the rows `among`. Returns the first query that has no score, or −1.
   int64_t search_among(In<float, 2> queries, int level, In<int64_t, 1> among, Out<int64_t, 2> rows,
                        Out<double, 2> scores, int threads) {
     check_queries(queries, level);
-    int64_t count = rows_of(queries), listed = rows_of(among), k = columns_of(rows), *found = rows.data();
-    check_hits(count, rows, scores);
-    double* best = scores.data();
+    check_hits(rows_of(queries), rows, scores);
     nb::gil_scoped_release release;
-    for (int64_t i = 0; i < listed; i++)
+    for (int64_t i = 0; i < rows_of(among); i++)
       require(among.data()[i] >= 0 && among.data()[i] < view.count, "there is no such row");
-    std::vector<float> scaled(queries.data(), queries.data() + count * columns);
-    std::vector<float> lengths(static_cast<size_t>(count));
-    std::vector<double> exactly(queries.data(), queries.data() + count * columns);
+    ScanArguments which{level,   false,   queries.data(), columns,       rows_of(queries),
+                        nullptr, nullptr, among.data(),   rows_of(among)};
+    return search_all(which, rows_of(among), columns_of(rows), rows.data(), scores.data(), threads);
+  }
+
+  // Exact search of the rows that `which` allows, for queries whose lengths are not known. Returns the first query that
+  // has no score, or −1.
+  int64_t search_all(ScanArguments which, int64_t allowed, int64_t k, int64_t* rows, double* scores,
+                     int threads) const {
+    int64_t count = which.count, all = count * columns;
+    std::vector<float> scaled(which.queries, which.queries + all), lengths(static_cast<size_t>(count));
+    std::vector<double> exactly(which.queries, which.queries + all);
     for (int64_t q = 0; q < count; q++) {
       const double* query = exactly.data() + q * columns;
       double sum = 0, prefix = 0;
       for (int64_t j = 0; j < columns; j++) {
         sum += query[j] * query[j];
-        if (j == view.dims[level] - 1) prefix = sum;
+        if (j == view.dims[which.level] - 1) prefix = sum;
       }
       if (!(sum <= 0x1p124) || (sum == 0 && view.metric == Metric::cosine)) return q;
       if (view.metric == Metric::cosine) {   // by a power of two, which rounds nothing: no product underflows
@@ -210,12 +208,19 @@ class PyVectors {
       }
       lengths[q] = static_cast<float>(std::sqrt(prefix));
     }
-    ScanArguments all{level, false, scaled.data(), columns, count, lengths.data(), nullptr, among.data(), listed};
+    which.queries = scaled.data();
+    which.lengths = lengths.data();
     share_queries(count, threads, 4, [&](int64_t first, int64_t some) {
-      kernels().search_exact(view, part(all, first, some), listed, exactly.data() + first * columns, k,
-                             found + first * k, best + first * k);
+      kernels().search_exact(view, part(which, first, some), allowed, exactly.data() + first * columns, k,
+                             rows + first * k, scores + first * k);
     });
     return -1;
+  }
+
+  // The number of rows that a mask allows.
+  int64_t allowed(Mask mask) const {
+    if (mask == nullptr) return view.count;
+    return std::count_if(mask, mask + view.count, [](uint8_t byte) { return byte != 0; });
   }
 
   void exact_scores(In<float, 2> queries, int level, In<int64_t, 2> rows, Out<double, 2> scores) {

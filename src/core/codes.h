@@ -41,11 +41,10 @@ class QueryCodes {
  public:
   // Start with `width` zeros, a multiple of 4 for tiles and of 64 for rows.
   void clear(int width) {
-    codes_.reserve(width);
-    for (int j = 0; j < width; j++) codes_[j] = 0;
+    auto zero = [&](auto* codes) { std::memset(codes, 0, sizeof(*codes) * static_cast<size_t>(width)); };
+    zero(codes_.reserve(width));
 #if MATRYO_AVX512
-    low_.reserve(width);
-    for (int j = 0; j < width; j++) low_[j] = 0;
+    zero(low_.reserve(width));
 #endif
     sum_ = 0;
   }

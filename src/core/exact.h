@@ -95,11 +95,18 @@ class ExactScore {
     if (vectors.metric != Metric::cosine) return;
     LaneSums sums;   // in the order of a row's squares: the cosine of equal vectors is exactly 1
     for (int b = 0; b <= level; b++) {
-      int low = vectors.picked[b].low, width = vectors.picked[b].high - low;
-      double lane[kLanes] = {};
-      std::memcpy(lane, sums.part, sizeof(lane));
-      for (int j = 0; j < width; j++) lane[j % kLanes] += query[low + j] * query[low + j];
-      std::memcpy(sums.part, lane, sizeof(lane));
+      int low = vectors.picked[b].low, width = vectors.picked[b].high - low, j = 0;
+      for (; j + kLanes <= width; j += kLanes)
+        for (int i = 0; i < kLanes / kDoubles; i++) {
+          Doubles x = load<Doubles>(query + low + j + i * kDoubles);
+          sums.part[i] += x * x;
+        }
+      double rest[kLanes] = {};
+      std::memcpy(rest, query + low + j, sizeof(double) * static_cast<size_t>(width - j));
+      for (int i = 0; i < kLanes / kDoubles; i++) {
+        Doubles x = load<Doubles>(rest + i * kDoubles);
+        sums.part[i] += x * x;
+      }
     }
     square_ = sums.total();
   }

@@ -30,6 +30,52 @@ MATRYO_INLINE float score_of(Key key) {
 
 MATRYO_INLINE int64_t row_of(Key key) { return kMostRows - (key & kMostRows); }
 
+// Move the keys that are larger than a pivot to the front; returns their number. Swaps without a branch, which could not
+// be predicted.
+template <class T>
+MATRYO_INLINE int64_t move_larger(T* keys, int64_t count, T pivot) {
+  int64_t edge = 0;
+  for (int64_t i = 0; i < count; i++) {
+    T key = keys[i];
+    keys[i] = keys[edge];
+    keys[edge] = key;
+    edge += key > pivot;
+  }
+  return edge;
+}
+
+#if MATRYO_AVX512
+// Eight keys at a time: those of the first and the last eight are set aside, so that there is always room for eight more
+// at the end that has less of it.
+inline int64_t move_larger(Key* keys, int64_t count, Key pivot) {
+  if (count < 24) return move_larger<Key>(keys, count, pivot);
+  Key *front = keys,
+      *back = keys + count;   // the next larger keys are written from `front` up, the others below `back`
+  const Key *next = keys + 8, *end = keys + count - 8;   // keys that were not read yet
+  auto put = [&](Longs some, uint32_t lanes) __attribute__((always_inline)) {
+    uint32_t larger = above(some, broadcast(pivot)) & lanes, others = lanes & ~larger;
+    store_lanes(front, some, larger);
+    front += __builtin_popcount(larger);
+    back -= __builtin_popcount(others);
+    store_lanes(back, some, others);
+  };
+  Longs first = load<Longs>(keys), last = load<Longs>(end);
+  while (end - next >= 8) {
+    int64_t up = next - front <= back - end ? 8 : 0;   // no branch, which could not be predicted
+    const Key* from = up != 0 ? next : end - 8;
+    next += up;
+    end -= 8 - up;
+    put(load<Longs>(from), 0xFF);
+  }
+  Longs rest = {};
+  std::memcpy(&rest, next, sizeof(Key) * static_cast<size_t>(end - next));
+  put(rest, (1u << (end - next)) - 1);
+  put(first, 0xFF);
+  put(last, 0xFF);
+  return front - keys;
+}
+#endif
+
 // Divide at least two keys into those larger than a pivot, the pivot, and the others; returns the place of the pivot.
 template <class T>
 MATRYO_INLINE int64_t divide(T* keys, int64_t count) {
@@ -38,13 +84,7 @@ MATRYO_INLINE int64_t divide(T* keys, int64_t count) {
   int64_t median = a != b ? 0 : (a != c ? last : middle);
   T pivot = keys[median];
   keys[median] = keys[last];
-  int64_t edge = 0;
-  for (int64_t i = 0; i < last; i++) {   // swaps without a branch, which could not be predicted
-    T key = keys[i];
-    keys[i] = keys[edge];
-    keys[edge] = key;
-    edge += key > pivot;
-  }
+  int64_t edge = move_larger(keys, last, pivot);
   keys[last] = keys[edge];
   keys[edge] = pivot;
   return edge;

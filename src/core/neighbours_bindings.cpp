@@ -1,6 +1,7 @@
 // The all-dims search as a class of the Python module: checks, threads, and the memory of the rows.
 #include <nanobind/nanobind.h>
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -102,15 +103,11 @@ class PyNeighbours {
     share_out(search_->groups(), most > 0 ? most : 1, run);
   }
 
-  // Call `run(first, last)` for parts of at most `most`, so that every thread has one.
+  // Call `run(first, last)` for equal parts of at most `most`, as many for each thread.
   template <class Run>
   void share_out(int64_t count, int64_t most, Run run) {
-    int64_t each = (count + threads_ - 1) / threads_, step = each < most ? each : most;
-    if (count == 0) return;
-    share((count + step - 1) / step, threads_, [&](int64_t part) {
-      int64_t first = part * step;
-      run(first, count - first < step ? count : first + step);
-    });
+    int64_t rounds = (count + most * threads_ - 1) / (most * threads_), parts = std::min(count, rounds * threads_);
+    share(parts, threads_, [&](int64_t part) { run(count * part / parts, count * (part + 1) / parts); });
   }
 
   int64_t queries_, columns_, levels_, k_, room_;

@@ -31,23 +31,15 @@ class PartitionSearch : Reranker {
     for (int64_t first = 0; first < count; first += kBatch) {
       int some = count - first < kBatch ? static_cast<int>(count - first) : kBatch;
       for (int q = 0; q < some; q++)
-        if (!begin(work_.queries[q], queries + (first + q) * columns_)) return first + q;
+        if (!work_.queries[q].prepare(queries + (first + q) * columns_, vectors_)) return first + q;
+      begin(some);
       find_lists(some);
       if (some == 1)
         scan_alone(work_.queries[0]);
       else
         scan_together(some);
       for (int q = 0; q < some; q++) complete(work_.queries[q]);
-      settle(work_.queries[0]);
-      for (int q = 0; q < some; q++) {
-        if (q + 1 < some) settle(work_.queries[q + 1]);   // what it will read arrives while this query is re-ranked
-        int64_t at = first + q;
-        Hits hits{rows + at * k, scores + at * k, k};
-        if (route_.step_count == 1)
-          write_candidates(work_.queries[q], hits);
-        else
-          rerank(work_.queries[q], queries + at * columns_, hits);
-      }
+      rerank(some, queries + first * columns_, rows + first * k, scores + first * k);
     }
     return -1;
   }
@@ -55,17 +47,26 @@ class PartitionSearch : Reranker {
   // The score of every mean [lists], and how many scales it is below 0, for the planner. False if there is no score.
   bool score_lists(const float* given, float* scores) {
     PartitionQuery* query = work_.queries;
-    if (!begin(*query, given)) return false;
+    if (!query->prepare(given, vectors_)) return false;
+    begin(1);
     score_means<1>(&query);
     for (int64_t list = 0; list < part_.lists; list++) scores[list] = work_.means[list] * query->unit;
     return true;
   }
 
  private:
-  bool begin(PartitionQuery& query, const float* given) {
-    if (!query.prepare(given, vectors_)) return false;
-    const float* turned = query.vector.data();
-    if (part_.axes != nullptr) turned = turn(query);
+  // Rotate and encode the first `count` queries, which are prepared.
+  void begin(int count) {
+    if (part_.axes != nullptr) {
+      int q = 0;
+      for (; q + kTurned <= count; q += kTurned) turn<kTurned>(work_.queries + q);
+      for (; q < count; q++) turn<1>(work_.queries + q);
+    }
+    for (int q = 0; q < count; q++) begin(work_.queries[q]);
+  }
+
+  void begin(PartitionQuery& query) {
+    const float* turned = part_.axes == nullptr ? query.vector.data() : query.turned.data();
     double square = 0, factor = 1;
     for (int j = 0; j < part_.dim; j++) square += static_cast<double>(turned[j]) * turned[j];
     double length = __builtin_sqrt(square);
@@ -81,31 +82,34 @@ class PartitionSearch : Reranker {
     query.found = 0;
     query.bar = -INFINITY;
     query.visits = 0;
-    return true;
   }
 
-  // The vector of a query in the coordinates of the tiles.
-  const float* turn(PartitionQuery& query) const {
-    int dim = part_.dim, whole = dim / kFloats * kFloats;
-    float* turned = query.turned.reserve(dim);
-    for (int j = 0; j < dim; j++) turned[j] = 0;
-    const float* vector = query.vector.data();
-    int64_t i = 0;
-    for (; i + 4 <= columns_; i += 4) {   // four rows at a time, so that sums are loaded and stored less often
-      const float* from = part_.axes + i * dim;
-      Floats x[4];
-      for (int r = 0; r < 4; r++) x[r] = broadcast(vector[i + r]);
-      for (int j = 0; j < whole; j += kFloats) {
-        Floats sum = load<Floats>(turned + j);
-        for (int r = 0; r < 4; r++) sum = multiply_add(x[r], load<Floats>(from + r * dim + j), sum);
-        store(turned + j, sum);
-      }
-      for (int j = whole; j < dim; j++)
-        for (int r = 0; r < 4; r++) turned[j] += vector[i + r] * from[r * dim + j];
+  // Rotate Q queries to the coordinates of the tiles: each coordinate is summed over the columns in order.
+  template <int Q>
+  void turn(PartitionQuery* queries) const {
+    constexpr int P = kTurnedParts;
+    int dim = part_.dim, j = 0;
+    for (int q = 0; q < Q; q++) queries[q].turned.reserve(dim);
+    for (; j + P * kFloats <= dim; j += P * kFloats) turn<Q, P>(queries, j, kFloats);
+    for (; j < dim; j += kFloats) turn<Q, 1>(queries, j, dim - j < kFloats ? dim - j : kFloats);
+  }
+
+  // P vectors of coordinates from the `first` on, each of `some` coordinates.
+  template <int Q, int P>
+  MATRYO_INLINE void turn(PartitionQuery* queries, int first, int some) const {
+    Floats sums[Q][P] = {};
+    const float *vectors[Q], *axes = part_.axes + first;
+    for (int q = 0; q < Q; q++) vectors[q] = queries[q].vector.data();
+    for (int64_t i = 0; i < columns_; i++, axes += part_.dim) {
+      Floats axis[P];
+      for (int p = 0; p < P; p++) axis[p] = P == 1 ? widen(axes, some) : load<Floats>(axes + p * kFloats);
+      for (int q = 0; q < Q; q++)
+        for (int p = 0; p < P; p++) sums[q][p] = multiply_add(broadcast(vectors[q][i]), axis[p], sums[q][p]);
     }
-    for (; i < columns_; i++)
-      for (int j = 0; j < dim; j++) turned[j] += vector[i] * part_.axes[i * dim + j];
-    return turned;
+    for (int q = 0; q < Q; q++)
+      for (int p = 0; p < P; p++)
+        std::memcpy(queries[q].turned.data() + first + p * kFloats, &sums[q][p],
+                    sizeof(float) * static_cast<size_t>(some));
   }
 
   // ── visit ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -148,8 +152,28 @@ class PartitionSearch : Reranker {
     }
   }
 
+  // A bar below the `keep`-th best of the means: that of the best scores of disjoint groups of means.
+  float safe_bar(const float* means, int64_t keep) const {
+    constexpr int kGroups = 128;
+    if (4 * keep > 3 * kGroups || part_.lists < 4 * kGroups) return -INFINITY;
+    Floats best[kGroups / kFloats];
+    for (Floats& some : best) some = broadcast(-INFINITY);
+    for (int64_t place = 0; place + kGroups <= part_.lists; place += kGroups)
+      for (int g = 0; g < kGroups / kFloats; g++) {
+        Floats scores = load<Floats>(means + place + g * kFloats);
+        best[g] = scores > best[g] ? scores : best[g];
+      }
+    float scores[kGroups];
+    std::memcpy(scores, best, sizeof(scores));
+    Key keys[kGroups];
+    for (int g = 0; g < kGroups; g++) keys[g] = key_of(scores[g], 0);
+    select_largest(keys, kGroups, keep);
+    return score_of(keys[keep - 1] - (Key{1} << 32));   // one step lower: only scores above a bar are added
+  }
+
   void choose_lists(PartitionQuery& query, const float* means) const {
     Best best{query.lists.reserve(Best::room(route_.most_lists)), route_.most_lists};
+    best.bar = safe_bar(means, best.keep);
     for (int64_t place = 0; place < part_.mean_tiles * kTileRows; place += kFloats) {
       Floats scores = load<Floats>(means + place);
       uint32_t lanes = above(scores, broadcast(best.bar));
@@ -186,8 +210,9 @@ class PartitionSearch : Reranker {
     }
   }
 
-  MATRYO_INLINE bool visits(const PartitionQuery& query, uint32_t list) const {
-    return list < part_.lists && (query.open[list / 64] >> (list % 64) & 1) != 0;
+  MATRYO_INLINE bool visits(const PartitionQuery& query, int64_t list) const {
+    int64_t known = list < part_.lists ? list : 0;   // not if the file is damaged
+    return (query.open.data()[known / 64] >> (known % 64) & 1) != 0;
   }
 
   // A query that found fewer than k rows, of those that it may find, visits all partitions.
@@ -237,8 +262,7 @@ class PartitionSearch : Reranker {
         uint32_t slot = part_.slots[tile * kTileRows + p * kFloats + lane];
         if (slot >= part_.count) continue;
         if (mask_ != nullptr && !mask_[part_.rows[slot]]) continue;
-        if (part_.homes != nullptr && part_.homes[slot] != list && visits(query, part_.homes[slot])) continue;
-        add(query, scores[p][lane], slot);
+        add(query, scores[p][lane], slot, part_.homes == nullptr ? list : part_.homes[slot], list);
       }
     }
   }
@@ -252,14 +276,16 @@ class PartitionSearch : Reranker {
         uint32_t slot = __atomic_load_n(&tile.slots[place], __ATOMIC_ACQUIRE);
         if (slot >= part_.count + tail_->count) continue;
         if (mask_ != nullptr && !mask_[slot < part_.count ? part_.rows[slot] : slot]) continue;
-        if (part_.homes != nullptr && tile.homes[place] != list && visits(query, tile.homes[place])) continue;
-        add(query, scores[p][place - p * kFloats], slot);
+        add(query, scores[p][place - p * kFloats], slot, part_.homes == nullptr ? list : tile.homes[place], list);
       }
     }
   }
 
-  MATRYO_INLINE void add(PartitionQuery& query, float score, uint32_t slot) {
-    query.keys[query.found++] = key_of(score, slot);
+  // Add a slot that was found in `list` to the candidates. A copy is left out, without a branch that could not be
+  // predicted, if its home is visited too.
+  MATRYO_INLINE void add(PartitionQuery& query, float score, uint32_t slot, int64_t home, int64_t list) {
+    query.keys[query.found] = key_of(score, slot);
+    query.found += home == list || !visits(query, home);
     if (query.found < room()) return;
     Key lowest = lowest_kept(query.keys.data(), query.found, keep_, route_.steps[0].margin);
     // One step lower: slots that tie with the last one kept may have smaller numbers.
@@ -357,21 +383,29 @@ class PartitionSearch : Reranker {
     if (count == 1) scan_shared<1>(queries, list);
   }
 
-  // Scan partition by partition, each for all queries that visit it.
+  // Scan partition by partition, each for all queries that visit it. The nearest partitions of each query come before all
+  // others: they raise the bars, so that fewer rows of the others become candidates.
   void scan_together(int count) {
+    scan_together(count, 0, kNearest);
+    scan_together(count, kNearest, part_.lists);
+  }
+
+  // Scan the visited partitions from the `first` nearest on, up to `last`.
+  void scan_together(int count, int64_t first, int64_t last) {
     PartitionQuery* queries[kBatch];
     int64_t* starts = work_.starts.reserve(part_.lists + 1);
     int64_t visits = 0;
     for (int64_t list = 0; list <= part_.lists; list++) starts[list] = 0;
-    for (int q = 0; q < count; q++) {
-      PartitionQuery& query = work_.queries[q];
-      visits += query.visits;
-      for (int64_t i = 0; i < query.visits; i++) starts[row_of(query.lists[i])]++;
-    }
+    auto each_visit = [&](auto take) {
+      for (int q = count - 1; q >= 0; q--) {
+        const PartitionQuery& query = work_.queries[q];
+        for (int64_t i = first; i < last && i < query.visits; i++) take(q, row_of(query.lists[i]));
+      }
+    };
+    each_visit([&](int, int64_t list) { starts[list]++, visits++; });
     int64_t* visitors = work_.visitors.reserve(visits);   // the queries of each partition, one partition after another
     for (int64_t list = 0, end = 0; list <= part_.lists; list++) starts[list] = end += starts[list];
-    for (int q = count - 1; q >= 0; q--)
-      for (int64_t i = 0; i < work_.queries[q].visits; i++) visitors[--starts[row_of(work_.queries[q].lists[i])]] = q;
+    each_visit([&](int q, int64_t list) { visitors[--starts[list]] = q; });
     for (int64_t list = 0; list < part_.lists; list++) {
       int64_t many = starts[list + 1] - starts[list];
       for (int64_t i = 0; i < many; i++) queries[i] = work_.queries + visitors[starts[list] + i];

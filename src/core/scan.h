@@ -16,6 +16,7 @@ namespace matryo::MATRYO_ISA {
 
 constexpr int kMore = 16;   // candidates selected beyond keep, because exact scores may change their order
 constexpr int kRowGroup = 4, kQueryGroup = 4, kAlone = 8;   // products computed at a time: rows × queries, or rows × 1
+constexpr int64_t kAhead = 16 << 10;                        // bytes of rows between those read and those prefetched
 constexpr int64_t kChunkBytes = 256 << 10;                  // rows that all queries read while they are in the L2 cache
 
 // The inner products (or squared distances) of Q queries with R rows over some blocks; result [Q, R].
@@ -46,23 +47,38 @@ MATRYO_INLINE void multiply(const Block* blocks, int count, const int64_t* rows,
     for (int r = 0; r < R; r++) result[q * next + r] = sum_lanes(sums[q][r]);
 }
 
+// Prefetch R rows from `row` on, of some blocks. Processors do so for one block, but not for several in turns.
+template <class T, int R>
+MATRYO_INLINE void prefetch_rows(const Block* blocks, int count, int64_t row) {
+  for (int b = 0; b < count; b++) {
+    int64_t bytes = static_cast<int64_t>(sizeof(T)) * (blocks[b].high - blocks[b].low);
+    const char* start = static_cast<const char*>(blocks[b].rows) + row * bytes;
+    for (int64_t at = 0; at < R * bytes; at += 64) prefetch(start + at);
+  }
+}
+
+// If `ahead` is not 0, the rows that many numbers later are prefetched.
 template <class T, int R, int Q, bool apart>
 inline void multiply_rows(const Block* blocks, int count, const int64_t* rows, int64_t n, const float* queries,
-                          int64_t stride, float* result, int64_t next) {
+                          int64_t stride, float* result, int64_t next, int64_t ahead) {
   int64_t i = 0;
-  for (; i + R <= n; i += R) multiply<T, R, Q, apart>(blocks, count, rows + i, queries, stride, result + i, next);
+  for (; i + R <= n; i += R) {
+    if (ahead > 0) prefetch_rows<T, R>(blocks, count, rows[i] + ahead);
+    multiply<T, R, Q, apart>(blocks, count, rows + i, queries, stride, result + i, next);
+  }
   for (; i < n; i++) multiply<T, 1, Q, apart>(blocks, count, rows + i, queries, stride, result + i, next);
 }
 
 template <class T, bool apart>
 inline void multiply_all(const Block* blocks, int count, const int64_t* rows, int64_t n, const float* queries,
                          int64_t stride, int64_t query_count, float* result, int64_t next) {
-  int64_t q = 0;
-  for (; q + kQueryGroup <= query_count; q += kQueryGroup)
+  int64_t q = 0, ahead = 1 + kAhead / static_cast<int64_t>(sizeof(T) * blocks[count - 1].high);
+  for (; q + kQueryGroup <= query_count; q += kQueryGroup, ahead = 0)
     multiply_rows<T, kRowGroup, kQueryGroup, apart>(blocks, count, rows, n, queries + q * stride, stride,
-                                                    result + q * next, next);
-  for (; q < query_count; q++)
-    multiply_rows<T, kAlone, 1, apart>(blocks, count, rows, n, queries + q * stride, stride, result + q * next, next);
+                                                    result + q * next, next, ahead);
+  for (; q < query_count; q++, ahead = 0)
+    multiply_rows<T, kAlone, 1, apart>(blocks, count, rows, n, queries + q * stride, stride, result + q * next, next,
+                                       ahead);
 }
 
 // What a scan compares: queries at a dim, in full precision or in int8.

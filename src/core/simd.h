@@ -224,6 +224,20 @@ MATRYO_INLINE uint32_t not_below(Floats a, Floats b) {
 #endif
 }
 
+#if MATRYO_AVX512
+typedef int64_t Longs __attribute__((vector_size(kVectorBytes)));
+
+MATRYO_INLINE Longs broadcast(int64_t value) { return value - Longs{}; }
+
+MATRYO_INLINE uint32_t above(Longs a, Longs b) { return _mm512_cmpgt_epi64_mask((__m512i)a, (__m512i)b); }
+
+// Store some of the eight lanes, side by side; no memory behind them is written.
+MATRYO_INLINE void store_lanes(int64_t* to, Longs value, uint32_t lanes) {
+  __mmask8 places = static_cast<__mmask8>((1u << __builtin_popcount(lanes)) - 1);
+  _mm512_mask_storeu_epi64(to, places, _mm512_maskz_compress_epi64(static_cast<__mmask8>(lanes), (__m512i)value));
+}
+#endif
+
 // The position of the lowest set bit, which is cleared. At least one must be set.
 template <class Bits>
 MATRYO_INLINE int take_lowest(Bits& bits) {

@@ -8,6 +8,8 @@
 //               level reads further coordinates of the rows that are left
 //   3. rank     the rest by exact scores
 //
+// If too many rows are left, reading them all one after another is faster: such queries are left to a scan (scan.h).
+//
 // Bounds err upwards: they include the rounding errors of the codes, of the query and of float32 sums. Queries are
 // scanned in groups, so that a tile is read once for several of them.
 #pragma once
@@ -17,9 +19,11 @@
 
 namespace matryo::MATRYO_ISA {
 
-constexpr int kSpare = 16;     // rows scored beyond the k that look best, for a higher bar
-constexpr int kFewLeft = 64;   // at most this many remaining rows are read in full at once, without another level
-constexpr int kTogether = 4;   // queries that share the tiles they read
+constexpr int kSpare = 16;         // rows scored beyond the k that look best, for a higher bar
+constexpr int kFewLeft = 64;       // at most this many remaining rows are read in full at once, without another level
+constexpr int kTogether = 4;       // queries that share the tiles they read
+constexpr int kFarBytes = 1500;    // bytes of a scan that take as long as reading one row elsewhere
+constexpr int kMostSkipped = 63;   // groups of queries that are searched without the sketch before it is tried again
 constexpr double kLargestSquare = 0x1p124;   // the largest squared norm of a query, as of a row
 
 // A query as one level of the sketch sees it. The score of a row is at most
@@ -81,11 +85,17 @@ class CertifiedSearch {
         columns_(vectors.dims[vectors.levels - 1]),
         factor_(vectors.metric == Metric::l2 ? 2 : 1) {}
 
-  // Search some queries [count, columns]. `left` [count, levels] gets the number of rows left after each level. Returns
-  // −1, or the number of the first query that has no score.
-  int64_t search(const float* queries, int64_t count, int64_t k, int64_t* rows, double* scores, int64_t* left) {
+  // Search some queries [count, columns]. `left` [count, levels] gets the number of rows left after each level; at level
+  // 0, −1 if the query is left to a scan. Returns −1, or the number of the first query that has no score.
+  int64_t search(const float* queries, int64_t count, int64_t k, Patience& patience, int64_t* rows, double* scores,
+                 int64_t* left) {
+    int64_t levels = sketch_.level_count;
     for (int64_t first = 0; first < count; first += kTogether) {
-      int some = count - first < kTogether ? static_cast<int>(count - first) : kTogether;
+      int some = count - first < kTogether ? static_cast<int>(count - first) : kTogether, helped = 0;
+      if (skips(patience)) {
+        for (int q = 0; q < some; q++) left[(first + q) * levels] = -1;
+        continue;
+      }
       for (int q = 0; q < some; q++) {
         if (!work_.queries[q].prepare(queries + (first + q) * columns_, columns_, vectors_.metric, exponent_))
           return first + q;
@@ -108,8 +118,9 @@ class CertifiedSearch {
       }
       for (int q = 0; q < some; q++) {
         int64_t at = first + q;
-        finish(q, queries + at * columns_, Hits{rows + at * k, scores + at * k, k}, left + at * sketch_.level_count);
+        helped += finish(q, queries + at * columns_, Hits{rows + at * k, scores + at * k, k}, left + at * levels);
       }
+      note(patience, helped > 0);
     }
     return -1;
   }
@@ -146,6 +157,18 @@ class CertifiedSearch {
   }
 
  private:
+  static bool skips(Patience& patience) {
+    return __atomic_load_n(&patience.skip, __ATOMIC_RELAXED) > 0 &&
+           __atomic_fetch_sub(&patience.skip, 1, __ATOMIC_RELAXED) > 0;
+  }
+
+  static void note(Patience& patience, bool helped) {
+    int32_t next = helped ? 0 : 2 * __atomic_load_n(&patience.streak, __ATOMIC_RELAXED) + 1;
+    next = next < kMostSkipped ? next : kMostSkipped;
+    __atomic_store_n(&patience.streak, next, __ATOMIC_RELAXED);
+    __atomic_store_n(&patience.skip, next, __ATOMIC_RELAXED);
+  }
+
   // Rotate the query to the coordinates low … dim.
   const double* turn(const SketchQuery& query, int low, int dim) {
     int width = dim - low;
@@ -276,7 +299,18 @@ class CertifiedSearch {
     return found;
   }
 
-  void finish(int q, const float* given, const Hits& hits, int64_t* left) {
+  // Whether reading so many rows, far apart in memory, takes longer than a scan of all that are allowed.
+  bool too_many(int64_t count) const {
+    int64_t size = columns_ * (vectors_.number == Number::float32 ? 4 : 2), all = vectors_.count;
+    auto exceeds = [&](int64_t rows) { return count > kFewLeft && count * (kFarBytes + size) > rows * size; };
+    if (mask_ == nullptr || count < all / 64) return exceeds(all);
+    int64_t allowed = 0;
+    for (int64_t row = 0; row < all; row++) allowed += mask_[row] != 0;
+    return exceeds(allowed);
+  }
+
+  // Returns false if the query is left to a scan.
+  bool finish(int q, const float* given, const Hits& hits, int64_t* left) {
     SketchQuery& query = work_.queries[q];
     double* exact = work_.exact.reserve(columns_);
     for (int64_t j = 0; j < columns_; j++) exact[j] = given[j];
@@ -303,12 +337,17 @@ class CertifiedSearch {
       SketchLook more = look<Layout::row>(query, level, work_.codes[q]);
       count = left[number] = sift_more(level, more, work_.codes[q], bar, count);
     }
+    if (too_many(count)) {
+      for (int number = 0; number < sketch_.level_count; number++) left[number] = number == 0 ? -1 : 0;
+      return false;
+    }
     ranked = work_.ranked.reserve(count);
     for (int64_t i = 0; i < count; i++) {
       if (i + 4 < count) score.prefetch_row(work_.rows[i + 4]);
       ranked[i] = Ranked{score(work_.rows[i]), work_.rows[i]};
     }
     write_hits(ranked, count, hits);
+    return true;
   }
 
   const Vectors& vectors_;

@@ -56,15 +56,26 @@ class PySketch {
     Mask bytes = vectors_->mask_of(mask);
     std::atomic<int64_t> bad{-1};
     nb::gil_scoped_release release;
-    share_queries(rows_of(queries), threads, 4, [&](int64_t first, int64_t some) {
+    int64_t count = rows_of(queries), *levels_left = left.data();
+    share_queries(count, threads, 4, [&](int64_t first, int64_t some) {
       work_.lend([&](Work* work) {
-        int64_t found = kernels().search_sketch(vectors_->view, view_, exponent_, bytes, work,
+        int64_t found = kernels().search_sketch(vectors_->view, view_, exponent_, bytes, patience_, work,
                                                 queries.data() + first * columns, some, k, rows.data() + first * k,
-                                                scores.data() + first * k, left.data() + first * levels);
+                                                scores.data() + first * k, levels_left + first * levels);
         if (found >= 0) bad = first + found;
       });
     });
-    return bad;
+    if (bad >= 0) return bad;
+    for (int64_t first = 0, last = 0; first < count; first = last + 1) {   // the others, as many at a time as possible
+      for (last = first; last < count && levels_left[last * levels] < 0; last++) levels_left[last * levels] = 0;
+      if (last == first) continue;
+      ScanArguments some{
+          vectors_->view.levels - 1, false, queries.data() + first * columns, columns, last - first, nullptr, bytes};
+      int64_t found = vectors_->search_all(some, vectors_->allowed(bytes), k, rows.data() + first * k,
+                                           scores.data() + first * k, threads);
+      if (found >= 0) return first + found;
+    }
+    return -1;
   }
 
   // Upper bounds of all scores of a query at each level, for tests.
@@ -87,6 +98,7 @@ class PySketch {
   int exponent_;
   std::vector<SketchLevel> levels_;
   Sketch view_;
+  Patience patience_;
   Workplace work_{kernels().make_sketch_work, kernels().drop_sketch_work};
 };
 

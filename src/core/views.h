@@ -63,6 +63,13 @@ struct Sketch {
   int64_t tiles;
 };
 
+// Whether a sketch is worth reading. Of some rows it excludes too few, because no coordinates tell more than others. After
+// queries that it did not help, more and more queries are searched without it. Threads share this.
+struct Patience {
+  int32_t skip = 0;     // groups of queries that are to be searched without the sketch
+  int32_t streak = 0;   // the last value of skip; 0 if the last group was helped
+};
+
 // Rows in partitions; see partition.h. The slot of a row is its position in the order of the partitions; a place is
 // 16 · tile + lane. A row may be in two partitions: then two places have its slot.
 struct Partition {

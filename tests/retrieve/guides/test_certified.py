@@ -173,6 +173,25 @@ def test_few_rows_are_left_where_a_few_axes_hold_most() -> None:
 
 
 @needs_core
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("masked", [False, True])
+def test_rows_of_which_a_sketch_excludes_few_are_scanned(metric: Metric, masked: bool) -> None:
+    rng = np.random.default_rng(6)
+    flat, steep = made(rng, 3000, 96, 0.0), made(rng, 3000, 96, 2.0)
+    allowed = rng.random(3000) < 0.4 if masked else None
+    for rows, scanned in ((flat, True), (steep, False)):
+        blocks, queries = Blocks.of(rows, Nesting([16, 96])), rows[:40] + made(rng, 40, 96) * np.float32(0.01)
+        certified = Certified(blocks, Sketch.of(blocks, metric, dims=(16,)))
+        found, scores, left = certified.find(queries, 5, allowed, threads=2)
+        rows_true, scores_true = scan_exactly(blocks, queries, 5, metric, allowed)
+        np.testing.assert_array_equal(found, rows_true)
+        np.testing.assert_allclose(scores, scores_true, rtol=1e-13, atol=1e-15)
+        assert ((left == 0).mean() > 0.5) == scanned   # 0: the sketch was not used
+    with pytest.raises(EmbeddingsError, match="row 1"):
+        certified.search(np.stack([queries[0], np.full(96, np.nan, "f4")]), 5)
+
+
+@needs_core
 def test_threads_search_side_by_side() -> None:
     rng = np.random.default_rng(4)
     blocks = Blocks.of(made(rng, 2000, 64), Nesting([16, 64]))

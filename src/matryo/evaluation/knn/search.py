@@ -94,8 +94,11 @@ def search_batches(
 
 def _feed(best: Scan | kernel.Scan, queries: int, database: Vectors, nesting: Nesting, bar: Any) -> None:
     for first in range(0, len(database), best.rows):
-        tile = _ordinary(_widen(database[first : first + best.rows, : nesting.dim]))
-        _finite(best.load(tile), "database", first)
+        tile = _widen(database[first : first + best.rows, : nesting.dim])
+        norms = best.load(tile)
+        if not _are_ordinary(norms[:, -1], nesting.dim):   # rare, so that most tiles are not read once more here
+            norms = best.load(_ordinary(tile))
+        _finite(norms, "database", first)
         best.score(first)
         bar.update(queries * len(tile))
 
@@ -235,6 +238,11 @@ def _ordinary(rows: Floats) -> Floats:
     peak = np.maximum(rows.max(axis=1), -rows.min(axis=1))
     exponents = np.frexp(peak)[1] * (np.isfinite(peak) & (np.abs(np.frexp(peak)[1]) > 40))
     return np.ldexp(rows, -exponents[:, None]) if exponents.any() else rows
+
+
+def _are_ordinary(norms: Floats, dim: int) -> bool:
+    """Return whether rows of ``dim`` columns with these norms are sure to stay as they are in :func:`_ordinary`."""
+    return bool(norms.size == 0 or (norms.max() < 2.0**40 and norms.min() >= 2.0**-40 * dim**0.5))
 
 
 def _norms(vectors: Floats, dims: Sequence[int]) -> Floats:
