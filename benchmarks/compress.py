@@ -22,9 +22,9 @@ import numpy as np
 from support.compress_methods import METHODS, Outcome, unit
 from support.compress_sets import DEVELOPMENT, SETS, Files
 
-from matryo.compress.scoring import best_of
-from matryo.compress.trial import ndcg
 from matryo.results import append_rows, read_rows, stamp
+from matryo.retrieve.compress.codes.scoring import best_of
+from matryo.retrieve.compress.trial import ndcg
 
 OUT = Path("docs/results/compress.jsonl")
 BUDGETS = (8, 16, 32, 64, 128, 256, 512, 1024)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from matryo import Compression
-from matryo.compress.scoring import best_of
+from matryo.retrieve.compress.codes.scoring import best_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _TOGETHER = 128

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from matryo.arguments import as_number
 from matryo.cli.parts.added import Numbered, check_not_added, numbered_sources, record_added
+from matryo.cli.parts.compressing import add_code_arguments, check_code_options, check_codes, code_of
 from matryo.cli.parts.model import common_model, record_model
 from matryo.cli.parts.reading import add_source_arguments, open_sources, parse_ids
 from matryo.cli.parts.subjects import parse_dims
@@ -51,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     new.add_argument("--metric", choices=["cosine", "ip", "l2"], help="how vectors are compared [cosine]")
     new.add_argument("--dtype", choices=["float32", "float16"], help="precision on disk [float32]")
     new.add_argument("--int8-up-to", type=int, metavar="M", help="also store 8-bit copies of the dims up to M [0]")
+    add_code_arguments(new)
     parser.add_argument("--model", type=Path, metavar="RUN", help="the run folder of the model that made the vectors, "
                         "for queries that are texts or images [the run around an embeddings folder]")  # fmt: skip
     add_source_arguments(parser)
@@ -168,7 +170,7 @@ def _check_options(args: argparse.Namespace) -> None:
     from matryo.retrieve.store.backup import check_new
 
     names = (*_SETTINGS, "ids", "upsert", "again", "skip", "batch", "format", "id_column", "vector_column", "payload",
-             "migrate")  # fmt: skip
+             "migrate", "bytes", "codes")  # fmt: skip
     given = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name) not in (None, False, 0)]
     if given and not args.sources:
         raise InputError(f"{given[0]} applies to a SOURCE", got="no SOURCE", cure="add the path of the vectors")
@@ -179,6 +181,7 @@ def _check_options(args: argparse.Namespace) -> None:
         as_number(args.share, "--share", 0.01, 1, cure="use --share 0.25")
         if not args.compact:
             raise InputError("--share applies to --compact", got="no --compact", cure="add --compact")
+    check_code_options(args)
     if args.backup is not None:
         check_new(args.backup)
     for name in ("partition", "graph"):
@@ -192,7 +195,9 @@ def _create(args: argparse.Namespace, sources: Sequence[Source]) -> Index:
 
     given = {name: getattr(args, name) for name in ("metric", "dtype", "int8_up_to")}
     settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    return Index.create(args.folder, _nesting(args.dims, sources), **settings)
+    code = code_of(args, sources)
+    nesting = _nesting(args.dims, sources) if code is None else None
+    return Index.create(args.folder, nesting, compression=code, **settings)
 
 
 def _nesting(text: str | None, sources: Sequence[Source]) -> Nesting:
@@ -213,6 +218,7 @@ def _nesting(text: str | None, sources: Sequence[Source]) -> Nesting:
 
 def _check_settings(args: argparse.Namespace, index: Index, sources: Sequence[Source]) -> None:
     """Raise if an option or a source contradicts the settings of the existing index."""
+    check_codes(args, index)
     about = index.about
     settings: dict[str, Any] = {"metric": about.metric, "dtype": about.dtype, "int8_up_to": about.int8_up_to}
     settings["dims"] = ",".join(map(str, about.nesting.dims))
@@ -338,7 +344,8 @@ def _text(description: Description, args: argparse.Namespace, added: int, new: b
         lines += [f"  {_counted(description.unguided)} without these guides: matryo index {args.folder} --compact"]
     if new:
         build = "" if description.guides else f"faster: matryo index {args.folder} --build, then "
-        lines += [f"next: matryo search {args.folder} QUERIES; {build}matryo plan {args.folder}"]
+        faster = "" if description.codes else f"; {build}matryo plan {args.folder}"
+        lines += [f"next: matryo search {args.folder} QUERIES{faster}"]
     return "\n".join(lines)
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from matryo.retrieve.store.opening import Opened
+    from matryo.retrieve.store.rotating.coding import Coding
     from matryo.retrieve.store.rotating.rotation import Rotation
     from matryo.retrieve.store.segments.pieces import Piece
     from matryo.retrieve.store.segments.segment import Limits
@@ -40,7 +41,7 @@ class Turning(Merging):
     def __init__(self, opened: Opened, limits: Limits) -> None:
         super().__init__(opened, limits)
         self._drift = Drift()
-        self._rotation: Rotation | None = None   # of the last write
+        self._rotation: Rotation | Coding | None = None   # of the last write
 
     def _stored(self, vectors: Any) -> Array:
         """Checked vectors in the space and the dtype of the store; call this inside a change."""
@@ -48,7 +49,8 @@ class Turning(Merging):
         self._rotation = rotations.read(self._database, self._rotation)
         if self._rotation is None:
             return as_vectors(vectors, dtype, dim)
-        return as_vectors(self._rotation.turn(as_vectors(vectors, "float32", dim)), dtype, dim)
+        turned = self._rotation.turn(as_vectors(vectors, "float32", dim))
+        return turned if self.about.code_bytes else as_vectors(turned, dtype, dim)
 
     def _turn(self, new: Rotation | None, wish: rotations.Wish, *, progress: bool = False) -> None:
         """Rewrite every vector for the rotation ``new``, in one commit. The guides must be built again."""

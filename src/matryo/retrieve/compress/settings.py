@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.arguments import as_integer
-from matryo.compress import scoring
-from matryo.compress.choosing import KINDS, relevant_places
-from matryo.compress.sample import Sample, check_columns
-from matryo.compress.trial import Trial
 from matryo.embeddings.manifest import as_plain
 from matryo.errors import InputError
+from matryo.retrieve.compress.choosing import KINDS, relevant_places
+from matryo.retrieve.compress.codes import scoring
+from matryo.retrieve.compress.sample import Sample, check_columns
+from matryo.retrieve.compress.trial import Trial
 from matryo.retrofit import Moments
 from matryo.retrofit.reading import batches_of
 

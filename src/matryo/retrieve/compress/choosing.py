@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from matryo.compress.bases import Fitted, in_product, in_scalars, turned
+from matryo.retrieve.compress.bases import in_product, in_scalars, turned
+from matryo.retrieve.compress.codes.fitted import Fitted
 from matryo.retrofit.choice import lower_bound
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from matryo.arrays import Doubles, Integers
-    from matryo.compress.codecs import Bits
-    from matryo.compress.sample import Sample
-    from matryo.compress.trial import Trial
+    from matryo.retrieve.compress.codes.codecs import Bits
+    from matryo.retrieve.compress.sample import Sample
+    from matryo.retrieve.compress.trial import Trial
     from matryo.retrofit import Moments, Retrofit
 
 KINDS = ("float16", "int8", "int4", "bit", "product")

@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from matryo.compress.codecs import Bits, Codec, Product, Scalars
+from matryo.retrieve.compress.codes.codecs import Bits, Product, Scalars
+from matryo.retrieve.compress.codes.fitted import Fitted
 from matryo.retrofit import rungs
 
 if TYPE_CHECKING:
-    from matryo.arrays import Doubles, Floats
-    from matryo.compress.sample import Sample
+    from matryo.arrays import Doubles
+    from matryo.retrieve.compress.sample import Sample
     from matryo.retrofit import Moments, Retrofit
-
-
-@dataclass(frozen=True, eq=False)
-class Fitted:
-    """A codec in its coordinates: ``(x − mean) @ axes``."""
-
-    rotation: str
-    axes: Floats
-    """[d, dim], orthonormal columns."""
-    mean: Floats | None
-    """[d], or None."""
-    codec: Codec
-
-    def coordinates(self, vectors: Floats) -> Floats:
-        """Return what the codec encodes of rows [n, d], [n, dim]."""
-        rows = vectors if self.mean is None else vectors - self.mean
-        return np.asarray(rows @ self.axes, np.float32)
 
 
 def turned(sample: Sample, name: str, retrofit: Retrofit | None = None, queries: Moments | None = None) -> Doubles:
