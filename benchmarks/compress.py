@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from support.compress_methods import METHODS, Outcome, unit
+from support.compress_methods import BY_NDCG, METHODS, Outcome, ours_by_ndcg, unit
 from support.compress_sets import DEVELOPMENT, SETS, Files
 
 from matryo.results import append_rows, read_rows, stamp
@@ -45,7 +45,7 @@ def main() -> None:
     make.set_defaults(run=run_make)
     measure = commands.add_parser("measure")
     measure.add_argument("sets", nargs="+", type=Path)
-    measure.add_argument("--methods", nargs="+", choices=[*METHODS], default=[*METHODS])
+    measure.add_argument("--methods", nargs="+", choices=[BY_NDCG, *METHODS], default=[BY_NDCG, *METHODS])
     measure.add_argument("--bytes", nargs="+", type=int, choices=BUDGETS, default=[*BUDGETS], metavar="N")
     measure.set_defaults(run=run_measure)
     times = commands.add_parser("times")
@@ -76,7 +76,11 @@ def run_measure(args: argparse.Namespace) -> None:
         for name in args.methods:
             found = {}
             for budget in (budget for budget in args.bytes if (folder.name, name, budget) not in have):
-                outcome = METHODS[name](rows, queries, budget)
+                if name == BY_NDCG:
+                    asked = unit(np.load(folder / "choosing.npy"))
+                    outcome: Outcome | None = ours_by_ndcg(rows, queries, budget, asked, about["choosing"])
+                else:
+                    outcome = METHODS[name](rows, queries, budget)
                 if outcome is not None:
                     found[str(budget)] = figures = measured(outcome, truth, about["relevant"])
                     print(folder.name, name, budget, json.dumps(figures), flush=True)

@@ -49,6 +49,11 @@ def ours(rows: Array, queries: Array, budget: int) -> Outcome | None:
     return _ours(rows, queries, lambda: Compression.choose(rows, budget, progress=False))
 
 
+def ours_by_ndcg(rows: Array, queries: Array, budget: int, asked: Array, relevant: list[list[int]]) -> Outcome:
+    """What ``Compression.choose`` takes by nDCG of other queries."""
+    return _ours(rows, queries, lambda: Compression.choose(rows, budget, asked, relevant, progress=False))
+
+
 def product(rows: Array, queries: Array, budget: int) -> Outcome | None:
     """Our product code."""
     if budget > rows.shape[1]:
@@ -168,6 +173,7 @@ def _faiss(rows: Array, queries: Array, factory: str, size: int | None) -> Outco
                    search=lambda k: index.search(queries, k)[1], note=factory)  # fmt: skip
 
 
+BY_NDCG = "matryo by nDCG"   # takes more arguments than the others
 METHODS: dict[str, Callable[[Array, Array, int], Outcome | None]] = {
     "matryo": ours, "matryo product": product, "truncation float32": truncated, "truncation int8": truncated_int8,
     "truncation bit": truncated_bit, "PCA + int8": pca_int8, "faiss SQ8": faiss_sq8, "faiss SQ4": faiss_sq4,

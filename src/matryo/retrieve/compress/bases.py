@@ -45,12 +45,14 @@ def in_scalars(axes: Doubles, name: str, dim: int, bits: Bits, metric: str, seed
     return Fitted(name, np.asarray(kept, np.float32), None, Scalars(dim, bits, metric != "cosine"))
 
 
-def in_product(sample: Sample, axes: Doubles, name: str, count: int, seed: int) -> Fitted:
-    """``count`` bytes of a product code around the mean."""
+def in_product(
+    sample: Sample, axes: Doubles, name: str, count: int, seed: int, columns: int | None = None
+) -> Fitted:
+    """``count`` bytes of a product code around the mean, of at most so many ``columns``."""
     covariance, mean = sample.moments.covariance, sample.moments.mean.astype(np.float32)
     variances = np.einsum("ij,ij->j", axes, covariance @ axes)
-    order = np.argsort(-variances, kind="stable")
+    order = np.argsort(-variances, kind="stable")[:columns]
     turned_axes = np.ascontiguousarray(axes[:, order], np.float32)
     coordinates = np.asarray((sample.vectors - mean) @ turned_axes, np.float32)
-    codec = Product.fit(coordinates, variances[order], min(count, sample.dim), seed)
+    codec = Product.fit(coordinates, variances[order], min(count, len(order)), seed)
     return Fitted(name, np.ascontiguousarray(turned_axes[:, : codec.dim]), mean, codec)

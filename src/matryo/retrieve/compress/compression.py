@@ -91,7 +91,7 @@ class Compression:
         check_map(retrofit, sample.dim, model_of(vectors) if model is None else model)
         rest, trial, own = held_out(sample, asked, pairs, metric, k, max(k, shortlist), seed)
         more = [*(["queries"] if own is not None else []), *(["map"] if retrofit is not None else [])]
-        tried = recipes(sample.dim, bytes_per_vector, names, metric, more)
+        tried = recipes(sample.dim, bytes_per_vector, names, metric, more, fewer=pairs is not None)
         axes = all_axes(tried, rest, retrofit, own)
         candidates = [recipe.fit(rest, axes, metric, seed) for recipe in tried]
         recipe, table, why = choose(tried, candidates, trial, confidence, rerank=rerank)
