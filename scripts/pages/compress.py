@@ -22,8 +22,9 @@ are among the ten nearest by the codes, in percent; *re-ranked* is their share a
 from full vectors finds. *matryo* is what `Compression.choose` takes."""
 BEST_NOTE = """*Best other* is the best of all other methods with at most so many bytes. *ahead*, *behind*: by more than
 two standard errors of the difference, of independent means; otherwise *equal*."""
-NDCG_NOTE = """With `relevance`, `Compression.choose` takes the code with the best nDCG@10 of other queries whose relevant
-rows are known: the training claims of SciFact, else rows of the set, for which those of the same class or photo count."""
+NDCG_NOTE = """With `relevance`, `Compression.choose` takes the code with the best nDCG@10 of other queries
+whose relevant rows are known: the training claims of SciFact, else rows of the set, for which other rows of the same
+class or photo are relevant."""
 TIMES_NOTE = """Seconds on one machine that did nothing else. For matryo, fitting includes all candidates and their
 trials."""
 

@@ -143,7 +143,7 @@ def test_queries_and_relevance(vectors):
     assert "nDCG@10" in str(compression)
 
 
-def test_a_choice_by_relevance_may_leave_out_axes(vectors):
+def test_a_choice_by_relevance_may_leave_out_axes():
     """Rows of a class differ in the last axes only, which would outweigh what tells classes apart."""
     rng = np.random.default_rng(0)
     classes = np.repeat(np.arange(100), 15)
