@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from matryo import Compression, Index, MatryoError
+from matryo.errors import ShiftWarning
 from matryo.retrieve.store import Limits
 
 DIM = 24
@@ -134,6 +135,18 @@ def test_a_killed_writer_loses_no_acknowledged_row(vectors, compression, tmp_pat
         np.testing.assert_allclose(index.get(range(count))[0], compression.decode(compression.encode(vectors[:count])),
                                    atol=1e-6)  # fmt: skip
         assert index.add(vectors[count : count + 1]) == [count]
+
+
+def test_vectors_that_the_code_suits_less_are_reported_once(vectors, compression, tmp_path):
+    lost = np.square(vectors / np.linalg.norm(vectors, axis=1, keepdims=True) -
+                     compression.decode(compression.encode(vectors))).sum() / 1500  # fmt: skip
+    assert compression.provenance["lost"] == pytest.approx(lost, rel=0.02)
+    with Index.create(tmp_path / "i", compression=compression) as index:
+        index.add(made(3, 800))   # like those that it was fitted to
+        with pytest.warns(ShiftWarning, match=r"lose \d+% of their squared norm, \d+% when the code was") as seen:
+            for seed in range(4):
+                index.add(np.random.default_rng(seed).normal(size=(400, DIM)))
+        assert len(seen) == 1 and len(index) == 2400
 
 
 def test_what_needs_full_vectors_is_refused(vectors, compression, tmp_path):

@@ -96,7 +96,7 @@ class Compression:
         candidates = [recipe.fit(rest, axes, metric, seed) for recipe in tried]
         recipe, table, why = choose(tried, candidates, trial, confidence, rerank=rerank)
         fitted = recipe.fit(sample, all_axes([recipe], sample, retrofit, own), metric, seed)   # also to held-out rows
-        provenance = origin(vectors, model, sample, seed) | {
+        provenance = origin(vectors, model, sample, seed, fitted, metric) | {
             "budget": bytes_per_vector, "quality": "recall" if pairs is None else "ndcg", "k": trial.k,
             "rerank": rerank, "shortlist": trial.shortlist, "tests": len(trial.queries),
             "database": len(trial.database), "confidence": confidence, "full": float(trial.of_full_vectors().mean()),
@@ -132,7 +132,7 @@ class Compression:
             name, dim = rotation if retrofit is None else "map", sample.dim if dim is None else dim
             as_integer(dim, "dim", 1, sample.dim, cure=f"pass dim={sample.dim}")
             fitted = in_scalars(turned(sample, name, retrofit), name, dim, bits, metric, seed)   # type: ignore[arg-type]
-        return cls(fitted, metric, (), "", origin(vectors, model, sample, seed))
+        return cls(fitted, metric, (), "", origin(vectors, model, sample, seed, fitted, metric))
 
     # ── codes ─────────────────────────────────────────────────────────────────────────────────────────────────
 

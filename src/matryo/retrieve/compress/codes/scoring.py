@@ -66,6 +66,19 @@ def square_norms(fitted: Fitted, decoded: Floats) -> Floats:
     return np.asarray(np.maximum(squares, 0), np.float32)
 
 
+def lost(fitted: Fitted, metric: str, rows: Floats, codes: Array) -> float:
+    """Σ ‖x − x̂‖² of prepared rows [n, d] and their codes."""
+    decoded = fitted.codec.decode(codes)
+    squares, products = square_norms(fitted, decoded), np.einsum("ij,ij->i", rows @ fitted.axes, decoded)
+    if fitted.mean is not None:
+        products += rows @ fitted.mean
+    if metric == "cosine":
+        products /= np.maximum(np.sqrt(squares), _TINY)
+        squares = np.ones_like(products)
+    own = np.einsum("ij,ij->i", rows, rows)
+    return float(np.maximum(own + squares - 2 * products, 0).sum(dtype=np.float64))
+
+
 def score_parts(
     fitted: Fitted, metric: str, queries: Floats, codes: Array
 ) -> Iterator[tuple[slice, Floats]]:

@@ -66,6 +66,12 @@ class Coding:
         check_scores(vectors, Nesting([own.dim]), own.metric)   # type: ignore[arg-type]
         return scoring.prepared(vectors, own.metric)
 
+    def lost(self, vectors: Array, codes: Array) -> tuple[float, float]:
+        """Return Σ ‖x − x̂‖² and Σ ‖x‖² of vectors and their codes; under cosine, of vectors of norm 1."""
+        own = self.compression
+        rows = scoring.prepared(np.asarray(vectors, np.float32), own.metric)
+        return scoring.lost(own.fitted, own.metric, rows, codes), float(np.square(rows, dtype=np.float64).sum())
+
     def scan(self, codes: Array) -> Scan:
         """Prepare the scan of stored rows."""
         return scan_of(self.compression.fitted, self.compression.metric, codes)

@@ -16,6 +16,7 @@ import numpy as np
 from matryo.embeddings.rows import as_vectors
 from matryo.progress import tqdm
 from matryo.retrieve.store.merging.merging import Merging
+from matryo.retrieve.store.rotating.coding import Coding
 from matryo.retrieve.store.rotating.drift import Drift
 from matryo.retrieve.store.rotating.progress import Progress, sweep_progress
 from matryo.retrieve.store.snapshot import Loaded
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from matryo.retrieve.store.opening import Opened
-    from matryo.retrieve.store.rotating.coding import Coding
     from matryo.retrieve.store.rotating.rotation import Rotation
     from matryo.retrieve.store.segments.pieces import Piece
     from matryo.retrieve.store.segments.segment import Limits
@@ -49,8 +49,12 @@ class Turning(Merging):
         self._rotation = rotations.read(self._database, self._rotation)
         if self._rotation is None:
             return as_vectors(vectors, dtype, dim)
-        turned = self._rotation.turn(as_vectors(vectors, "float32", dim))
-        return turned if self.about.code_bytes else as_vectors(turned, dtype, dim)
+        given = as_vectors(vectors, "float32", dim)
+        turned = self._rotation.turn(given)
+        if isinstance(self._rotation, Coding):
+            self._drift.see_codes(self._rotation, given, turned)
+            return turned
+        return as_vectors(turned, dtype, dim)
 
     def _turn(self, new: Rotation | None, wish: rotations.Wish, *, progress: bool = False) -> None:
         """Rewrite every vector for the rotation ``new``, in one commit. The guides must be built again."""
