@@ -125,7 +125,7 @@ def faiss_pq(rows: Array, queries: Array, budget: int) -> Outcome | None:
     dim = rows.shape[1]
     if budget > dim // 2 or dim % budget:
         return None
-    return _faiss(rows, queries, f"PQ{budget}", budget)
+    return _faiss(rows, queries, f"PQ{budget}np", budget)
 
 
 def faiss_opq(rows: Array, queries: Array, budget: int) -> Outcome | None:
@@ -133,7 +133,7 @@ def faiss_opq(rows: Array, queries: Array, budget: int) -> Outcome | None:
     dim = min(rows.shape[1], 512)
     if budget > dim // 2 or dim % budget:
         return None
-    return _faiss(rows, queries, f"OPQ{budget}_{dim},PQ{budget}", budget)
+    return _faiss(rows, queries, f"OPQ{budget}_{dim},PQ{budget}np", budget)
 
 
 def faiss_rabitq(rows: Array, queries: Array, budget: int) -> Outcome | None:
@@ -159,6 +159,7 @@ def _faiss(rows: Array, queries: Array, factory: str, size: int | None) -> Outco
     index = library.index_factory(rows.shape[1], factory)   # L2, whose order on unit rows is that of the cosine:
     # faiss's PCA subtracts the mean, which changes inner products but no distance
     inner = library.downcast_index(index.index) if hasattr(index, "chain") else index
+    # "np": without the polysemous training, which changes no code's centroid and takes minutes
     if size is not None:   # as many rows and rounds of k-means as ours
         inner.pq.cp.niter, inner.pq.cp.max_points_per_centroid = ROUNDS, ROWS // 256
     if factory.startswith("OPQ"):
