@@ -77,13 +77,15 @@ def by_ndcg(methods: dict[str, dict[int, dict[str, Any]]]) -> list[str]:
     """A table of what is taken by nDCG."""
     lines = []
     for budget in comparable(methods):
-        own = methods.get(BY_NDCG, {}).get(budget)
+        own, plain = methods.get(BY_NDCG, {}).get(budget), methods[OURS][budget]
+        other, best = best_other(methods, budget, "ndcg")
+        chosen = ["–", "–", "–"]
         if own is not None:
-            other, best = best_other(methods, budget, "ndcg")
-            plain = methods[OURS][budget]
-            lines.append([str(budget), own["note"], _percent(own["ndcg"]), other, _percent(best["ndcg"]),
-                          verdict(own, best, "ndcg", "ndcg_error"), _percent(plain["ndcg"])])  # fmt: skip
-    heads = ["bytes", "taken by nDCG", "nDCG@10", "best other", "its nDCG@10", "matryo is", "nDCG@10, taken by recall"]
+            chosen = [own["note"], _percent(own["ndcg"]), verdict(own, best, "ndcg", "ndcg_error")]
+        lines.append([str(budget), *chosen, other, _percent(best["ndcg"]), _percent(plain["ndcg"]),
+                      verdict(plain, best, "ndcg", "ndcg_error")])  # fmt: skip
+    heads = ["bytes", "taken by nDCG", "nDCG@10", "matryo is", "best other", "its nDCG@10", "taken by recall: nDCG@10",
+             "matryo is"]  # fmt: skip
     return [NDCG_NOTE, grid(heads, lines, left=2)] if lines else []
 
 
