@@ -95,6 +95,11 @@ def test_an_index_of_codes(source, tmp_path, capsys):
     assert code == 0 and json.loads(out)["count"] == 900, err
 
 
+def test_vectors_that_no_code_suits_leave_no_index(source, tmp_path, capsys):
+    code, _, err = run(capsys, "index", tmp_path / "i", source / "constant.npy", "--bytes", 8)
+    assert code == 1 and "the first is column 4): drop those columns" in err and not (tmp_path / "i").exists()
+
+
 @pytest.mark.parametrize(("words", "message"), [
     (["--bytes", "8", "--dims", "8,32"], "which --dims needs (got --bytes and --dims): drop --dims"),
     (["--bytes", "8", "--sketch"], "drop --sketch"),

@@ -104,6 +104,16 @@ class Coded(Rotated):
         """Whether the vectors are stored; else only codes are, and vectors come back approximately."""
         return not self.about.code_bytes
 
+    @property
+    def measured(self) -> dict[str, Any]:
+        """The recall of the codes that was measured among all vectors when they were added; empty if it was not."""
+        return self._read_records(lambda: rotations.read_recall(self._database))
+
+    def record_recall(self, facts: Mapping[str, Any]) -> None:
+        """Record, durably, what :meth:`matryo.retrieve.compress.filling.Filling.recall` returned."""
+        with self._changing(), self._committing():
+            rotations.write_recall(self._database, facts)
+
     def _before_rotation(self) -> None:
         self._check_full("a rotation", "a code has a rotation of its own")
 

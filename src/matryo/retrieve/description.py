@@ -12,6 +12,7 @@ from matryo.retrieve.store.rotating.coding import Coding, outlined
 from matryo.retrieve.store.rotating.rotation import Rotation
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from matryo.retrieve.store import Segment, Store
@@ -80,7 +81,7 @@ class Description:
         return "\n".join(lines)
 
 
-def describe(store: Store, joined: int, drift: float | None) -> Description:
+def describe(store: Store, joined: int, drift: float | None, measured: Mapping[str, Any] | None = None) -> Description:
     """Describe the current state of ``store``; the payload fields take about 0.5 s per million payloads."""
     about, snapshot, wanted, model = store.about, store.snapshot(), store.wanted(), store.model
     return Description(
@@ -101,7 +102,7 @@ def describe(store: Store, joined: int, drift: float | None) -> Description:
         model=title_of(model),
         run="" if isinstance(model, str) else str(model.get("run", "")),
         rotation=_outline_rotation(snapshot.rotation),
-        codes=outlined(snapshot.rotation.compression) if isinstance(snapshot.rotation, Coding) else "",
+        codes=outlined(snapshot.rotation.compression, measured) if isinstance(snapshot.rotation, Coding) else "",
     )
 
 

@@ -75,7 +75,7 @@ class Index(Coded):
 
     def describe(self) -> Description:
         """The size, settings, guides and payload fields of the index."""
-        return describe(self, *drift_of(self.snapshot().segments, self._routes.guide))
+        return describe(self, *drift_of(self.snapshot().segments, self._routes.guide), self.measured)
 
     @property
     def ids(self) -> Array:

@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
     from matryo.retrieve import Index
     from matryo.retrieve.compress import Compression
+    from matryo.retrieve.compress.filling import Filling
     from matryo.retrieve.sources import Source
 
-__all__ = ["add_code_arguments", "check_code_options", "check_codes", "code_of"]
+__all__ = ["add_code_arguments", "check_code_options", "check_codes", "code_of", "filling_of"]
 
 _OPTIONS = {"dims": "--dims", "dtype": "--dtype", "int8_up_to": "--int8-up-to", "rotate": "--rotate",
             "build": "--build", "sketch": "--sketch", "partition": "--partition", "graph": "--graph"}  # fmt: skip
@@ -44,7 +45,18 @@ def check_code_options(args: argparse.Namespace) -> None:
         raise InputError("--bytes reads SOURCE twice", got="standard input", cure=cure)
 
 
-def code_of(args: argparse.Namespace, sources: Sequence[Source]) -> Compression | str | None:
+def filling_of(args: argparse.Namespace, *, new: bool) -> Filling | None:
+    """What measures the recall of a new index of codes among all of its vectors, if SOURCE is read twice for it."""
+    from matryo.retrieve.compress.filling import Filling
+
+    if not new or args.bytes is None or args.upsert or args.skip:
+        return None
+    return Filling(args.metric or "cosine")
+
+
+def code_of(
+    args: argparse.Namespace, sources: Sequence[Source], filling: Filling | None
+) -> Compression | str | None:
     """What ``Index.create`` takes as ``compression``."""
     if args.bytes is None:
         return args.codes   # type: ignore[no-any-return]
@@ -55,8 +67,9 @@ def code_of(args: argparse.Namespace, sources: Sequence[Source]) -> Compression 
         for source in sources:
             yield from (batch.vectors for batch in source.batches(args.batch))
 
+    rows = batches() if filling is None else filling.sampled(batches())
     return Compression.choose(
-        batches(), args.bytes, metric=args.metric or "cosine", kinds=SCANNED, progress=not args.quiet
+        rows, args.bytes, metric=args.metric or "cosine", kinds=SCANNED, progress=not args.quiet
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from matryo.retrieve.vectors.blocks import tiles
 from matryo.retrieve.vectors.queries import as_floats, check_scores
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from matryo.retrieve.compress import Compression
     from matryo.retrieve.compress.codes.scan import Scan
     from matryo.retrieve.engines.request import Request
@@ -109,14 +111,20 @@ def search_with(scan: Scan) -> Search:
     return search
 
 
-def outlined(compression: Compression) -> str:
-    """What the codes keep, in one line."""
+def outlined(compression: Compression, measured: Mapping[str, Any] | None = None) -> str:
+    """What the codes keep, in one line; ``measured`` is the recall among all vectors of an index."""
     facts, fitted = compression.provenance, compression.fitted
     size, dims = compression.bytes_per_vector, fitted.codec.dim
     line = f"{compression.code} codes of {size} bytes ({dims} dims, {fitted.rotation})"
+    if measured:
+        return (f"{line}; recall@{measured['k']} {measured['recall']:.1%}, at least {measured['lower']:.1%} with "
+                f"{measured['confidence']:.0%} confidence, on {measured['queries']:,} queries and all "
+                f"{measured['rows']:,} vectors added first")  # fmt: skip
     taken = next((entry for entry in compression.table if entry.taken), None)
     if taken is None:
-        return f"{line}; what they lose was not measured"
+        lost = facts.get("lost")
+        share = "" if lost is None else f" {lost:.1%} of the squared norm is lost;"
+        return f"{line};{share} recall was not measured"
     what = "recall" if facts.get("quality") == "recall" else "nDCG"
     return (f"{line}; {what}@{facts.get('k')} {taken.quality:.1%}, at least {taken.lower:.1%} with "
             f"{facts.get('confidence'):.0%} confidence, on {facts.get('tests'):,} queries and "

@@ -7,7 +7,7 @@ An index without one has neither, and remains readable for versions of matryo th
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
@@ -18,6 +18,8 @@ from matryo.retrieve.store.rotating.rotation import Rotation
 from matryo.retrieve.store.sql.records import _crc, put, take
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from matryo.retrieve.store.sql.database import Database
 
 _SCHEMA = (
@@ -73,9 +75,20 @@ def write(database: Database, rotation: Rotation | Coding | None, wish: Wish) ->
         )
 
 
+def read_recall(database: Database) -> dict[str, Any]:
+    """The recall of the stored codes that was measured among all vectors; empty if it was not."""
+    found: dict[str, Any] = take(database, "recall", default={})
+    return found
+
+
+def write_recall(database: Database, facts: Mapping[str, Any]) -> None:
+    """Record the recall of the stored codes, in this transaction."""
+    put(database, "recall", dict(facts))
+
+
 def write_wish(database: Database, wish: Wish) -> None:
     """Set what was asked for, in this transaction; the rotation stays."""
     put(database, "rotation", take(database, "rotation", default={"name": None}) | asdict(wish))
 
 
-__all__ = ["Wish", "read", "read_wish", "write", "write_wish"]
+__all__ = ["Wish", "read", "read_recall", "read_wish", "write", "write_recall", "write_wish"]
