@@ -168,10 +168,11 @@ def test_what_needs_full_vectors_is_refused(vectors, compression, tmp_path):
 
 
 def test_bad_vectors_and_queries_are_refused_and_nothing_is_written(vectors, compression, tmp_path):
-    broken, zero = vectors[:3].copy(), vectors[:3].copy()
+    broken, zero, large = vectors[:3].copy(), vectors[:3].copy(), vectors[:3] * np.float32(1e30)
     broken[1, 2], zero[2] = np.nan, 0
     with Index.create(tmp_path / "i", compression=compression) as index:
-        for bad, message in ((broken, "finite"), (zero, "row 2 of zeros"), (vectors[:3, :5], f"{DIM} columns")):
+        for bad, message in ((broken, "finite"), (zero, "row 2 of zeros"), (large, "norm of at most"),
+                             (vectors[:3, :5], f"{DIM} columns")):
             with pytest.raises(MatryoError, match=message):
                 index.add(bad)
         assert len(index) == 0

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from matryo.arguments import checked
 from matryo.errors import InputError, MatryoError
-from matryo.nesting import Nesting
+from matryo.nesting import Nesting, as_nesting
 from matryo.retrieve.compress import Compression
 from matryo.retrieve.compress.choosing import KINDS
 from matryo.retrieve.rotated import Rotated
@@ -66,7 +66,8 @@ class Coded(Rotated):
                 rotation=rotation,
             )  # fmt: skip
         own = _as_compression(compression)
-        given = {"nesting": nesting not in (None, own.dim, [own.dim]), "dtype": dtype != "float32",
+        other = nesting not in (None, own.dim) and as_nesting(nesting).dims != (own.dim,)   # type: ignore[arg-type]
+        given = {"nesting": other, "dtype": dtype != "float32",
                  "int8_up_to": bool(int8_up_to), "rotation": rotation is not None,
                  "metric": metric not in ("cosine", own.metric)}  # fmt: skip
         wrong = [name for name, differs in given.items() if differs]

@@ -17,7 +17,7 @@ from matryo.errors import EmbeddingsError
 from matryo.nesting import Nesting
 from matryo.retrieve.compress.codes import scoring
 from matryo.retrieve.compress.codes.scan import scan_of
-from matryo.retrieve.vectors.blocks import tiles
+from matryo.retrieve.vectors.blocks import checked_norms, tiles
 from matryo.retrieve.vectors.queries import as_floats, check_scores
 
 if TYPE_CHECKING:
@@ -48,8 +48,9 @@ class Coding:
         codes = np.empty((len(vectors), own.bytes_per_vector), np.uint8)
         for part in tiles(len(vectors), own.dim):
             rows = np.asarray(vectors[part], np.float32)
-            if metric == "cosine" and not rows.any(axis=1).all():
-                got = f"row {part.start + int(np.flatnonzero(~rows.any(axis=1))[0])} of zeros"
+            norms = checked_norms(rows, Nesting([own.dim]), "vectors", part.start)
+            if metric == "cosine" and not norms.all():
+                got = f"row {part.start + int(np.argmin(norms))} of zeros"
                 raise EmbeddingsError("vectors must have a direction", got=got, cure="drop it, or encode it again")
             codes[part] = own.fitted.codec.encode(own.fitted.coordinates(scoring.prepared(rows, metric)))
         return codes
