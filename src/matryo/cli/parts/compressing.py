@@ -46,7 +46,7 @@ def check_code_options(args: argparse.Namespace) -> None:
 
 
 def filling_of(args: argparse.Namespace, *, new: bool) -> Filling | None:
-    """What measures the recall of a new index of codes among all of its vectors, if SOURCE is read twice for it."""
+    """Return the measurement of recall among all vectors of a new index of codes, if SOURCE is read twice for it."""
     from matryo.retrieve.compress.filling import Filling
 
     if not new or args.bytes is None or args.upsert or args.skip:
@@ -57,7 +57,7 @@ def filling_of(args: argparse.Namespace, *, new: bool) -> Filling | None:
 def code_of(
     args: argparse.Namespace, sources: Sequence[Source], filling: Filling | None
 ) -> Compression | str | None:
-    """What ``Index.create`` takes as ``compression``."""
+    """Return what ``Index.create`` takes as ``compression``."""
     if args.bytes is None:
         return args.codes   # type: ignore[no-any-return]
     from matryo.retrieve.coded import SCANNED

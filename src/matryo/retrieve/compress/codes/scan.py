@@ -96,9 +96,9 @@ class ProductScan:
     metric: str
     codes: Array
     factors: Floats
-    """What the sum of each row is multiplied by: 1 / ‖x̂‖ under cosine, else 1."""
+    """The factor of the sum of each row: 1 / ‖x̂‖ under cosine, else 1."""
     offsets: Floats
-    """What is added: −‖x̂‖² under L2, else 0."""
+    """The number that is added then: −‖x̂‖² under L2, else 0."""
 
     @classmethod
     def of(cls, fitted: Fitted, metric: str, codes: Array) -> ProductScan:

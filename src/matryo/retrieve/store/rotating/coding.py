@@ -113,7 +113,7 @@ def search_with(scan: Scan) -> Search:
 
 
 def outlined(compression: Compression, measured: Mapping[str, Any] | None = None) -> str:
-    """What the codes keep, in one line; ``measured`` is the recall among all vectors of an index."""
+    """Return in one line what the codes keep; ``measured`` is the recall among all vectors of an index."""
     facts, fitted = compression.provenance, compression.fitted
     size, dims = compression.bytes_per_vector, fitted.codec.dim
     line = f"{compression.code} codes of {size} bytes ({dims} dims, {fitted.rotation})"
