@@ -234,10 +234,11 @@ def test_an_index_of_codes_is_searched_by_its_codes(tmp_path):
     vectors = np.random.default_rng(0).normal(size=(600, 16)).astype(np.float32)
     with Index.create(tmp_path / "idx", compression=Compression.fit(vectors, bits=4, progress=False)) as index:
         index.add(vectors)
-        wanted = index.search(vectors[:2], 5).to_dicts()
+        wanted = index.search(vectors[:2], 5)
     service = app(index=tmp_path / "idx")
     answer = search(service, vector=vectors[:2].tolist(), k=5)
-    assert answer["results"] == wanted and answer["plan"] == "codes"
+    assert [[hit["id"] for hit in hits] for hits in answer["results"]] == wanted.ids.tolist()
+    assert answer["plan"] == "codes" and answer["results"][0][0]["score"] == pytest.approx(wanted.scores[0, 0])
     refused = call(service, "POST", f"{ONE}/search", {"vector": vectors[0].tolist(), "dim": 16})
     assert refused.status == 400 and "a plan needs the full vectors" in refused.json["error"]["message"]
     service.close()
