@@ -110,7 +110,8 @@ class ProductScan:
         squares = plain.square_norms()
         if metric == "l2":
             return cls(fitted, metric, codes, plain.factors, -squares)
-        return cls(fitted, metric, codes, 1 / np.sqrt(np.maximum(squares, _TINY)), plain.offsets)
+        factors = np.asarray(1 / np.sqrt(np.maximum(squares, _TINY)), np.float32)
+        return cls(fitted, metric, codes, factors, plain.offsets)
 
     def square_norms(self) -> Floats:
         """‖x̂‖² of each row: it is a sum over the bytes, too."""
@@ -121,7 +122,7 @@ class ProductScan:
             tables[place] = np.square(book).sum(axis=1) + 2 * book @ across[low : low + book.shape[1]]
             low += book.shape[1]
         sums = self._sums(tables) + np.float32(0 if mean is None else mean @ mean)
-        return np.maximum(sums, np.float32(0))
+        return np.asarray(np.maximum(sums, np.float32(0)), np.float32)
 
     def search(
         self, queries: Floats, k: int, allowed: Bools | None = None, threads: int = 1
