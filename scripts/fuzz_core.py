@@ -67,6 +67,7 @@ def attempt(rng: np.random.Generator) -> int:
     damaged(rng, blocks, metric)
     assign(rng)
     scan_packed(rng, metric)
+    scan_products(rng)
     evaluate(rng)
     with contextlib.suppress(MatryoError):   # a query without a score
         request = Request(blocks, queries, metric, allowed)
@@ -146,6 +147,27 @@ def scan_packed(rng: np.random.Generator, metric: Any) -> None:
         assert (given[: len(best)] == line[best]).all()
     every = np.tile(np.arange(shape[0]), (len(queries), 1))
     assert (plain.score(queries, every) == true).all()
+
+
+def scan_products(rng: np.random.Generator) -> None:
+    """Scan random product codes, and compare with the same sums from numpy."""
+    count, size, asked = int(rng.choice([0, 1, 3, 4, 5, 100])), int(rng.integers(1, 70)), int(rng.integers(1, 5))
+    codes = rng.integers(0, 256, (count, size)).astype(np.uint8)
+    factors, offsets = (rng.standard_normal(count).astype(np.float32) for _ in range(2))
+    tables = rng.integers(-32767, 32768, (asked, size * 256)).astype(np.int16)
+    units, shifts = rng.random(asked), rng.standard_normal(asked)
+    mask = rng.random(count) < rng.random() if rng.random() < 0.5 else None
+    rows, scores = np.empty((asked, 7), np.int64), np.empty((asked, 7), np.float32)
+    products = require_core().Products(codes, factors, offsets)
+    products.search(tables, units, shifts, mask, rows, scores, int(rng.integers(1, 4)))
+    places = np.arange(size) * 256 + codes
+    every = np.arange(count) if mask is None else np.flatnonzero(mask)
+    for query in range(asked):
+        sums = tables[query].astype(np.int64)[places].sum(axis=1)
+        line = ((sums * units[query] + shifts[query]) * factors + offsets).astype(np.float32)
+        best = every[np.lexsort((every, -line[every]))][:7]
+        assert (rows[query, : len(best)] == best).all() and (rows[query, len(best) :] == -1).all()
+        assert (scores[query, : len(best)] == line[best]).all()
 
 
 def evaluate(rng: np.random.Generator) -> None:

@@ -45,7 +45,6 @@ ALLOWED = {
     "classify": SEAM,
     "retrofit": SEAM,
     "retrieve": SEAM | {"retrofit"},
-    "compress": SEAM | {"retrofit", "retrieve"},
     "evaluation": SEAM | {"baselines", "classify"},
     "report": SEAM | {"baselines", "classify", "evaluation"},
     "serve": SEAM | {"encoders", "training", "inference", "retrieve"},
@@ -53,7 +52,7 @@ ALLOWED = {
     "reproduce": SEAM | {"training", "inference", "baselines", "classify", "retrieve", "evaluation", "report"},
     "cli": SEAM
     | {"training", "inference", "export", "baselines", "classify", "retrofit", "retrieve", "evaluation", "report"}
-    | {"compress", "serve", "reproduce"},
+    | {"serve", "reproduce"},
     "__main__": {"cli"},
 }
 TORCH_SIDE = LEARNING | {"training", "inference", "export"}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from matryo import Compression
-from matryo.compress.scoring import best_of
+from matryo.retrieve.compress.codes.scoring import best_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _TOGETHER = 128
@@ -47,6 +47,11 @@ def unit(vectors: Array) -> Array:
 def ours(rows: Array, queries: Array, budget: int) -> Outcome | None:
     """What ``Compression.choose`` takes."""
     return _ours(rows, queries, lambda: Compression.choose(rows, budget, progress=False))
+
+
+def ours_by_ndcg(rows: Array, queries: Array, budget: int, asked: Array, relevant: list[list[int]]) -> Outcome:
+    """What ``Compression.choose`` takes by nDCG of other queries."""
+    return _ours(rows, queries, lambda: Compression.choose(rows, budget, asked, relevant, progress=False))
 
 
 def product(rows: Array, queries: Array, budget: int) -> Outcome | None:
@@ -120,7 +125,7 @@ def faiss_pq(rows: Array, queries: Array, budget: int) -> Outcome | None:
     dim = rows.shape[1]
     if budget > dim // 2 or dim % budget:
         return None
-    return _faiss(rows, queries, f"PQ{budget}", budget)
+    return _faiss(rows, queries, f"PQ{budget}np", budget)
 
 
 def faiss_opq(rows: Array, queries: Array, budget: int) -> Outcome | None:
@@ -128,7 +133,7 @@ def faiss_opq(rows: Array, queries: Array, budget: int) -> Outcome | None:
     dim = min(rows.shape[1], 512)
     if budget > dim // 2 or dim % budget:
         return None
-    return _faiss(rows, queries, f"OPQ{budget}_{dim},PQ{budget}", budget)
+    return _faiss(rows, queries, f"OPQ{budget}_{dim},PQ{budget}np", budget)
 
 
 def faiss_rabitq(rows: Array, queries: Array, budget: int) -> Outcome | None:
@@ -154,6 +159,7 @@ def _faiss(rows: Array, queries: Array, factory: str, size: int | None) -> Outco
     index = library.index_factory(rows.shape[1], factory)   # L2, whose order on unit rows is that of the cosine:
     # faiss's PCA subtracts the mean, which changes inner products but no distance
     inner = library.downcast_index(index.index) if hasattr(index, "chain") else index
+    # "np": without the polysemous training, which changes no code's centroid and takes minutes
     if size is not None:   # as many rows and rounds of k-means as ours
         inner.pq.cp.niter, inner.pq.cp.max_points_per_centroid = ROUNDS, ROWS // 256
     if factory.startswith("OPQ"):
@@ -168,6 +174,7 @@ def _faiss(rows: Array, queries: Array, factory: str, size: int | None) -> Outco
                    search=lambda k: index.search(queries, k)[1], note=factory)  # fmt: skip
 
 
+BY_NDCG = "matryo by nDCG"   # takes more arguments than the others
 METHODS: dict[str, Callable[[Array, Array, int], Outcome | None]] = {
     "matryo": ours, "matryo product": product, "truncation float32": truncated, "truncation int8": truncated_int8,
     "truncation bit": truncated_bit, "PCA + int8": pca_int8, "faiss SQ8": faiss_sq8, "faiss SQ4": faiss_sq4,

@@ -43,6 +43,8 @@ class Made:
     relevant: list[list[int]] | None = None
     """The relevant rows of each query; None where only the nearest rows by all columns count."""
     trained: tuple[int, ...] = ()
+    choosing: tuple[Array, list[list[int]]] | None = None
+    """Other queries, with their relevant rows, for choices by nDCG."""
 
     def save(self, folder: Path) -> None:
         """Write the vectors and what is known of them."""
@@ -50,6 +52,9 @@ class Made:
         np.save(folder / "database.npy", np.ascontiguousarray(self.database, np.float32))
         np.save(folder / "queries.npy", np.ascontiguousarray(self.queries, np.float32))
         about = {"source": self.source, "relevant": self.relevant, "trained": self.trained}
+        if self.choosing is not None:
+            np.save(folder / "choosing.npy", np.ascontiguousarray(self.choosing[0], np.float32))
+            about["choosing"] = self.choosing[1]
         (folder / "about.json").write_text(json.dumps(about) + "\n", encoding="utf-8")
 
 
@@ -82,9 +87,10 @@ def by_resnet(files: Files, blob: Array, offsets: Array, rows: Array) -> Array:
 def scifact(files: Files) -> Made:
     """Abstracts and claims; the qrels of the test split."""
     folder = files.need("vectors")
-    relevant = json.loads((folder / "scifact-test.json").read_text(encoding="utf-8"))
+    relevant, other = (json.loads((folder / f"scifact-{split}.json").read_text("utf-8")) for split in ("test", "train"))
     return Made(np.load(folder / "scifact.npy"), np.load(folder / "scifact-test.npy"),
-                "SciFact, test claims; all-MiniLM-L6-v2", relevant)  # fmt: skip
+                "SciFact, test claims; all-MiniLM-L6-v2", relevant,
+                choosing=(np.load(folder / "scifact-train.npy"), other))  # fmt: skip
 
 
 def clinc(files: Files) -> Made:
@@ -92,9 +98,10 @@ def clinc(files: Files) -> Made:
     folder = files.need("vectors")
     asked = np.load(folder / "clinc-test-labels.npy")
     chosen = np.sort(np.random.default_rng(0).permutation(len(asked))[:QUERIES])
-    relevant = _same(np.load(folder / "clinc-train-labels.npy").tolist(), asked[chosen].tolist())
-    return Made(np.load(folder / "clinc-train.npy"), np.load(folder / "clinc-test.npy")[chosen],
-                "CLINC150, train and test; all-MiniLM-L6-v2", relevant)  # fmt: skip
+    labels, rows = np.load(folder / "clinc-train-labels.npy").tolist(), np.load(folder / "clinc-train.npy")
+    relevant = _same(labels, asked[chosen].tolist())
+    return Made(rows, np.load(folder / "clinc-test.npy")[chosen], "CLINC150, train and test; all-MiniLM-L6-v2",
+                relevant, choosing=_own(rows, labels))  # fmt: skip
 
 
 def tiny(files: Files) -> Made:
@@ -106,7 +113,8 @@ def tiny(files: Files) -> Made:
         rows = np.sort(np.random.default_rng(0).permutation(len(packed["off"]) - 1)[:count])
         parts.append(by_resnet(files, packed["blob"], packed["off"], rows))
         labels.append(packed[key][rows].tolist())
-    return Made(parts[0], parts[1], "Tiny-ImageNet, train and val; ResNet50 of ImageNet, frozen", _same(*labels))
+    return Made(parts[0], parts[1], "Tiny-ImageNet, train and val; ResNet50 of ImageNet, frozen", _same(*labels),
+                choosing=_own(parts[0], labels[0]))  # fmt: skip
 
 
 def captions(files: Files) -> Made:
@@ -116,9 +124,10 @@ def captions(files: Files) -> Made:
     order = np.random.default_rng(0).permutation(len(texts))
     asked, kept = np.sort(order[:QUERIES]), np.sort(order[QUERIES:])
     vectors = by_wordllama(files, [text for _, text in texts])
-    relevant = _same([texts[row][0] for row in kept], [texts[row][0] for row in asked])
+    photos = [texts[row][0] for row in kept]
+    relevant = _same(photos, [texts[row][0] for row in asked])
     return Made(vectors[kept], vectors[asked], "captions of Flickr8k; wordllama 0.4 l2_supercat_256, nested",
-                relevant, (64, 128, 256))  # fmt: skip
+                relevant, (64, 128, 256), _own(vectors[kept], photos))  # fmt: skip
 
 
 # ── sets that settings were chosen on ─────────────────────────────────────────────────────────────────────────
@@ -135,6 +144,13 @@ def _divided(vectors: Array, source: str) -> Made:
     vectors = np.unique(vectors, axis=0)
     order = np.random.default_rng(0).permutation(len(vectors))
     return Made(vectors[order[QUERIES:]], vectors[order[:QUERIES]], source)
+
+
+def _own(rows: Array, labels: Sequence[Any]) -> tuple[Array, list[list[int]]]:
+    """Rows of the database as queries; the other rows of the same label are relevant."""
+    chosen = np.sort(np.random.default_rng(1).permutation(len(rows))[:QUERIES])
+    same = _same(labels, [labels[row] for row in chosen])
+    return rows[chosen], [[other for other in some if other != row] for row, some in zip(chosen, same, strict=True)]
 
 
 def _same(labels: Sequence[Any], asked: Sequence[Any]) -> list[list[int]]:

@@ -8,6 +8,7 @@ void bind_partition(nb::module_& m);    // partition_bindings.cpp
 void bind_neighbours(nb::module_& m);   // neighbours_bindings.cpp
 void bind_means(nb::module_& m);        // means_bindings.cpp
 void bind_packed(nb::module_& m);       // packed_bindings.cpp
+void bind_products(nb::module_& m);     // products_bindings.cpp
 void bind_ids(nb::module_& m);          // ids_bindings.cpp
 
 }   // namespace matryo
@@ -37,5 +38,6 @@ NB_MODULE(_core, m) {
   bind_neighbours(m);
   bind_means(m);
   bind_packed(m);
+  bind_products(m);
   bind_ids(m);
 }

@@ -107,6 +107,11 @@ struct Kernels {
                         float* scores);
   void (*score_packed)(const PackedRows&, const float* queries, int64_t count, const int64_t* rows, int64_t n,
                        float* scores);
+
+  // products.h
+  void (*search_products)(const ProductRows&, const ProductQueries&, int64_t count, Mask, int64_t k, int64_t* rows,
+                          float* scores);
+  void (*sum_products)(const ProductRows&, const float* tables, float* sums);
 };
 
 // The kernels in use: those of the best instruction set that the processor has, or of MATRYO_ISA in the environment.

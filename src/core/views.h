@@ -157,4 +157,19 @@ struct PackedRows {
   int dim, bits;
 };
 
+// Rows in product codes; see products.h.
+struct ProductRows {
+  const uint8_t* codes;   // [count, bytes]
+  const float* factors;   // [count]
+  const float* offsets;   // [count]
+  int64_t count;
+  int bytes;
+};
+
+struct ProductQueries {
+  const int16_t* tables;   // [queries, bytes, 256]
+  const double* units;     // [queries]: the value of one unit of a table
+  const double* shifts;    // [queries]
+};
+
 }   // namespace matryo

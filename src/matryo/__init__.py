@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matryo.classify import Cascade
-    from matryo.compress import Compression
     from matryo.embeddings import EmbeddingSet
     from matryo.errors import MatryoError
     from matryo.evaluation import evaluate
     from matryo.inference import load
     from matryo.nesting import Nesting, truncate
     from matryo.retrieve import Index, Plan
+    from matryo.retrieve.compress import Compression
     from matryo.retrofit import Retrofit
     from matryo.training import train
 
@@ -25,7 +25,7 @@ __all__ = ["Cascade", "Compression", "EmbeddingSet", "Index", "MatryoError", "Ne
            "evaluate", "load", "train", "truncate"]  # fmt: skip
 
 _HOMES = {
-    "Cascade": "classify", "Compression": "compress", "EmbeddingSet": "embeddings", "Index": "retrieve",
+    "Cascade": "classify", "Compression": "retrieve.compress", "EmbeddingSet": "embeddings", "Index": "retrieve",
     "MatryoError": "errors", "Nesting": "nesting", "Plan": "retrieve", "Retrofit": "retrofit",
     "evaluate": "evaluation", "load": "inference", "train": "training", "truncate": "nesting",
 }  # fmt: skip

@@ -79,3 +79,35 @@ def test_bad_options_are_one_line_and_write_nothing(source, tmp_path, capsys, mo
     code, out, err = run(capsys, "compress", place, *words[1:])
     assert code == 1 and message in err and err.count("\n") == 1 and not out
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_index_of_codes(source, tmp_path, capsys):
+    code, out, err = run(capsys, "index", tmp_path / "i", source / "v.npy", "--bytes", 8)
+    assert code == 0, err
+    assert "no full vectors: product codes of 8 bytes" in out and "on 200 queries and all 900" in out
+    assert "matryo plan" not in out
+    code, out, err = run(capsys, "search", tmp_path / "i", source / "v.npy", "-k", 1, "--json")
+    assert code == 0 and json.loads(out.splitlines()[5])["hits"][0]["id"] == 5, err
+    assert run(capsys, "index", tmp_path / "i", source / "v.jsonl", "--bytes", 8)[0] == 1   # ids are integers
+    code, _, err = run(capsys, "index", tmp_path / "i", source / "v.npy", "--bytes", 4, "--again")
+    assert code == 1 and "stores codes of 8 bytes, which cannot change (got 4)" in err
+    run(capsys, "compress", source / "v.npy", "--bytes", 8, "--out", tmp_path / "c", "--kinds", "product")
+    code, out, err = run(capsys, "index", tmp_path / "j", source / "v.jsonl", "--codes", tmp_path / "c", "--json")
+    assert code == 0 and json.loads(out)["count"] == 900, err
+
+
+def test_vectors_that_no_code_suits_leave_no_index(source, tmp_path, capsys):
+    code, _, err = run(capsys, "index", tmp_path / "i", source / "constant.npy", "--bytes", 8)
+    assert code == 1 and "the first is column 4): drop those columns" in err and not (tmp_path / "i").exists()
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["--bytes", "8", "--dims", "8,32"], "which --dims needs (got --bytes and --dims): drop --dims"),
+    (["--bytes", "8", "--sketch"], "drop --sketch"),
+    (["--bytes", "8", "--codes", "c"], "drop one"),
+    (["--codes", "missing"], "must be a matryo.Compression"),
+    (["--bytes", "0"], "bytes_per_vector must be"),
+])  # fmt: skip
+def test_bad_options_of_an_index_of_codes_write_nothing(source, tmp_path, capsys, words, message):
+    code, _, err = run(capsys, "index", tmp_path / "i", source / "v.npy", *words)
+    assert code == 1 and message in err and err.count("\n") == 1 and not (tmp_path / "i").exists()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from conftest import HAS_TORCH, acall, call
-from matryo import Index, Plan
+from matryo import Compression, Index, Plan
 from matryo.serve import Limits, app
 
 ONE = "/v1/indexes/idx"
@@ -228,6 +228,20 @@ def test_paths_reach_only_the_names_that_are_served(served):
             method = "POST" if action else "GET"
             answer = call(served, method, f"/v1/indexes/{name}{action}", {} if action else None)
             assert answer.status in (404, 405), (name, action, answer.status)
+
+
+def test_an_index_of_codes_is_searched_by_its_codes(tmp_path):
+    vectors = np.random.default_rng(0).normal(size=(600, 16)).astype(np.float32)
+    with Index.create(tmp_path / "idx", compression=Compression.fit(vectors, bits=4, progress=False)) as index:
+        index.add(vectors)
+        wanted = index.search(vectors[:2], 5)
+    service = app(index=tmp_path / "idx")
+    answer = search(service, vector=vectors[:2].tolist(), k=5)
+    assert [[hit["id"] for hit in hits] for hits in answer["results"]] == wanted.ids.tolist()
+    assert answer["plan"] == "codes" and answer["results"][0][0]["score"] == pytest.approx(wanted.scores[0, 0])
+    refused = call(service, "POST", f"{ONE}/search", {"vector": vectors[0].tolist(), "dim": 16})
+    assert refused.status == 400 and "a plan needs the full vectors" in refused.json["error"]["message"]
+    service.close()
 
 
 def test_an_index_alone_needs_no_torch(index_folder):

@@ -16,7 +16,7 @@ from matryo.cli.parts.reading import add_source_arguments, open_sources
 from matryo.errors import InputError
 
 if TYPE_CHECKING:
-    from matryo.compress import Compression
+    from matryo.retrieve.compress import Compression
 
 __all__ = ["add_arguments", "run"]
 
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Choose, encode and print."""
-    from matryo.compress.folder import as_json, check_free
+    from matryo.retrieve.compress.folder import as_json, check_free
 
     if args.out is not None:
         if args.source == "-":
@@ -69,9 +69,9 @@ def run(args: argparse.Namespace) -> None:
 
 def _fitted(args: argparse.Namespace) -> Compression:
     """The compression that is chosen, or the one that was asked for."""
-    from matryo.compress import Compression
-    from matryo.compress.choosing import KINDS
-    from matryo.compress.exports import NEEDS
+    from matryo.retrieve.compress import Compression
+    from matryo.retrieve.compress.choosing import KINDS
+    from matryo.retrieve.compress.exports import NEEDS
     from matryo.retrofit import Retrofit
 
     need = NEEDS.get(args.to or "")
@@ -98,10 +98,10 @@ def _fitted(args: argparse.Namespace) -> Compression:
 
 def _write(args: argparse.Namespace, compression: Compression) -> None:
     """Encode SOURCE batch by batch; the folder appears when it is complete."""
-    from matryo.compress.exports import FILES
-    from matryo.compress.folder import CODES, IDS, KIND, check_free, write_into
     from matryo.files import new_file, write_json
     from matryo.folders import replacing_folder, write_record
+    from matryo.retrieve.compress.exports import FILES
+    from matryo.retrieve.compress.folder import CODES, IDS, KIND, check_free, write_into
 
     with replacing_folder(args.out) as work:
         write_into(work, compression)
@@ -121,7 +121,7 @@ def _encode(args: argparse.Namespace, compression: Compression, codes: Any, expo
     """Write the codes, and the export; return the ids, if there are any."""
     import numpy as np
 
-    from matryo.compress.exports import write_header, write_rows
+    from matryo.retrieve.compress.exports import write_header, write_rows
 
     count, width = compression.provenance["rows"], compression.bytes_per_vector
     header = {"descr": "|u1", "fortran_order": False, "shape": (count, width)}
@@ -154,6 +154,6 @@ def _text(args: argparse.Namespace, compression: Compression) -> str:
 
 
 def _exported(to: str) -> str:
-    from matryo.compress.exports import FILES
+    from matryo.retrieve.compress.exports import FILES
 
     return FILES[to]

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from matryo.arguments import as_number
 from matryo.cli.parts.added import Numbered, check_not_added, numbered_sources, record_added
+from matryo.cli.parts.compressing import add_code_arguments, check_code_options, check_codes, code_of, filling_of
 from matryo.cli.parts.model import common_model, record_model
 from matryo.cli.parts.reading import add_source_arguments, open_sources, parse_ids
 from matryo.cli.parts.subjects import parse_dims
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from matryo.retrieve import Index
+    from matryo.retrieve.compress.filling import Filling
     from matryo.retrieve.description import Description
     from matryo.retrieve.sources import Source
     from matryo.retrieve.store import Batch
@@ -51,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     new.add_argument("--metric", choices=["cosine", "ip", "l2"], help="how vectors are compared [cosine]")
     new.add_argument("--dtype", choices=["float32", "float16"], help="precision on disk [float32]")
     new.add_argument("--int8-up-to", type=int, metavar="M", help="also store 8-bit copies of the dims up to M [0]")
+    add_code_arguments(new)
     parser.add_argument("--model", type=Path, metavar="RUN", help="the run folder of the model that made the vectors, "
                         "for queries that are texts or images [the run around an embeddings folder]")  # fmt: skip
     add_source_arguments(parser)
@@ -101,14 +104,17 @@ def run(args: argparse.Namespace) -> None:
             head += [next(parts, None) or _nothing_to_add(args)]
         parts = chain(head, parts)
     changing = bool(sources or args.delete or args.compact or args.model or args.rotate or _guides(args) is not None)
-    with _create(args, sources) if new else Index.open(args.folder, writable=changing) as index:
+    filling = filling_of(args, new=new)
+    with _create(args, sources, filling) if new else Index.open(args.folder, writable=changing) as index:
         if not new:
             _check_settings(args, index, sources)
             check_not_added(args, index, numbered)
         record_model(args, index, model)
         if args.delete:
             index.delete(parse_ids(index, args.delete))
-        added = _add(args, index, sources, parts, numbered) if sources else 0
+        added = _add(args, index, sources, parts, numbered, filling) if sources else 0
+        if filling is not None and (recall := filling.recall(index)) is not None:
+            index.record_recall(recall)
         if args.rotate:
             index.rotate(args.rotate, progress=not args.quiet)
         _compact_and_build(args, index, new)
@@ -168,7 +174,7 @@ def _check_options(args: argparse.Namespace) -> None:
     from matryo.retrieve.store.backup import check_new
 
     names = (*_SETTINGS, "ids", "upsert", "again", "skip", "batch", "format", "id_column", "vector_column", "payload",
-             "migrate")  # fmt: skip
+             "migrate", "bytes", "codes")  # fmt: skip
     given = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name) not in (None, False, 0)]
     if given and not args.sources:
         raise InputError(f"{given[0]} applies to a SOURCE", got="no SOURCE", cure="add the path of the vectors")
@@ -179,6 +185,7 @@ def _check_options(args: argparse.Namespace) -> None:
         as_number(args.share, "--share", 0.01, 1, cure="use --share 0.25")
         if not args.compact:
             raise InputError("--share applies to --compact", got="no --compact", cure="add --compact")
+    check_code_options(args)
     if args.backup is not None:
         check_new(args.backup)
     for name in ("partition", "graph"):
@@ -187,12 +194,14 @@ def _check_options(args: argparse.Namespace) -> None:
             raise InputError(f"--{name} must be a dim of the index", got=dim, cure="use one of --dims")
 
 
-def _create(args: argparse.Namespace, sources: Sequence[Source]) -> Index:
+def _create(args: argparse.Namespace, sources: Sequence[Source], filling: Filling | None) -> Index:
     from matryo.retrieve import Index
 
     given = {name: getattr(args, name) for name in ("metric", "dtype", "int8_up_to")}
     settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    return Index.create(args.folder, _nesting(args.dims, sources), **settings)
+    code = code_of(args, sources, filling)
+    nesting = _nesting(args.dims, sources) if code is None else None
+    return Index.create(args.folder, nesting, compression=code, **settings)
 
 
 def _nesting(text: str | None, sources: Sequence[Source]) -> Nesting:
@@ -213,6 +222,7 @@ def _nesting(text: str | None, sources: Sequence[Source]) -> Nesting:
 
 def _check_settings(args: argparse.Namespace, index: Index, sources: Sequence[Source]) -> None:
     """Raise if an option or a source contradicts the settings of the existing index."""
+    check_codes(args, index)
     about = index.about
     settings: dict[str, Any] = {"metric": about.metric, "dtype": about.dtype, "int8_up_to": about.int8_up_to}
     settings["dims"] = ",".join(map(str, about.nesting.dims))
@@ -286,7 +296,7 @@ def _wrong_count(path: Path, count: int, source: Source, rows: str) -> InputErro
 
 def _add(
     args: argparse.Namespace, index: Index, sources: Sequence[Source], parts: Iterator[_Part | _End],
-    numbered: Sequence[Numbered],
+    numbered: Sequence[Numbered], filling: Filling | None,
 ) -> int:  # fmt: skip
     """Add all rows and return their number; after an error or an interrupt, show how to resume."""
     counts = [source.count for source in sources]
@@ -299,7 +309,9 @@ def _add(
                     record_added(index, part.source, part.rows, numbered)
                     continue
                 source, row, count = part.source, part.first, len(part.batch.vectors)
-                _store(args, index, part)
+                ids = _store(args, index, part)
+                if filling is not None and ids is not None:
+                    filling.see(part.batch.vectors, ids)
                 done, row = done + count, row + count
                 bar.update(count)
         except (MatryoError, KeyboardInterrupt) as error:
@@ -315,10 +327,16 @@ def _add(
     return done
 
 
-def _store(args: argparse.Namespace, index: Index, part: _Part) -> None:
-    """Add or replace the rows of a part; an error of the index is prefixed with the source and its rows."""
+def _store(args: argparse.Namespace, index: Index, part: _Part) -> list[Any] | None:
+    """Add or replace the rows of a part, and return the ids of added ones.
+
+    An error of the index is prefixed with the source and its rows.
+    """
     try:
-        (index.upsert if args.upsert else index.add)(*part.batch)
+        if not args.upsert:
+            return index.add(*part.batch)
+        index.upsert(*part.batch)
+        return None
     except InputError as error:
         last = part.first + len(part.batch.vectors) - 1
         raise InputError(f"{part.source.name}, rows {part.first} to {last}: {error}") from error
@@ -338,7 +356,8 @@ def _text(description: Description, args: argparse.Namespace, added: int, new: b
         lines += [f"  {_counted(description.unguided)} without these guides: matryo index {args.folder} --compact"]
     if new:
         build = "" if description.guides else f"faster: matryo index {args.folder} --build, then "
-        lines += [f"next: matryo search {args.folder} QUERIES; {build}matryo plan {args.folder}"]
+        faster = "" if description.codes else f"; {build}matryo plan {args.folder}"
+        lines += [f"next: matryo search {args.folder} QUERIES{faster}"]
     return "\n".join(lines)
 
 

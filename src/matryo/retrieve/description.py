@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 from matryo.nesting import Nesting
 from matryo.retrieve.plan.plan import size_text
 from matryo.retrieve.store.origin import title_of
+from matryo.retrieve.store.rotating.coding import Coding, outlined
+from matryo.retrieve.store.rotating.rotation import Rotation
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from matryo.retrieve.store import Segment, Store
-    from matryo.retrieve.store.rotating.rotation import Rotation
     from matryo.retrieve.vectors.metric import Metric
 
 
@@ -50,12 +52,14 @@ class Description:
     """The run folder of that model, if it is recorded."""
     rotation: str = ""
     """The rotation of the stored vectors, and on how many it was fitted; empty if there is none."""
+    codes: str = ""
+    """The codes that are stored instead of the vectors, and what they keep; empty if the vectors are stored."""
 
     def to_dict(self) -> dict[str, Any]:
         """The description as JSON values."""
         rest = {name: value for name, value in vars(self).items() if name not in ("path", "nesting", "fields")}
         rest |= {"fields": list(self.fields)}
-        rest |= {name: getattr(self, name) or None for name in ("model", "run", "rotation")}
+        rest |= {name: getattr(self, name) or None for name in ("model", "run", "rotation", "codes")}
         return {"folder": str(self.path), "dims": list(self.nesting.dims), **rest}
 
     def __str__(self) -> str:
@@ -70,13 +74,14 @@ class Description:
             lines += [f"  {self.joined:,} vectors joined the partitions later, at {self.drift:.2f} times the squared "
                       "distance from the means"]  # fmt: skip
         lines += [f"  rotation: {self.rotation}"] if self.rotation else []
+        lines += [f"  no full vectors: {self.codes}"] if self.codes else []
         lines += [f"  payload fields: {', '.join(self.fields)}"] if self.fields else []
         if self.model:
             lines += [f"  model: {self.model}{f', {self.run}' if self.run else ''}"]
         return "\n".join(lines)
 
 
-def describe(store: Store, joined: int, drift: float | None) -> Description:
+def describe(store: Store, joined: int, drift: float | None, measured: Mapping[str, Any] | None = None) -> Description:
     """Describe the current state of ``store``; the payload fields take about 0.5 s per million payloads."""
     about, snapshot, wanted, model = store.about, store.snapshot(), store.wanted(), store.model
     return Description(
@@ -97,11 +102,12 @@ def describe(store: Store, joined: int, drift: float | None) -> Description:
         model=title_of(model),
         run="" if isinstance(model, str) else str(model.get("run", "")),
         rotation=_outline_rotation(snapshot.rotation),
+        codes=outlined(snapshot.rotation.compression, measured) if isinstance(snapshot.rotation, Coding) else "",
     )
 
 
-def _outline_rotation(rotation: Rotation | None) -> str:
-    if rotation is None:
+def _outline_rotation(rotation: Rotation | Coding | None) -> str:
+    if not isinstance(rotation, Rotation):
         return ""
     rows = rotation.retrofit.provenance.get("rows")
     return rotation.retrofit.rung + (f", fitted on {rows:,} vectors" if rows else "")

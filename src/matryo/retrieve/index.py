@@ -25,29 +25,27 @@ from matryo.arguments import as_integer, as_number, checked
 from matryo.arrays import as_array
 from matryo.errors import EmbeddingsError, IndexFolderError, InputError, MissingExtra, shown
 from matryo.files import storage
+from matryo.retrieve.coded import Coded
 from matryo.retrieve.compaction import Compaction, Task
 from matryo.retrieve.description import Description, describe, lacks, outline_guides
 from matryo.retrieve.engines.execute import Engine
 from matryo.retrieve.guides import GUIDES, Partition
-from matryo.retrieve.hits import Hits
+from matryo.retrieve.hits import Hits, widened
 from matryo.retrieve.parts import drift_of, missing_guide, needs_own
 from matryo.retrieve.plan.choice import Choice, Cost, as_plan
 from matryo.retrieve.plan.plan import Plan, check_count
 from matryo.retrieve.plan.shift import Watches
-from matryo.retrieve.rotated import Rotated
 from matryo.retrieve.routes import Routes
 from matryo.retrieve.store import Limits, Snapshot
 from matryo.retrieve.store.opening import Opened, index_exists
 from matryo.retrieve.store.origin import how_to_encode
+from matryo.retrieve.store.rotating.coding import outlined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from matryo.nesting import Nesting
     from matryo.retrieve.plan.check import Check
-    from matryo.retrieve.vectors.metric import Metric
     from matryo.retrieve.vectors.types import Array, Doubles, Floats, Indices
-
 
 MOST_HITS = 100_000_000
 """The most hits that one search returns, queries × k."""
@@ -60,7 +58,7 @@ class Entry(NamedTuple):
     payload: dict[str, Any]
 
 
-class Index(Rotated):
+class Index(Coded):
     """A searchable store of vectors; make one with :meth:`create` or :meth:`open`."""
 
     def __init__(self, opened: Opened, limits: Limits) -> None:
@@ -77,22 +75,7 @@ class Index(Rotated):
 
     def describe(self) -> Description:
         """The size, settings, guides and payload fields of the index."""
-        return describe(self, *drift_of(self.snapshot().segments, self._routes.guide))
-
-    @property
-    def nesting(self) -> Nesting:
-        """The dims that a plan can read."""
-        return self.about.nesting
-
-    @property
-    def metric(self) -> Metric:
-        """The metric: "cosine", "ip" or "l2". A larger score is always nearer."""
-        return self.about.metric
-
-    @property
-    def dtype(self) -> str:
-        """The dtype of the stored vectors."""
-        return self.about.dtype
+        return describe(self, *drift_of(self.snapshot().segments, self._routes.guide), self.measured)
 
     @property
     def ids(self) -> Array:
@@ -104,6 +87,8 @@ class Index(Rotated):
         if self.closed:
             return f"{name}: closed"
         guides = outline_guides({kind: options.get("dim") for kind, options in self.wanted().items()})
+        if (own := self.compression) is not None:
+            return f"{name}: {len(self):,} × {self.nesting.dim}, {self.metric}\n  no full vectors: {outlined(own)}"
         return (f"{name}: {len(self):,} × {self.nesting.dim}, {self.metric}, {self.dtype}\n"
                 f"  dims {', '.join(map(str, self.nesting.dims))}; guides: {guides or 'none'}")  # fmt: skip
 
@@ -137,6 +122,8 @@ class Index(Rotated):
         if exact and plan is not None:
             raise InputError("an exact search takes no plan", got="plan and exact=True", cure="drop one of them")
         check_count("k", k, example=10)
+        if exact or plan is not None:
+            self._check_full("an exact search" if exact else "a plan", "search without it; the codes are scanned")
         stages = None if plan is None else as_plan(plan)
         vectors = self._as_vectors(queries)
         if len(vectors) * int(k) > MOST_HITS:
@@ -181,6 +168,7 @@ class Index(Rotated):
         if not wanted:
             given = given or {kind: True for kind, guide in GUIDES.items() if guide.default}
             wanted = {kind: GUIDES[kind].options(self.nesting, value) for kind, value in given.items() if value}
+        self._check_full("a guide", "drop it; codes are scanned")
         self._refit_if_due()
         self.drop_damaged_guides()   # they are built again
         self._settle()
@@ -204,6 +192,7 @@ class Index(Rotated):
                 from matryo.retrieve.engines.torch.engine import torch_engine
 
             engine = torch_engine(device)
+            self._check_full("a search on a device", "index.to(None)")
         self._routes = Routes(self.nesting, self.metric, engine, self.wanted)
         self._latest = None   # it holds what the former engine prepared
         return self
@@ -220,16 +209,21 @@ class Index(Rotated):
         labels: tuple[Any, Any] | None = None,
         robust: Any = False,
         confidence: float = 0.95,
+        bytes_per_vector: int | None = None,
         seed: int = 0,
         progress: bool = True,
     ) -> Any:
         """Choose the cheapest plan that finds ``recall`` of the ``k`` nearest, for queries like these.
 
         Returns a :class:`Choice`, or for a list of recalls a list of choices, which share most of the work. See
-        :func:`matryo.retrieve.plan.planner.choose_each`.
+        :func:`matryo.retrieve.plan.planner.choose_each`. With ``bytes_per_vector`` instead, returns the
+        :class:`matryo.Compression` that keeps the most, for an index that stores only codes.
         """
         from matryo.retrieve.plan.planner import choose_each
 
+        if bytes_per_vector is not None:
+            return self._compressed(bytes_per_vector, queries, k=k, confidence=confidence, seed=seed, progress=progress)
+        self._check_full("a plan", "plan on an index of full vectors; codes are scanned")
         recalls = [recall] if isinstance(recall, float | int) else list(recall)
         choices = choose_each(
             self, queries, recalls=recalls, k=k, cost=cost, budget=budget, labels=labels,
@@ -248,6 +242,7 @@ class Index(Rotated):
         """
         from matryo.retrieve.plan.check import check
 
+        self._check_full("a check", "compression.table has what the codes keep")
         return check(self, queries, plan, k=k, recall=recall, confidence=confidence, seed=seed)
 
     @property
@@ -362,10 +357,11 @@ class Index(Rotated):
             ids = [np.take_along_axis(np.concatenate(ids, axis=1), best, axis=1)]
             if payload:
                 numbers = [np.take_along_axis(np.concatenate(numbers, axis=1), best, axis=1)]
-        wide_ids, wide_scores = _widened(ids[0], k, nothing), _widened(scores[0].astype(np.float32), k, -np.inf)
-        return Hits(wide_ids, wide_scores, self._payloads(_widened(numbers[0], k, -1)) if payload else None)
+        wide_ids, wide_scores = widened(ids[0], k, nothing), widened(scores[0].astype(np.float32), k, -np.inf)
+        return Hits(wide_ids, wide_scores, self._payloads(widened(numbers[0], k, -1)) if payload else None)
 
     def _before_rotation(self) -> None:
+        super()._before_rotation()
         self._compaction.cancel()
 
     def _after_rotation(self) -> None:
@@ -389,12 +385,3 @@ def _cancelling(compaction: Compaction) -> Iterator[None]:
     except BaseException:
         compaction.cancel()
         raise
-
-
-def _widened(array: Array, width: int, value: Any) -> Array:
-    """``array`` [n, ≤ width] with columns of ``value`` up to ``width``."""
-    if array.shape[1] == width:
-        return array
-    wide = np.full((len(array), width), value, array.dtype)
-    wide[:, : array.shape[1]] = array
-    return wide

@@ -82,7 +82,7 @@ class Rotated(Store):
     def rotation(self) -> Retrofit | None:
         """The map in whose space the vectors are stored; None if they are stored as they were put in."""
         current = self.snapshot().rotation
-        return None if current is None else current.retrofit
+        return current.retrofit if isinstance(current, Rotation) else None
 
     @checked
     def rotate(self, rotation: Any = "auto", *, queries: Any = None, progress: bool = True) -> Retrofit | None:

@@ -17,6 +17,7 @@ from matryo.retrieve.guides.partition import Joined, Tail
 from matryo.retrieve.parts import Part, joined, tail_part
 from matryo.retrieve.plan.plan import Plan
 from matryo.retrieve.store.guides import damaged_guide
+from matryo.retrieve.store.rotating.coding import Coding, search_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +46,10 @@ class Routes:
         routes = snapshot.routes
         known = routes.get((self, id(plan), k))
         if known is None or known[0] is not plan:
+            if isinstance(snapshot.rotation, Coding):
+                known = routes[self, id(plan), k] = plan, [self._coded(each, snapshot.rotation)
+                                                           for each in snapshot.segments]  # fmt: skip
+                return known[1]
             self._check_guides(snapshot, plan)
             _check_fits(plan or self._exact, k, self.nesting)
             # The plan is held, so that no other plan gets its id.
@@ -63,6 +68,13 @@ class Routes:
             elif alone or segment not in late:
                 parts.append(self._lone(segment, plan))
         return parts
+
+    def _coded(self, segment: Segment, coding: Coding) -> Part:
+        """One segment of codes; its scan is prepared once."""
+        ready = self._ready.setdefault(segment.blocks, {})
+        if coding.name not in ready:
+            ready[coding.name] = search_with(coding.scan(segment.blocks.full[0]))
+        return Part((segment,), ready[coding.name])
 
     def _lone(self, segment: Segment, plan: Plan | None) -> Part:
         """One segment. If a filter leaves few rows, these are scored one by one, whatever the plan."""

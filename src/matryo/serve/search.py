@@ -199,7 +199,7 @@ def _how(index: ServedIndex, fields: dict[str, Any], k: int) -> tuple[How, str]:
         raise as_api_error(error, given[0]) from None
     where = _as_json(fields, "where").decode() if "where" in fields else ""
     how = How(k, plan, where, fields.get("payload", False))
-    return how, _words(how)
+    return how, _words(how) if index.reader.keeps_full else "codes"
 
 
 def _as_json(fields: dict[str, Any], name: str) -> bytes:

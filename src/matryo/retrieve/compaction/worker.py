@@ -9,11 +9,13 @@ import sys
 import warnings
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from matryo.retrieve.compaction.pace import end_with, keeping_share
 from matryo.retrieve.compaction.task import Task
 from matryo.retrieve.index import Index
+from matryo.retrieve.store.opening import create
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,10 +59,7 @@ def make(task: Task, report: Callable[[float], None]) -> None:
     """Copy the live rows to a new scratch index, and build its guides; ``report`` takes the part that is done."""
     with Index.open(task.folder) as index:
         wanted = index.wanted()
-        with Index.create(
-            task.scratch, index.nesting, dtype=index.dtype, int8_up_to=index.about.int8_up_to, metric=index.metric,
-            limits=task.limits,
-        ) as scratch:  # fmt: skip
+        with Index(create(Path(task.scratch), index.about), task.limits) as scratch:
             scratch._fill(_reported(index, task, report, _COPYING if wanted else 1.0), wanted)
             if wanted:
                 scratch.build()

@@ -24,7 +24,7 @@ from matryo.retrieve.store.sql import origin, records
 from matryo.retrieve.store.sql.database import DATABASE, Database, has_log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from matryo.retrieve.store.about import About
 
@@ -104,8 +104,13 @@ def open_writer(path: Path, *, recover: bool = False) -> Opened:
     return opened
 
 
-def create(path: Path, about: About, model: str | Mapping[str, Any] = "") -> Opened:
-    """Create an empty index at ``path``, a new or empty folder, and open it as its only writer."""
+def create(
+    path: Path, about: About, model: str | Mapping[str, Any] = "", also: Callable[[Database], None] | None = None
+) -> Opened:
+    """Create an empty index at ``path``, a new or empty folder, and open it as its only writer.
+
+    ``also`` writes more in the transaction that makes the tables.
+    """
     root = resolve(path)
     with contextlib.ExitStack() as undo:
         undo.enter_context(_new_folder(root))
@@ -117,6 +122,8 @@ def create(path: Path, about: About, model: str | Mapping[str, Any] = "") -> Ope
             records.create(database, about)
             if model:
                 origin.write_model(database, model)
+            if also is not None:
+                also(database)
         _mark_open(database)
         sync_folder(root)
         sync_folder(root.parent)

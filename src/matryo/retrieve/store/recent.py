@@ -46,7 +46,7 @@ def with_rows(before: Segment | None, about: About, new: Piece) -> Segment | Non
         return before
     ids, count = Ids.of(new.ids), len(new.rows)
     if before is None:
-        blocks = Blocks.of(new.vectors, about.nesting, dtype=about.dtype)
+        blocks = Blocks.of(new.vectors, about.stored, dtype=about.dtype)
         return Segment(blocks, new.rows, ids, parts=extended((), count))
     start = 0 if ids.text is None else before.ids.numbers[-1]
     text = None if before.ids.text is None or ids.text is None else appended(before.ids.text, ids.text)

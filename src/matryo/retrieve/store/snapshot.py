@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from matryo.retrieve.store.about import About
     from matryo.retrieve.store.filters.language import Condition
+    from matryo.retrieve.store.rotating.coding import Coding
     from matryo.retrieve.store.rotating.rotation import Rotation
     from matryo.retrieve.store.sql.database import Database, Version
     from matryo.retrieve.vectors.types import Array, Bools, Floats, Indices
@@ -42,8 +43,8 @@ class Snapshot:
     """The folder of the index, for errors."""
     about: About
     segments: tuple[Segment, ...]
-    rotation: Rotation | None = None
-    """The rotation in which the vectors are stored; None if they are stored as they were put in."""
+    rotation: Rotation | Coding | None = None
+    """The rotation or the codes in which the vectors are stored; None if they are stored as they were put in."""
 
     @property
     def count(self) -> int:
@@ -62,12 +63,13 @@ class Snapshot:
 
     def vectors(self, rows: Indices) -> Floats:
         """The vectors of existing row numbers as they were put in, float32 [rows, d]."""
-        out = np.empty((len(rows), self.about.nesting.dim), np.float32)
+        dim = self.about.stored.dim
+        out = np.empty((len(rows), dim), np.float32)
         missing = np.ones(len(rows), np.bool_)
         for segment in self.segments:
             at = np.minimum(np.searchsorted(segment.rows, rows), len(segment) - 1)
             here = np.flatnonzero(segment.rows[at] == rows)
-            out[here] = segment.blocks.rows(at[here], self.about.nesting.dim)
+            out[here] = segment.blocks.rows(at[here], dim)
             missing[here] = False
         if missing.any():
             raise IndexFolderError.damaged(self.path, f"no vector of row {rows[missing][0]}")
@@ -82,7 +84,7 @@ class Snapshot:
             end = int(np.searchsorted(chosen, len(positions)))
             at, chosen = positions[chosen[:end]], chosen[end:] - len(positions)
             ids.append(segment.ids.take(at))
-            vectors.append(segment.blocks.rows(at, self.about.nesting.dim))
+            vectors.append(segment.blocks.rows(at, self.about.stored.dim))
         whole = np.concatenate(vectors)
         return np.concatenate(ids), whole if self.rotation is None else self.rotation.back(whole)
 
@@ -119,7 +121,7 @@ class Snapshot:
 
     def pieces(self) -> Iterator[Piece]:
         """All live rows in order, 64 MB at a time, with their vectors as they are stored."""
-        dim = self.about.nesting.dim
+        dim = self.about.stored.dim
         step = max(1, _STEP_BYTES // (4 * dim))
         for segment in self.segments:
             positions = segment.positions
@@ -148,7 +150,7 @@ class Loaded:
     """The tombstones."""
     deleted: list[int] = field(default_factory=list)
     """Rows that this process has deleted since."""
-    rotation: Rotation | None = None
+    rotation: Rotation | Coding | None = None
     most_pending: int | None = None
     """At least the number of vectors that SQLite holds; None if that is not known."""
     changes: list[Change] = field(default_factory=list)

@@ -37,6 +37,7 @@ from matryo.retrieve.store.batch import Batch, as_existing_ids, as_new_ids
 from matryo.retrieve.store.guides import is_intact, write_guide
 from matryo.retrieve.store.opening import create, open_reader, open_writer
 from matryo.retrieve.store.payload import as_payload
+from matryo.retrieve.store.rotating.rotation import Rotation
 from matryo.retrieve.store.rotating.turning import Turning
 from matryo.retrieve.store.segments.pieces import Piece
 from matryo.retrieve.store.segments.segment import Limits, open_segment, verify_segment
@@ -261,7 +262,7 @@ class Store(Turning):
     def _put(self, vectors: Any, ids: Any, payload: Any, *, may_replace: bool) -> Ids:
         with self._changing() as state:
             rows = self._stored(vectors)
-            if len(rows) and max(float(rows.max()), -float(rows.min())) > _LARGE:
+            if not self.about.code_bytes and len(rows) and max(float(rows.max()), -float(rows.min())) > _LARGE:
                 checked_norms(rows, self.about.nesting, "vectors")
             numbers = np.arange(state.next_row, state.next_row + len(rows))
             new = Piece(rows, numbers, as_new_ids(ids, len(rows), state))
@@ -271,7 +272,7 @@ class Store(Turning):
                 got = f"{old[0].id!r:.60}, which exists"
                 raise InputError("ids must be new", got=got, cure="use upsert (--upsert) to replace rows")
             self._append(state, new, texts, old)
-            if self._rotation is not None:
+            if isinstance(self._rotation, Rotation):
                 self._drift.see(self._rotation, self.about.metric, rows)
             return new.ids
 

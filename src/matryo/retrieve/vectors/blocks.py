@@ -38,7 +38,9 @@ HEADER = "blocks.json"
 FORMAT = 1
 """The version of the folder layout. It grows when an older matryo can no longer read the layout."""
 
-_DTYPES = ("float32", "float16")
+CODES = "uint8"
+"""The dtype of rows that are bytes of a code: one block, without norms."""
+_DTYPES = ("float32", "float16", CODES)
 _LARGEST = 2.0**62   # the largest norm: squared distances are then at most (2 · 2⁶²)² = 2¹²⁶, which fits float32
 _FEW = 64   # rows whose norms are summed at once, which takes fewer calls
 _TILE = 1 << 20   # numbers per tile of rows that is copied into blocks
@@ -71,11 +73,11 @@ class Blocks:
 
     nesting: Nesting
     full: tuple[Array, ...]
-    """The blocks, each [count, width], float32 or float16."""
+    """The blocks, each [count, width], float32 or float16; uint8 for codes."""
     int8: Mapping[int, Int8Block]
     """Copies of the first blocks in int8, by the number of the block."""
     norms: Floats
-    """The norms of the prefixes of the stored vectors, [count, dims]."""
+    """The norms of the prefixes of the stored vectors, [count, dims]; [count, 0] for codes."""
 
     @classmethod
     @checked
@@ -89,11 +91,12 @@ class Blocks:
         array = _as_rows(vectors, nesting.dim)
         count = len(array)
         full = [np.empty((count, high - low), dtype) for low, high in nesting.blocks]
-        norms = np.empty((count, len(nesting)), np.float32)
+        norms = np.empty((count, 0 if dtype == CODES else len(nesting)), np.float32)
         for rows in tiles(count, nesting.dim, _TILE):
             with np.errstate(over="ignore"):   # checked_norms reports overflows, with the row
                 tile = np.asarray(array[rows]).astype(dtype)
-            norms[rows] = checked_norms(tile, nesting, "vectors", rows.start)
+            if dtype != CODES:
+                norms[rows] = checked_norms(tile, nesting, "vectors", rows.start)
             for block, (low, high) in zip(full, nesting.blocks, strict=True):
                 block[rows] = tile[:, low:high]
         blocks = cls(nesting, tuple(map(_frozen, full)), {}, _frozen(norms))
@@ -127,7 +130,9 @@ class Blocks:
 
         The arrays share a buffer, so each may be extended once; see :func:`matryo.arrays.appended`.
         """
-        norms = appended(self.norms, checked_norms(vectors, self.nesting, "vectors"))
+        coded = self.dtype == CODES
+        new = np.empty((len(vectors), 0), np.float32) if coded else checked_norms(vectors, self.nesting, "vectors")
+        norms = appended(self.norms, new)
         parts = zip(self.full, self.nesting.blocks, strict=True)
         full = tuple(appended(block, vectors[:, low:high]) for block, (low, high) in parts)
         return Blocks(self.nesting, full, {}, norms)
@@ -175,7 +180,8 @@ class Blocks:
         nesting = Nesting(about["nesting"]["dims"], about["nesting"]["weights"])
         full = [arrays[_name(number)] for number in range(len(nesting))]
         int8 = {i: Int8Block(arrays[_name(i, "int8")], np.float32(scale)) for i, scale in enumerate(about["scales"])}
-        return cls(nesting, tuple(full), int8, arrays["norms"])
+        norms = np.empty((about["count"], 0), np.float32) if about["dtype"] == CODES else arrays["norms"]
+        return cls(nesting, tuple(full), int8, norms)
 
     @staticmethod
     def verify(folder: str | Path) -> None:
@@ -184,7 +190,8 @@ class Blocks:
 
     def _arrays(self) -> dict[str, Array]:
         full = {_name(number): block for number, block in enumerate(self.full)}
-        return {**full, **{_name(i, "int8"): block.codes for i, block in self.int8.items()}, "norms": self.norms}
+        norms = {} if self.dtype == CODES else {"norms": self.norms}
+        return {**full, **{_name(i, "int8"): block.codes for i, block in self.int8.items()}, **norms}
 
 
 def checked_norms(vectors: Array, nesting: Nesting, what: str, first: int = 0) -> Floats:

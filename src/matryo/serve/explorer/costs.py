@@ -58,8 +58,8 @@ def costs(index: Index, shown: Shown, seed: int = 0) -> dict[str, Any]:
     best = found[index.nesting.dim]
     field, same = _same(index, shown, ids.tolist(), found)
     rows = [
-        Cost(dim, vector_bytes(dim, index.dtype), mflops(len(index), dim), ms[dim], _overlap(found[dim], best, k),
-             same.get(dim))
+        Cost(dim, index.about.code_bytes or vector_bytes(dim, index.dtype), mflops(len(index), dim), ms[dim],
+             _overlap(found[dim], best, k), same.get(dim))
         for dim in index.nesting.dims
     ]  # fmt: skip
     return {"k": k, "queries": count, "same": field, "dims": [asdict(row) for row in rows]}

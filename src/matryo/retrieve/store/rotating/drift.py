@@ -1,4 +1,4 @@
-"""Drift: whether the vectors that are added still have most of their norm in the first dims of a rotation."""
+"""Drift: whether a rotation, or a code, still suits the vectors that are added as it suited those it was fitted to."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from matryo.errors import ShiftWarning
 
 if TYPE_CHECKING:
+    from matryo.retrieve.store.rotating.coding import Coding
     from matryo.retrieve.store.rotating.rotation import Rotation
     from matryo.retrieve.vectors.metric import Metric
     from matryo.retrieve.vectors.types import Array
@@ -17,18 +18,19 @@ if TYPE_CHECKING:
 _FEWEST = 500   # vectors; fewer may be a topic of their own
 _SHARE = 0.05   # of the vectors that the map was fitted on
 _WORSE, _MORE = 1.25, 0.02   # the lost share grows by this factor and this much, before a refit pays
+_LOOKED = 256   # vectors of each addition that are decoded
 _KEPT = 0.5   # the dim that is watched keeps about this share when fitted
 
 
 class Drift:
-    """The share of the norm that added vectors keep in the first dims; one warning per index that is open."""
+    """The share of the norm that added vectors keep, in the first dims or in codes; one warning per open index."""
 
     def __init__(self) -> None:
         self._of, self._kept, self._whole, self.count, self.warned = "", 0.0, 0.0, 0, False
 
     @property
     def kept(self) -> float | None:
-        """The share of the squared norm that the first dims keep of the added vectors; None before any."""
+        """The share of the squared norm that is kept of the added vectors; None before any."""
         return self._kept / self._whole if self._whole > 0 else None
 
     def see(self, rotation: Rotation, metric: Metric, stored: Array) -> None:
@@ -57,6 +59,29 @@ class Drift:
             f"{fitted:.0%} when the rotation was fitted: index.rotate('auto') fits it again",
             ShiftWarning, stacklevel=6,
         )  # fmt: skip
+
+    def see_codes(self, coding: Coding, given: Array, codes: Array) -> None:
+        """Take notice of added vectors and their codes, and warn once if a code fitted to them would keep more."""
+        facts = coding.compression.provenance
+        fitted = facts.get("lost")
+        if fitted is None or not len(codes):
+            return
+        if self._of != coding.name:
+            self.__init__()   # type: ignore[misc]
+            self._of = coding.name
+        lost, whole = coding.lost(given[:_LOOKED], codes[:_LOOKED])
+        self._kept, self._whole = self._kept + whole - lost, self._whole + whole
+        self.count += len(codes)
+        kept = self.kept
+        if self.warned or kept is None or self.count < max(_FEWEST, _SHARE * facts.get("rows", 0)):
+            return
+        if 1 - kept > _WORSE * fitted + _MORE:
+            self.warned = True
+            warnings.warn(
+                f"the codes of the {self.count:,} vectors added since lose {1 - kept:.0%} of their squared norm, "
+                f"{fitted:.0%} when the code was fitted: choose a code on such vectors for another index",
+                ShiftWarning, stacklevel=7,
+            )  # fmt: skip
 
 
 def watched_dim(rotation: Rotation) -> tuple[int, float] | None:

@@ -16,6 +16,7 @@ import numpy as np
 from matryo.embeddings.rows import as_vectors
 from matryo.progress import tqdm
 from matryo.retrieve.store.merging.merging import Merging
+from matryo.retrieve.store.rotating.coding import Coding
 from matryo.retrieve.store.rotating.drift import Drift
 from matryo.retrieve.store.rotating.progress import Progress, sweep_progress
 from matryo.retrieve.store.snapshot import Loaded
@@ -40,7 +41,7 @@ class Turning(Merging):
     def __init__(self, opened: Opened, limits: Limits) -> None:
         super().__init__(opened, limits)
         self._drift = Drift()
-        self._rotation: Rotation | None = None   # of the last write
+        self._rotation: Rotation | Coding | None = None   # of the last write
 
     def _stored(self, vectors: Any) -> Array:
         """Checked vectors in the space and the dtype of the store; call this inside a change."""
@@ -48,7 +49,12 @@ class Turning(Merging):
         self._rotation = rotations.read(self._database, self._rotation)
         if self._rotation is None:
             return as_vectors(vectors, dtype, dim)
-        return as_vectors(self._rotation.turn(as_vectors(vectors, "float32", dim)), dtype, dim)
+        given = as_vectors(vectors, "float32", dim)
+        turned = self._rotation.turn(given)
+        if isinstance(self._rotation, Coding):
+            self._drift.see_codes(self._rotation, given, turned)
+            return turned
+        return as_vectors(turned, dtype, dim)
 
     def _turn(self, new: Rotation | None, wish: rotations.Wish, *, progress: bool = False) -> None:
         """Rewrite every vector for the rotation ``new``, in one commit. The guides must be built again."""

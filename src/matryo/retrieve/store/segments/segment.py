@@ -130,7 +130,7 @@ def write_segment(root: Path, about: About, piece: Piece) -> Record:
     vectors, rows, ids = piece
     name = secrets.token_hex(8)   # never reused: a reader cannot take a new segment for an old one
     folder = segment_folder(root, name)
-    blocks = Blocks.of(vectors, about.nesting, dtype=about.dtype, int8_up_to=about.int8_up_to)
+    blocks = Blocks.of(vectors, about.stored, dtype=about.dtype, int8_up_to=about.int8_up_to)
     stored_ids = Ids.of(ids)
     try:
         with storage(folder):

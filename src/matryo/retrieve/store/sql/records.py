@@ -224,7 +224,7 @@ def read_pending(database: Database, about: About, after: int = -1) -> Piece:
             raise IndexFolderError.damaged(database.path, f"the vector of row {row}")
     vectors = np.frombuffer(b"".join(vector for _, _, vector, _ in found), about.dtype)
     rows = np.array([row for row, _, _, _ in found], np.int64)
-    return Piece(vectors.reshape(-1, about.nesting.dim), rows, [id for _, id, _, _ in found])
+    return Piece(vectors.reshape(-1, about.stored.dim), rows, [id for _, id, _, _ in found])
 
 
 def insert_pending(database: Database, piece: Piece) -> None:

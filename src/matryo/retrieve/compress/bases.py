@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from matryo.compress.codecs import Bits, Codec, Product, Scalars
+from matryo.retrieve.compress.codes.codecs import Bits, Product, Scalars
+from matryo.retrieve.compress.codes.fitted import Fitted
 from matryo.retrofit import rungs
 
 if TYPE_CHECKING:
-    from matryo.arrays import Doubles, Floats
-    from matryo.compress.sample import Sample
+    from matryo.arrays import Doubles
+    from matryo.retrieve.compress.sample import Sample
     from matryo.retrofit import Moments, Retrofit
-
-
-@dataclass(frozen=True, eq=False)
-class Fitted:
-    """A codec in its coordinates: ``(x − mean) @ axes``."""
-
-    rotation: str
-    axes: Floats
-    """[d, dim], orthonormal columns."""
-    mean: Floats | None
-    """[d], or None."""
-    codec: Codec
-
-    def coordinates(self, vectors: Floats) -> Floats:
-        """Return what the codec encodes of rows [n, d], [n, dim]."""
-        rows = vectors if self.mean is None else vectors - self.mean
-        return np.asarray(rows @ self.axes, np.float32)
 
 
 def turned(sample: Sample, name: str, retrofit: Retrofit | None = None, queries: Moments | None = None) -> Doubles:
@@ -62,12 +45,14 @@ def in_scalars(axes: Doubles, name: str, dim: int, bits: Bits, metric: str, seed
     return Fitted(name, np.asarray(kept, np.float32), None, Scalars(dim, bits, metric != "cosine"))
 
 
-def in_product(sample: Sample, axes: Doubles, name: str, count: int, seed: int) -> Fitted:
-    """``count`` bytes of a product code around the mean."""
+def in_product(
+    sample: Sample, axes: Doubles, name: str, count: int, seed: int, columns: int | None = None
+) -> Fitted:
+    """``count`` bytes of a product code around the mean, of at most so many ``columns``."""
     covariance, mean = sample.moments.covariance, sample.moments.mean.astype(np.float32)
     variances = np.einsum("ij,ij->j", axes, covariance @ axes)
-    order = np.argsort(-variances, kind="stable")
+    order = np.argsort(-variances, kind="stable")[:columns]
     turned_axes = np.ascontiguousarray(axes[:, order], np.float32)
     coordinates = np.asarray((sample.vectors - mean) @ turned_axes, np.float32)
-    codec = Product.fit(coordinates, variances[order], min(count, sample.dim), seed)
+    codec = Product.fit(coordinates, variances[order], min(count, len(order)), seed)
     return Fitted(name, np.ascontiguousarray(turned_axes[:, : codec.dim]), mean, codec)

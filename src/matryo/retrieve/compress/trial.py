@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from matryo.compress import scoring
+from matryo.retrieve.compress.codes import scoring
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from matryo.arrays import Bools, Doubles, Floats, Integers
-    from matryo.compress.bases import Fitted
+    from matryo.retrieve.compress.codes.fitted import Fitted
 
 _TOGETHER = 128   # queries that are scored together
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from matryo.arrays import Array
-    from matryo.compress.compression import Compression
+    from matryo.retrieve.compress.compression import Compression
 
 FILES = {"halfvec": "halfvec.tsv", "bit": "bit.tsv", "int8": "int8.npy", "numpy": "numpy.npy"}
 NEEDS = {"halfvec": "float16", "bit": "bit", "int8": "int8"}

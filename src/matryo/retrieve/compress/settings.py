@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matryo.arguments import as_integer
-from matryo.compress import scoring
-from matryo.compress.choosing import KINDS, relevant_places
-from matryo.compress.sample import Sample, check_columns
-from matryo.compress.trial import Trial
 from matryo.embeddings.manifest import as_plain
 from matryo.errors import InputError
+from matryo.retrieve.compress.choosing import KINDS, relevant_places
+from matryo.retrieve.compress.codes import scoring
+from matryo.retrieve.compress.sample import Sample, check_columns
+from matryo.retrieve.compress.trial import Trial
 from matryo.retrofit import Moments
 from matryo.retrofit.reading import batches_of
 
@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from matryo.arrays import Floats, Integers
+    from matryo.retrieve.compress.codes.fitted import Fitted
     from matryo.retrofit import Retrofit
 
 METRICS = ("cosine", "ip", "l2")
 MOST_BYTES = 8192
 _TESTS = 1000   # held-out queries
+_LOST = 2000    # rows that show what codes lose
 
 
 def check_settings(metric: str, k: int, shortlist: int, bytes_per_vector: int) -> None:
@@ -124,7 +126,12 @@ def held_out(
     return sample, trial, own
 
 
-def origin(vectors: Any, model: Any, sample: Sample, seed: int) -> dict[str, Any]:
-    """The vectors that were fitted to."""
+def origin(
+    vectors: Any, model: Any, sample: Sample, seed: int, fitted: Fitted, metric: str
+) -> dict[str, Any]:
+    """The vectors that were fitted to, and the share of their squared norm that codes lose."""
     named = model_of(vectors) if model is None else as_plain("model", model)
-    return {"model": named, "rows": sample.seen, "seed": seed}
+    rows = sample.vectors[:_LOST]
+    lost = scoring.lost(fitted, metric, rows, fitted.codec.encode(fitted.coordinates(rows)))
+    whole = max(float(np.square(rows, dtype=np.float64).sum()), np.finfo(float).tiny)
+    return {"model": named, "rows": sample.seen, "seed": seed, "lost": lost / whole}

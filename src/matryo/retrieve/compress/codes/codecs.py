@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from matryo.compress.centroids import CENTROIDS, SAMPLE, find_centroids
-from matryo.compress.widths import widths_of
+from matryo.retrieve.compress.codes.centroids import CENTROIDS, SAMPLE, find_centroids
+from matryo.retrieve.compress.codes.widths import widths_of
 from matryo.retrieve.guides.partition.means import nearest_mean
 from matryo.retrieve.vectors.packed import PackedRows
 

@@ -24,11 +24,16 @@ import numpy as np
 from matryo.arguments import as_integer, as_number, checked
 from matryo.arrays import as_array
 from matryo.compiled import default_threads
-from matryo.compress import scoring
-from matryo.compress.bases import Fitted, in_product, in_scalars, turned
-from matryo.compress.choosing import KINDS, Candidate, all_axes, choose, recipes
-from matryo.compress.sample import read_sample
-from matryo.compress.settings import (
+from matryo.embeddings.rows import as_vectors
+from matryo.errors import EmbeddingsError, InputError
+from matryo.nesting import truncate
+from matryo.retrieve.compress.bases import in_product, in_scalars, turned
+from matryo.retrieve.compress.choosing import KINDS, Candidate, all_axes, choose, recipes
+from matryo.retrieve.compress.codes import scoring
+from matryo.retrieve.compress.codes.fitted import Fitted
+from matryo.retrieve.compress.codes.scan import scan_of
+from matryo.retrieve.compress.sample import read_sample
+from matryo.retrieve.compress.settings import (
     as_kinds,
     as_queries,
     check_map,
@@ -38,9 +43,6 @@ from matryo.compress.settings import (
     model_of,
     origin,
 )  # fmt: skip
-from matryo.embeddings.rows import as_vectors
-from matryo.errors import EmbeddingsError, InputError
-from matryo.nesting import truncate
 from matryo.retrofit.reading import batches_of
 
 if TYPE_CHECKING:
@@ -89,12 +91,12 @@ class Compression:
         check_map(retrofit, sample.dim, model_of(vectors) if model is None else model)
         rest, trial, own = held_out(sample, asked, pairs, metric, k, max(k, shortlist), seed)
         more = [*(["queries"] if own is not None else []), *(["map"] if retrofit is not None else [])]
-        tried = recipes(sample.dim, bytes_per_vector, names, metric, more)
+        tried = recipes(sample.dim, bytes_per_vector, names, metric, more, fewer=pairs is not None)
         axes = all_axes(tried, rest, retrofit, own)
         candidates = [recipe.fit(rest, axes, metric, seed) for recipe in tried]
         recipe, table, why = choose(tried, candidates, trial, confidence, rerank=rerank)
         fitted = recipe.fit(sample, all_axes([recipe], sample, retrofit, own), metric, seed)   # also to held-out rows
-        provenance = origin(vectors, model, sample, seed) | {
+        provenance = origin(vectors, model, sample, seed, fitted, metric) | {
             "budget": bytes_per_vector, "quality": "recall" if pairs is None else "ndcg", "k": trial.k,
             "rerank": rerank, "shortlist": trial.shortlist, "tests": len(trial.queries),
             "database": len(trial.database), "confidence": confidence, "full": float(trial.of_full_vectors().mean()),
@@ -130,7 +132,7 @@ class Compression:
             name, dim = rotation if retrofit is None else "map", sample.dim if dim is None else dim
             as_integer(dim, "dim", 1, sample.dim, cure=f"pass dim={sample.dim}")
             fitted = in_scalars(turned(sample, name, retrofit), name, dim, bits, metric, seed)   # type: ignore[arg-type]
-        return cls(fitted, metric, (), "", origin(vectors, model, sample, seed))
+        return cls(fitted, metric, (), "", origin(vectors, model, sample, seed, fitted, metric))
 
     # ── codes ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -151,7 +153,7 @@ class Compression:
 
     @checked
     def encode(self, vectors: Any) -> Array:
-        """Return the codes of ``vectors``, uint8 [n, bytes]; `matryo.compress.codecs` describes their layout."""
+        """Return the codes of ``vectors``, uint8 [n, bytes]; see :mod:`matryo.retrieve.compress.codes.codecs`."""
         cure = "encode the vectors with the model of the compression"
         check_model(self.provenance.get("model"), model_of(vectors), "this compression", cure)
         parts = [self._encoded(batch) for batch in batches_of(vectors)]
@@ -195,7 +197,8 @@ class Compression:
             raise InputError(rule, got=f"shape {np.shape(full)}", cure="pass the array that was encoded")
         first = k if full is None else max(k, shortlist)
         count = default_threads() if threads is None else threads
-        rows, scores = scoring.search(self.fitted, self.metric, prepared, coded, first, count)
+        scan = scan_of(self.fitted, self.metric, coded)
+        rows, scores = scan.search(prepared, min(first, len(coded)), threads=count)
         if full is None:
             return rows, scores
         return scoring.rerank(self.metric, prepared, rows, full, min(k, len(coded)))
@@ -226,7 +229,7 @@ class Compression:
     @checked
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the folder ``path``: compression.safetensors with the arrays, compression.json with the rest."""
-        from matryo.compress.folder import save
+        from matryo.retrieve.compress.folder import save
 
         save(self, path, force=force)
 
@@ -234,7 +237,7 @@ class Compression:
     @checked
     def load(cls, path: str | Path) -> Compression:
         """Read a folder that :meth:`save` wrote, and verify its checksum."""
-        from matryo.compress.folder import load
+        from matryo.retrieve.compress.folder import load
 
         return load(path)
 
@@ -243,6 +246,6 @@ class Compression:
 
     def __str__(self) -> str:
         """The table of the choice."""
-        from matryo.compress.text import described
+        from matryo.retrieve.compress.text import described
 
         return described(self)

@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from matryo.compress.bases import Fitted, in_product, in_scalars, turned
+from matryo.retrieve.compress.bases import in_product, in_scalars, turned
+from matryo.retrieve.compress.codes.fitted import Fitted
 from matryo.retrofit.choice import lower_bound
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from matryo.arrays import Doubles, Integers
-    from matryo.compress.codecs import Bits
-    from matryo.compress.sample import Sample
-    from matryo.compress.trial import Trial
+    from matryo.retrieve.compress.codes.codecs import Bits
+    from matryo.retrieve.compress.sample import Sample
+    from matryo.retrieve.compress.trial import Trial
     from matryo.retrofit import Moments, Retrofit
 
 KINDS = ("float16", "int8", "int4", "bit", "product")
@@ -58,6 +59,8 @@ class Recipe:
     kind: str
     size: int
     """Dims, or the bytes of a product code."""
+    columns: int
+    """The number of leading axes that a product code may spend bytes on."""
 
     @property
     def simple(self) -> bool:
@@ -67,19 +70,28 @@ class Recipe:
     def fit(self, sample: Sample, axes: Mapping[str, Doubles], metric: str, seed: int) -> Fitted:
         """Fit it to a sample, given the axes of every rotation."""
         if self.kind == "product":
-            return in_product(sample, axes[self.rotation], self.rotation, self.size, seed)
+            return in_product(sample, axes[self.rotation], self.rotation, self.size, seed, self.columns)
         return in_scalars(axes[self.rotation], self.rotation, self.size, _BITS[self.kind], metric, seed)
 
 
-def recipes(dim: int, budget: int, kinds: Sequence[str], metric: str, more: Sequence[str]) -> list[Recipe]:
-    """Every candidate of at most ``budget`` bytes for vectors of ``dim`` columns; ``more`` are rotations above PCA."""
+def recipes(
+    dim: int, budget: int, kinds: Sequence[str], metric: str, more: Sequence[str], *, fewer: bool = False
+) -> list[Recipe]:
+    """Every candidate of at most ``budget`` bytes for vectors of ``dim`` columns; ``more`` are rotations above PCA.
+
+    With ``fewer``, every code is also tried on a half, a quarter and an eighth of the axes. The last axes hold what
+    tells near rows apart; if relevance is broader than that, such as a class, a search is better without them.
+    """
     room = budget if metric == "cosine" else budget - 4
+    widths = [width for width in (dim, dim // 2, dim // 4, dim // 8)[: 4 if fewer else 1] if width]
     found = []
     for name in ("identity", "pca", *more):
         for kind in (kind for kind in kinds if kind in _BITS):
-            size = min(dim, (budget if kind == "float16" else room) * 8 // _BITS[kind])
-            found += [Recipe(name, kind, size)] if size > 0 else []
-    return found + [Recipe(name, "product", min(budget, dim)) for name in ("centred", *more) if "product" in kinds]
+            size = (budget if kind == "float16" else room) * 8 // _BITS[kind]
+            found += [Recipe(name, kind, min(width, size), dim) for width in widths if size > 0]
+    if "product" in kinds:
+        found += [Recipe(name, "product", min(budget, width), width) for name in ("centred", *more) for width in widths]
+    return list(dict.fromkeys(found))
 
 
 def all_axes(

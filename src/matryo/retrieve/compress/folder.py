@@ -14,15 +14,15 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 import matryo
-from matryo.compress.bases import Fitted
-from matryo.compress.choosing import Candidate
-from matryo.compress.codecs import Product, Scalars
 from matryo.errors import InputError
 from matryo.files import new_file, parse_json, sha256, storage, write_json
 from matryo.folders import foreign, replacing_folder, restore, write_record
+from matryo.retrieve.compress.choosing import Candidate
+from matryo.retrieve.compress.codes.codecs import Product, Scalars
+from matryo.retrieve.compress.codes.fitted import Fitted
 
 if TYPE_CHECKING:
-    from matryo.compress.compression import Compression
+    from matryo.retrieve.compress.compression import Compression
 
 FORMAT = 1
 """The version of the folder; it increases when older versions of matryo cannot read the new one."""
@@ -54,14 +54,18 @@ def save(compression: Compression, path: str | Path, *, force: bool = False) -> 
 
 def write_into(work: Path, compression: Compression) -> None:
     """Write the two files of a compression into the folder ``work``."""
+    with new_file(work / _ARRAYS) as file:
+        file.write(save_tensors(as_tensors(compression)))
+    write_json(work / _ABOUT, as_json(compression) | {"sha256": sha256(work / _ARRAYS)})
+
+
+def as_tensors(compression: Compression) -> dict[str, Any]:
+    """The arrays."""
     fitted = compression.fitted
     tensors: dict[str, Any] = {"axes": np.ascontiguousarray(fitted.axes, np.float32)}
     if fitted.mean is not None:
         tensors["mean"] = np.ascontiguousarray(fitted.mean, np.float32)
-    tensors |= {name: np.ascontiguousarray(array) for name, array in fitted.codec.arrays().items()}
-    with new_file(work / _ARRAYS) as file:
-        file.write(save_tensors(tensors))
-    write_json(work / _ABOUT, as_json(compression) | {"sha256": sha256(work / _ARRAYS)})
+    return tensors | {name: np.ascontiguousarray(array) for name, array in fitted.codec.arrays().items()}
 
 
 def as_json(compression: Compression) -> dict[str, Any]:
@@ -87,7 +91,7 @@ def load(path: str | Path) -> Compression:
             about, tensors = parse_json((place / _ABOUT).read_bytes()), (place / _ARRAYS).read_bytes()
         if sha256(place / _ARRAYS) != about["sha256"]:
             raise ValueError("other bytes than were written")
-        return _rebuilt(about, load_tensors(tensors))
+        return rebuilt(about, load_tensors(tensors))
     except (KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:
         if isinstance(error, InputError):
             raise
@@ -95,8 +99,9 @@ def load(path: str | Path) -> Compression:
         raise InputError(f"{place} is damaged", got=error, cure=cure) from error
 
 
-def _rebuilt(about: dict[str, Any], tensors: dict[str, Any]) -> Compression:
-    from matryo.compress.compression import Compression
+def rebuilt(about: dict[str, Any], tensors: dict[str, Any]) -> Compression:
+    """Return the compression of :func:`as_json` and :func:`as_tensors`."""
+    from matryo.retrieve.compress.compression import Compression
 
     if about["format"] > FORMAT:
         rule = "this compression was written by a newer version of matryo"

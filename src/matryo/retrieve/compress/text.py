@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from matryo.tables import Column, as_text, percent
 
 if TYPE_CHECKING:
-    from matryo.compress.compression import Compression
+    from matryo.retrieve.compress.compression import Compression
 
 
 def described(compression: Compression) -> str:

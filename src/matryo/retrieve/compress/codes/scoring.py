@@ -1,26 +1,23 @@
-"""Scores of float queries and coded rows (asymmetric), the best rows of each query, and their re-rank.
+"""Scores of float queries and coded rows (asymmetric), and re-ranks of the best.
 
 A decoded row x̂ is ``mean + axes · ẑ``. Its inner product with a query is q · mean + (axesᵀ q) · ẑ, so rows are never
 turned back. Under cosine it is divided by ‖x̂‖: a code keeps the direction of a row better than its length, and this
-correction costs no bytes. Codes of 8, 4 and 1 bits are scanned by the compiled core, with queries of 8 bits or more.
+correction costs no bytes.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from matryo.compress.codecs import Scalars
 from matryo.nesting import truncate
-from matryo.retrieve.vectors.packed import PackedRows, tiled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from matryo.arrays import Array, Floats, Integers
-    from matryo.compress.bases import Fitted
-    from matryo.retrieve.vectors.metric import Metric
+    from matryo.retrieve.compress.codes.fitted import Fitted
 
 _TINY = np.finfo(np.float32).tiny
 _NUMBERS = 1 << 22   # of decoded rows, or of scores, that are held at a time
@@ -34,27 +31,9 @@ def prepared(queries: Floats, metric: str) -> Floats:
 def scores(fitted: Fitted, metric: str, queries: Floats, codes: Array) -> Floats:
     """Return the scores [queries, rows] of prepared queries: the inner product, −‖q − x̂‖², or the cosine."""
     found = np.empty((len(queries), len(codes)), np.float32)
-    for part, some in _score_parts(fitted, metric, queries, codes):
+    for part, some in score_parts(fitted, metric, queries, codes):
         found[:, part] = some
     return found
-
-
-def search(fitted: Fitted, metric: str, queries: Floats, codes: Array, k: int, threads: int) -> tuple[Integers, Floats]:
-    """Return the best rows and their scores [queries, k], best first; of equal scores the smaller row."""
-    k = min(k, len(codes))
-    if isinstance(fitted.codec, Scalars) and fitted.codec.bits < 16 and fitted.mean is None:
-        rows, best = _packed(fitted, metric, codes).search(queries @ fitted.axes, k, threads=threads)
-        if metric == "l2":
-            best = best - np.square(queries).sum(axis=1, keepdims=True)
-        return rows, np.asarray(best, np.float32)
-    rows, best = np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32)
-    for part, some in _score_parts(fitted, metric, queries, codes):
-        near = best_of(some, k)
-        best = np.concatenate([best, np.take_along_axis(some, near, axis=1)], axis=1)
-        rows = np.concatenate([rows, near + part.start], axis=1)
-        kept = best_of(best, k)
-        rows, best = np.take_along_axis(rows, kept, axis=1), np.take_along_axis(best, kept, axis=1)
-    return rows, best
 
 
 def rerank(metric: str, queries: Floats, rows: Integers, full: Any, k: int) -> tuple[Integers, Floats]:
@@ -87,9 +66,23 @@ def square_norms(fitted: Fitted, decoded: Floats) -> Floats:
     return np.asarray(np.maximum(squares, 0), np.float32)
 
 
-def _score_parts(
+def lost(fitted: Fitted, metric: str, rows: Floats, codes: Array) -> float:
+    """Σ ‖x − x̂‖² of prepared rows [n, d] and their codes."""
+    decoded = fitted.codec.decode(codes)
+    squares, products = square_norms(fitted, decoded), np.einsum("ij,ij->i", rows @ fitted.axes, decoded)
+    if fitted.mean is not None:
+        products += rows @ fitted.mean
+    if metric == "cosine":
+        products /= np.maximum(np.sqrt(squares), _TINY)
+        squares = np.ones_like(products)
+    own = np.einsum("ij,ij->i", rows, rows)
+    return float(np.maximum(own + squares - 2 * products, 0).sum(dtype=np.float64))
+
+
+def score_parts(
     fitted: Fitted, metric: str, queries: Floats, codes: Array
 ) -> Iterator[tuple[slice, Floats]]:
+    """Yield the scores [queries, part] of consecutive parts of the rows, which are decoded."""
     turned = np.asarray(queries @ fitted.axes, np.float32)
     constant = 0 if fitted.mean is None else (queries @ fitted.mean)[:, None]
     squares = np.square(queries).sum(axis=1, keepdims=True)
@@ -103,20 +96,3 @@ def _score_parts(
         elif metric == "l2":
             products = 2 * products - square_norms(fitted, decoded) - squares
         yield part, np.asarray(products, np.float32)
-
-
-def _packed(fitted: Fitted, metric: str, codes: Array) -> PackedRows:
-    """The codes in the layout of the compiled core."""
-    codec = cast("Scalars", fitted.codec)
-    assert codec.bits != 16
-    levels, units = codec.levels(codes), codec.units(codes)
-    high = -(-len(levels) // 16) * 16
-    padded = np.zeros((high, codec.dim), np.uint8)
-    scales, offsets = np.zeros(high, np.float32), np.zeros(high, np.float32)
-    padded[: len(levels)], scales[: len(levels)] = levels, units
-    if metric == "l2":
-        signed = levels - np.float32((2**codec.bits - 1) / 2)
-        offsets[: len(levels)] = -np.square(units) * np.einsum("ij,ij->i", signed, signed)
-        scales *= 2
-    inner: Metric = "ip"
-    return PackedRows(inner, codec.bits, codec.dim, len(levels), tiled(padded, codec.bits), scales, offsets)
