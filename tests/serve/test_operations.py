@@ -312,7 +312,7 @@ def test_closing_finishes_what_was_accepted():
 
 def test_a_slow_answer_is_given_up(open_app, monkeypatch):
     service = open_app(limits=Limits(timeout=0.05))
-    monkeypatch.setattr(service.indexes.find("idx"), "search_json", lambda *_: asyncio.sleep(5))
+    monkeypatch.setattr(service.indexes.find("idx"), "search", lambda *_: asyncio.sleep(5))
     answer = call(service, "POST", f"{ONE}/search", {"vector": V})
     assert (answer.status, answer.json["error"]["code"]) == (504, "timeout")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from matryo.serve.http.errors import ApiError, as_api_error
@@ -16,7 +16,7 @@ from matryo.serve.http.hosts import is_allowed
 from matryo.serve.http.request import Response
 from matryo.serve.http.wire import as_matrix, dumps, loads
 from matryo.serve.indexes import ServedIndex
-from matryo.serve.search import SEARCH, body_of, how_of
+from matryo.serve.search import SEARCH, how_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,7 +73,7 @@ class Direct:
         facts = {"index": index.name, "items": len(vectors)}
 
         def done(hits: Sequence[bytes]) -> None:
-            self._reply(exchange, _SEARCH, 200, body_of(index.name, plan, hits), key, facts)
+            self._reply(exchange, _SEARCH, 200, _body(index.name, plan, hits), key, facts)
 
         def later() -> None:
             task = asyncio.get_running_loop().create_task(self._later(index, vectors, how, exchange, key, done))
@@ -122,7 +122,7 @@ class Direct:
             how, plan = self._how(index, fields)
         else:
             fields = SEARCH.check(fields)
-            how, plan = how_of(index, fields)
+            how, plan = how_of(index, fields, fields.get("k", 10))
         vectors = as_matrix(vector, index.dim, "vector", limits.queries)
         if len(vectors) * how.k > limits.hits or not fields.keys().isdisjoint(("text", "image", "model")):
             raise ApiError(400, "the app says why")
@@ -134,7 +134,7 @@ class Direct:
         reader, how, plan = self._options.get((index.name, options), (None, None, ""))
         if how is None or reader is not index.reader:
             given = SEARCH.check(fields)
-            how, plan = how_of(index, given)
+            how, plan = how_of(index, given, given.get("k", 10))
             if not given.keys() & {"recall", "text", "image", "model"} and len(options) <= _LONG:
                 if len(self._options) >= _KEPT:
                     self._options.clear()
@@ -174,3 +174,13 @@ def _begin(exchange: Exchange, key: Key | None) -> None:
     if key is not None:
         key.count()
     exchange.begin()
+
+
+def _body(name: str, plan: str, hits: Sequence[bytes]) -> bytes:
+    """The answer to a search of the index ``name``, from the hits of each query as JSON."""
+    return b"%b%b]}" % (_opening(name, plan), b",".join(hits))
+
+
+@lru_cache(maxsize=256)
+def _opening(name: str, plan: str) -> bytes:
+    return dumps({"index": name, "plan": plan})[:-1] + b',"results":['

@@ -113,16 +113,13 @@ class ServedIndex:
 
     async def search(self, vectors: Floats, how: How) -> list[list[dict[str, Any]]]:
         """The hits of each query: dicts with id, score and, on request, payload."""
-        return [loads(hits) for hits in await self.search_json(vectors, how)]
-
-    async def search_json(self, vectors: Floats, how: How) -> list[bytes]:
-        """The hits of each query as JSON."""
         future: asyncio.Future[list[bytes] | None] = asyncio.get_running_loop().create_future()
-        if self.at_once(vectors, how, lambda hits: None if future.done() else future.set_result(hits)):
+        hits = None
+        if self.at_once(vectors, how, lambda found: None if future.done() else future.set_result(found)):
             hits = await future
-            if hits is not None:
-                return hits
-        return await self.batcher.run(vectors, [1.0] * len(vectors), how)
+        if hits is None:
+            hits = await self.batcher.run(vectors, [1.0] * len(vectors), how)
+        return [loads(one) for one in hits]
 
     def at_once(self, vectors: Floats, how: How, done: Callable[[list[bytes] | None], None]) -> bool:
         """Search when the event loop has read the requests of this moment, if that is faster than to wake a thread.

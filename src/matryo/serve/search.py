@@ -18,15 +18,13 @@ from matryo.serve.http.wire import as_matrix, dumps, loads, vectors_as
 from matryo.serve.indexes import How, Indexes, ServedIndex
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from matryo.arrays import Floats
     from matryo.nesting import Nesting
     from matryo.retrieve.plan.choice import Choice
     from matryo.serve.limits import Limits
     from matryo.serve.models import Models, ServedModel
 
-__all__ = ["GET", "PLAN", "SEARCH", "Search", "body_of", "facts_of", "how_of", "plan_of"]
+__all__ = ["GET", "PLAN", "SEARCH", "Search", "facts_of", "how_of", "plan_of"]
 
 _ROWS = {"type": "array", "items": {"type": "array", "items": {"type": "number"}}, "minItems": 1}
 VECTORS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "number"}, "minItems": 1}, _ROWS]}
@@ -71,13 +69,15 @@ class Search:
         index = self.indexes.find(request.name)
         index.batcher.admit()
         fields = SEARCH.check(await request.json())
-        how, plan = how_of(index, fields)
+        k = fields.get("k", 10)
+        how, plan = how_of(index, fields, k)
         vectors = await self.vectors(index, fields, self.limits.queries)
-        if len(vectors) * how.k > self.limits.hits:
-            message = f"a search returns at most {self.limits.hits:,} hits (got {len(vectors):,} queries × k={how.k})"
+        if len(vectors) * k > self.limits.hits:
+            message = f"a search returns at most {self.limits.hits:,} hits (got {len(vectors):,} queries × k={k})"
             raise ApiError(400, f"{message}: search for fewer", param="k")
         request.facts.update(index=index.name, items=len(vectors))
-        return Response(body_of(index.name, plan, await index.search_json(vectors, how)))
+        hits = await index.search(vectors, how)
+        return Response(dumps({"index": index.name, "plan": plan, "results": hits}))
 
     async def list(self, request: Request) -> Response:   # noqa: ARG002
         """The names and sizes of all indexes."""
@@ -182,19 +182,8 @@ def plan_of(index: ServedIndex, given: Any, param: str, k: int) -> Plan:
         raise as_api_error(error, param) from None
 
 
-def body_of(name: str, plan: str, hits: Sequence[bytes]) -> bytes:
-    """The answer to a search of the index ``name``, from the hits of each query as JSON."""
-    return b"%b%b]}" % (_opening(name, plan), b",".join(hits))
-
-
-@lru_cache(maxsize=256)
-def _opening(name: str, plan: str) -> bytes:
-    return dumps({"index": name, "plan": plan})[:-1] + b',"results":['
-
-
-def how_of(index: ServedIndex, fields: dict[str, Any]) -> tuple[How, str]:
+def how_of(index: ServedIndex, fields: dict[str, Any], k: int) -> tuple[How, str]:
     """How to search, and the plan in words."""
-    k = fields.get("k", 10)
     given = [name for name in ("recall", "plan", "dim") if name in fields]
     if len(given) > 1:
         raise ApiError(400, f"send one of recall, plan or dim (got {' and '.join(given)})", param=given[-1])

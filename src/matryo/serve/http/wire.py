@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 from functools import cache, lru_cache
-from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from matryo.arrays import Array, Floats
     from matryo.retrieve.hits import Hits
 
-__all__ = ["FORMATS", "as_matrix", "dumps", "hits_as_json", "loads", "vectors_as"]
+__all__ = ["FORMATS", "as_matrix", "dumps", "hits_as_dicts", "hits_as_json", "loads", "vectors_as"]
 
 FORMATS = ("float", "base64", "int8", "binary")
 """How vectors are sent: JSON numbers; base64 of little-endian float32, of int8 codes, or of one bit per dimension."""
@@ -74,6 +73,11 @@ def hits_as_json(hits: Hits) -> list[bytes]:
     return [form % tuple(values[at : at + 2 * k]) for at in range(0, len(values), 2 * k)]
 
 
+def hits_as_dicts(hits: Hits) -> list[list[dict[str, Any]]]:
+    """``hits.to_dicts()``, in less time."""
+    return [loads(row) for row in hits_as_json(hits)]
+
+
 @lru_cache(maxsize=64)
 def _form(k: int) -> bytes:
     return b"[%b]" % b",".join([b'{"id":%b,"score":%b}'] * k)
@@ -97,8 +101,7 @@ def as_matrix(value: Any, dim: int, param: str, most: int) -> Floats:
         raise ApiError(400, f"{param} must be one or more vectors of {dim} dims (got {shape})", param=param)
     if len(array) > most:
         raise ApiError(400, f"{param} must be at most {most:,} vectors (got {len(array):,}): send fewer", param=param)
-    flat = array.reshape(-1)
-    if not isfinite(flat.dot(flat)) and not np.isfinite(flat).all():   # the product is faster, and may overflow
+    if not np.isfinite(array).all():
         raise ApiError(400, f"{param} must be finite float32 numbers", param=param)
     return array
 
