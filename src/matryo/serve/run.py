@@ -41,6 +41,8 @@ class Address:
 
 def listen(address: Address) -> socket.socket:
     """Open the socket; port 0 chooses a free one."""
+    if not 0 <= address.port <= 65_535:
+        raise InputError("a port is from 1 to 65535, or 0 to choose one", got=address.port, cure="pass --port 8080")
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
