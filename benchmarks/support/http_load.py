@@ -50,7 +50,7 @@ def request(path: str, body: Any, headers: str = "") -> bytes:
     """The bytes of a POST request."""
     content = json.dumps(body).encode()
     head = (
-        f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{headers}content-length: {len(content)}"
+        f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{headers}content-length: {len(content)}"
     )
     return head.encode() + b"\r\n\r\n" + content
 
@@ -211,7 +211,7 @@ def server(command: Sequence[str], port: int, ready: str, cores: set[int] | None
 def _answers(port: int, path: str) -> bool:
     try:
         with socket.create_connection(("127.0.0.1", port), 1) as connection:
-            connection.sendall(f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
+            connection.sendall(f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
             return b" 200 " in connection.recv(64)
     except OSError:
         return False
