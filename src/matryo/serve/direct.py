@@ -35,6 +35,10 @@ _KEPT, _LONG = 256, 4096   # options of searches that are kept, and the bytes of
 _PLAIN = b"content-type: application/json\r\nx-request-id: "
 
 
+class _ForTheApp(Exception):
+    """The request is left to the app."""
+
+
 class Direct:
     """The short way to the endpoints of ``service``."""
 
@@ -59,7 +63,7 @@ class Direct:
         try:
             key = service.keys.find(fields.get(b"authorization"))
             return self.paths[path](exchange, key, body)
-        except (ApiError, TypeError):   # nothing was sent or counted before; orjson raises the latter for deep values
+        except (ApiError, TypeError, _ForTheApp):   # nothing was sent or counted yet; orjson raises the second
             return False
 
     def _search(self, index: ServedIndex, exchange: Exchange, key: Key | None, body: bytes) -> bool:
@@ -115,32 +119,29 @@ class Direct:
         return True
 
     def _query(self, index: ServedIndex, fields: dict[str, Any]) -> tuple[Floats, How, str]:
-        """The vectors of a request, how to search, and the plan in words."""
+        """The vectors of a request, how to search, and the plan in words; raises if the app has to answer."""
         limits, vector = self.service.limits, fields["vector"]
-        if isinstance(vector, str):
-            del fields["vector"]
-            how, plan = self._how(index, fields)
-        else:
-            fields = SEARCH.check(fields)
-            how, plan = how_of(index, fields, fields.get("k", 10))
+        if not isinstance(vector, str):
+            SEARCH.check(fields)
+        how, plan = self._how(index, {name: value for name, value in fields.items() if name != "vector"})
         vectors = as_matrix(vector, index.dim, "vector", limits.queries)
-        if len(vectors) * how.k > limits.hits or not fields.keys().isdisjoint(("text", "image", "model")):
-            raise ApiError(400, "the app says why")
+        if len(vectors) * how.k > limits.hits:
+            raise _ForTheApp
         return vectors, how, plan
 
     def _how(self, index: ServedIndex, fields: dict[str, Any]) -> tuple[How, str]:
         """The options of a search; most clients send the same ones again and again."""
-        options = dumps(fields) if fields else b""
+        options = dumps(fields)
         reader, how, plan = self._options.get((index.name, options), (None, None, ""))
         if how is None or reader is not index.reader:
             given = SEARCH.check(fields)
+            if not given.keys().isdisjoint(("text", "image", "model")):
+                raise _ForTheApp
             how, plan = how_of(index, given, given.get("k", 10))
-            if not given.keys() & {"recall", "text", "image", "model"} and len(options) <= _LONG:
+            if "recall" not in given and len(options) <= _LONG:   # another plan may be made for a recall
                 if len(self._options) >= _KEPT:
                     self._options.clear()
                 self._options[index.name, options] = index.reader, how, plan
-            fields.clear()
-            fields.update(given)
         return how, plan
 
     def _is_known(self, host: bytes) -> bool:
@@ -154,19 +155,20 @@ class Direct:
         return True
 
     def _fail(self, exchange: Exchange, route: str, error: Exception, key: Key | None) -> None:
-        api = as_api_error(error)
-        if api.status == 500:
-            self.service.failed(error, "direct")
-        answer = Response.error(api)
+        answer = Response.error(as_api_error(error))
         more = b"".join(b"%b: %b\r\n" % field for field in answer.headers)
-        self._reply(exchange, route, api.status, answer.body, key, {}, more)
+        identity = self._reply(exchange, route, answer.status, answer.body, key, {}, more)
+        if answer.status == 500:
+            self.service.failed(error, identity)
 
     def _reply(self, exchange: Exchange, route: str, status: int, body: bytes, key: Key | None, facts: dict[str, Any],
-               more: bytes = b"") -> None:  # fmt: skip
+               more: bytes = b"") -> str:  # fmt: skip
+        """Send and record the answer; returns its x-request-id."""
         identity = self.service.identity()
         exchange.reply(status, b"%b%b\r\n%b" % (_PLAIN, identity.encode(), more), body)
         seconds = time.perf_counter() - exchange.start
         self.service.record("POST", route, status, seconds, identity, key, facts)
+        return identity
 
 
 def _begin(exchange: Exchange, key: Key | None) -> None:
