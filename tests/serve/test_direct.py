@@ -146,6 +146,18 @@ def test_a_busy_server_refuses_before_it_parses(served):
     assert not taken and by_app[0] == 400
 
 
+def test_what_a_batch_has_done_is_not_waited_for():
+    batcher = Batcher(lambda _, items: items, step=1.0, wait=0.6, least=1, most=4, seen=lambda *_: None)
+    batcher.speed, batcher.waiting = 10.0, 10.0
+    batcher._running[0] = time.perf_counter() - 0.5, 10.0   # half of the second that it should take is over
+    batcher.admit()
+    batcher._running[0] = time.perf_counter(), 10.0
+    with pytest.raises(ApiError, match="would take 1.0 seconds"):
+        batcher.admit()
+    batcher._running.clear()
+    batcher.close()
+
+
 def test_a_request_whose_turn_comes_too_late_is_refused():
     held = []
 

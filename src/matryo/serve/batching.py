@@ -81,11 +81,13 @@ class Batcher:
         self._jobs: deque[_Job] = deque()
         self._ready = threading.Condition()
         self._closed = False
+        self._running: dict[int, tuple[float, float]] = {}   # by thread: when its batch began, and the cost of that
         self.waiting = 0.0
         """The cost of what is queued or in progress."""
         self.speed = 0.0
         """Cost per second of one thread; 0 before the first batch."""
-        self._threads = [threading.Thread(target=self._run, name=f"matryo-{name}", daemon=True) for _ in range(lanes)]
+        self._threads = [threading.Thread(target=self._run, args=(lane,), name=f"matryo-{name}", daemon=True)
+                         for lane in range(lanes)]  # fmt: skip
         for thread in self._threads:
             thread.start()
 
@@ -101,7 +103,7 @@ class Batcher:
 
     def admit(self) -> None:
         """Raise if another request would wait too long; a long one is served when nothing else waits."""
-        ahead = self.waiting / (self.speed * self._lanes) if self.speed else 0.0
+        ahead = self._ahead()
         if ahead > self._wait:
             raise self._busy_for(ahead)
 
@@ -128,7 +130,7 @@ class Batcher:
         for thread in self._threads:
             thread.join()
 
-    def _run(self) -> None:
+    def _run(self, lane: int) -> None:
         while True:
             with self._ready:
                 while not self._jobs and not self._closed:
@@ -140,11 +142,13 @@ class Batcher:
                 self._beside += ((self._lanes if self._jobs else self._busy) - self._beside) * _FADE
                 if self._jobs:
                     self._ready.notify()
-            start = time.perf_counter()
+                start = time.perf_counter()
+                self._running[lane] = start, cost
             self._do(kind, parts)
             seconds = time.perf_counter() - start
             with self._ready:
                 self._busy -= 1
+                del self._running[lane]
                 self.waiting = max(0.0, self.waiting - cost)
                 if parts:
                     speed = cost / max(seconds, 1e-6)
@@ -152,6 +156,14 @@ class Batcher:
             self._settle([*late, *(job for job, _, _ in parts)])
             if parts:
                 self._seen(cost, seconds)
+
+    def _ahead(self) -> float:
+        """The seconds until all that is queued or in progress would be done, at the speed seen so far."""
+        if not self.speed:
+            return 0.0
+        now = time.perf_counter()
+        done = sum(min(cost, (now - start) * self.speed) for start, cost in tuple(self._running.values()))
+        return max(0.0, self.waiting - done) / (self.speed * self._lanes)
 
     def _busy_for(self, seconds: float) -> ApiError:
         message = f"the server is busy: the queue would take {seconds:.1f} seconds, more than its {self._wait:g}"
