@@ -152,7 +152,7 @@ def test_what_a_batch_has_done_is_not_waited_for():
     batcher._running[0] = time.perf_counter() - 0.5, 10.0   # half of the second that it should take is over
     batcher.admit()
     batcher._running[0] = time.perf_counter(), 10.0
-    with pytest.raises(ApiError, match="would take 1.0 seconds"):
+    with pytest.raises(ApiError, match=r"would take 1\.0 seconds"):
         batcher.admit()
     batcher._running.clear()
     batcher.close()
