@@ -60,12 +60,19 @@ class ServedModel:
 
     async def warm(self) -> None:
         """Run the model a few times: the first passes are slow, and the speed is not known before."""
-        await asyncio.to_thread(self.encoder.warm, _SIZES)
+        await asyncio.to_thread(self._prepare)
         for _ in range(_WARM):
             if self.facts.texts:
                 await self.encode_texts(["warm up the model"] * 8, None)
             else:
                 await self.encode_images([np.zeros((32, 32, 3), np.uint8)])
+
+    def _prepare(self) -> None:
+        """Run batches of many sizes, by one thread and by all: oneDNN makes other code for each."""
+        for threads in sorted({1, self.lanes}):
+            if self.lanes > 1:
+                self.encoder.use_threads(threads)
+            self.encoder.warm(_SIZES)
 
     async def encode_texts(self, texts: Sequence[str], input_type: str | None, *, truncate: bool = True) -> Encoded:
         """Encode texts, each read up to the model's length; without ``truncate``, longer ones are refused."""
