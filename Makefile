@@ -85,8 +85,9 @@ explorer: $(VENV)/dev
 # The vector stores of langchain and llama-index, also by the standard tests of langchain.
 clients: $(VENV)/dev
 	$(PYTHON) -m venv .venv-clients
-	.venv-clients/bin/python $(INSTALL) schemathesis langchain-openai llama-index-embeddings-openai-like litellm \
-	  langchain-tests hypothesis --editable ".[langchain,llama-index]"
+	CXX=no-compiler .venv-clients/bin/python $(INSTALL) --config-settings=build-dir=build/clients schemathesis \
+	  langchain-openai llama-index-embeddings-openai-like litellm langchain-tests hypothesis \
+	  --editable ".[langchain,llama-index]"
 	.venv-clients/bin/python -m pytest tests/integrations src/matryo/integrations -o filterwarnings=default -o asyncio_mode=auto
 	cd .venv-clients && npm install --silent --no-save openai
 	$(VENV)/bin/python scripts/check_clients.py .venv-clients

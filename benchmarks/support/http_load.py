@@ -13,14 +13,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import uvloop
 
+_TICK = 0.0005   # seconds: requests that are due within it are sent together
+_PATIENCE = 30   # seconds for the last answers
 Vectors = np.ndarray[Any, np.dtype[np.float32]]
 
 
@@ -47,74 +50,137 @@ def request(path: str, body: Any, headers: str = "") -> bytes:
     """The bytes of a POST request."""
     content = json.dumps(body).encode()
     head = (
-        f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{headers}content-length: {len(content)}"
+        f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{headers}content-length: {len(content)}"
     )
     return head.encode() + b"\r\n\r\n" + content
 
 
-async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, message: bytes) -> tuple[int, bytes]:
-    """Send a request and read its answer: the status and the body."""
-    writer.write(message)
-    head = await reader.readuntil(b"\r\n\r\n")
-    found = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
-    body = await reader.readexactly(int(found[1])) if found else b""
-    return int(head[9:12]), body
+class _Client(asyncio.Protocol):
+    """A connection with one request at a time."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, done: Callable[[_Client, int, bytes], None]) -> None:
+        self.done, self.data, self.length, self.since = done, b"", 0, 0.0
+
+    def send(self, message: bytes, since: float) -> None:
+        """Send a request that was due at ``since``."""
+        self.since = since
+        self.transport.write(message)
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.data = self.data + data if self.data else data
+        if not self.length:
+            end = self.data.find(b"\r\n\r\n")
+            if end < 0:
+                return
+            found = _LENGTH.search(self.data, 0, end + 2)
+            self.length = end + 4 + (int(found[1]) if found else 0)
+        if len(self.data) >= self.length:
+            answer, self.data, self.length = self.data, b"", 0
+            self.done(self, int(answer[9:12]), answer)
+
+    def connection_lost(self, exc: Exception | None) -> None:   # noqa: ARG002
+        self.done(self, 0, b"")
 
 
-async def _client(port: int, make: Callable[[], bytes], end: float, outcome: Outcome) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    while (start := time.perf_counter()) < end:
-        status, body = await exchange(reader, writer, make())
-        outcome.statuses[status] = outcome.statuses.get(status, 0) + 1
-        if status == 200:
-            outcome.latencies.append(time.perf_counter() - start)
-            outcome.body = body
-    writer.close()
+_LENGTH = re.compile(rb"content-length: *(\d+)\r\n", re.IGNORECASE)
+
+
+def _count(outcome: Outcome, client: _Client, status: int, answer: bytes) -> None:
+    outcome.statuses[status] = outcome.statuses.get(status, 0) + 1
+    if status == 200:
+        outcome.latencies.append(time.perf_counter() - client.since)
+        outcome.body = answer
+
+
+def _run(work: Callable[[], Coroutine[Any, Any, Outcome]]) -> Outcome:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        outcome = runner.run(work())
+    outcome.body = outcome.body.partition(b"\r\n\r\n")[2]
+    return outcome
 
 
 def closed_loop(port: int, make: Callable[[], bytes], clients: int, seconds: float) -> Outcome:
     """``clients`` that each send the next request when the answer is there."""
 
     async def run() -> Outcome:
-        outcome, start = Outcome(), time.perf_counter()
-        await asyncio.gather(*(_client(port, make, start + seconds, outcome) for _ in range(clients)))
+        outcome, loop, start = Outcome(), asyncio.get_running_loop(), time.perf_counter()
+        ended, left = loop.create_future(), clients
+
+        def done(client: _Client, status: int, answer: bytes) -> None:
+            nonlocal left
+            now = time.perf_counter()
+            if status:
+                _count(outcome, client, status, answer)
+                if now < start + seconds:
+                    client.send(make(), now)
+                else:
+                    client.transport.close()
+                return
+            left -= 1
+            if not left:
+                ended.set_result(None)
+
+        for _ in range(clients):
+            _, client = await loop.create_connection(lambda: _Client(done), "127.0.0.1", port)
+            client.send(make(), time.perf_counter())
+        await ended
         outcome.seconds = time.perf_counter() - start
         return outcome
 
-    return asyncio.run(run())
+    return _run(run)
 
 
 def open_loop(port: int, make: Callable[[], bytes], rate: float, seconds: float, seed: int = 0) -> Outcome:
     """Requests at random times, ``rate`` per second on average, however long the answers take."""
 
     async def run() -> Outcome:
-        outcome, free, tasks = Outcome(), list[tuple[Any, Any]](), set[asyncio.Task[None]]()
-        draw, start = random.Random(seed), time.perf_counter()
+        outcome, free, tasks = Outcome(), list[_Client](), set[asyncio.Task[None]]()
+        draw, loop, start, busy = random.Random(seed), asyncio.get_running_loop(), time.perf_counter(), set[_Client]()
 
-        async def one(due: float) -> None:
-            reader, writer = free.pop() if free else await asyncio.open_connection("127.0.0.1", port)
+        def done(client: _Client, status: int, answer: bytes) -> None:
+            if client in busy:
+                busy.discard(client)
+                _count(outcome, client, status, answer)
+            if status:
+                free.append(client)
+            elif client in free:
+                free.remove(client)
+
+        async def connect(since: float) -> None:
             try:
-                status, body = await exchange(reader, writer, make())
-            except (OSError, EOFError):
+                _, client = await loop.create_connection(lambda: _Client(done), "127.0.0.1", port)
+            except OSError:
                 outcome.statuses[0] = outcome.statuses.get(0, 0) + 1
                 return
-            outcome.statuses[status] = outcome.statuses.get(status, 0) + 1
-            if status == 200:
-                outcome.latencies.append(time.perf_counter() - due)
-                outcome.body = body
-            free.append((reader, writer))
+            busy.add(client)
+            client.send(make(), since)
 
-        due = start
-        while (due := due + draw.expovariate(rate)) < start + seconds:
-            await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            task = asyncio.ensure_future(one(due))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-        await asyncio.gather(*tasks)
+        due = start + draw.expovariate(rate)
+        while due < start + seconds:
+            await asyncio.sleep(max(_TICK, due - time.perf_counter()))
+            now = time.perf_counter()
+            while due < min(now, start + seconds):
+                if free:
+                    client = free.pop()
+                    busy.add(client)
+                    client.send(make(), due)
+                else:
+                    task = asyncio.ensure_future(connect(due))
+                    tasks.add(task)
+                    task.add_done_callback(tasks.discard)
+                due += draw.expovariate(rate)
+        end = time.perf_counter() + _PATIENCE
+        while (busy or tasks) and time.perf_counter() < end:
+            await asyncio.sleep(0.01)
         outcome.seconds = time.perf_counter() - start
         return outcome
 
-    return asyncio.run(run())
+    return _run(run)
 
 
 @contextmanager
@@ -145,7 +211,7 @@ def server(command: Sequence[str], port: int, ready: str, cores: set[int] | None
 def _answers(port: int, path: str) -> bool:
     try:
         with socket.create_connection(("127.0.0.1", port), 1) as connection:
-            connection.sendall(f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
+            connection.sendall(f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
             return b" 200 " in connection.recv(64)
     except OSError:
         return False

@@ -161,6 +161,15 @@ def test_changes_of_an_index_are_seen(tmp_path, monkeypatch):
 # ── what is shown ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def test_a_title_a_long_text_and_a_class_are_found():
+    rows = [{"year": 1990 + n % 5, "headline": f"Headline {n}", "code": "x", "abstract": f"{n} " + "words " * 20,
+             "section": ["Arts", "Sport"][n % 2]} for n in range(40)]  # fmt: skip
+    shown = Shown.of(rows)
+    assert (shown.texts, shown.group) == (("headline", "abstract"), "section")   # a year is no class, nor a title
+    assert Shown.of([{"year": row["year"], "n": n} for n, row in enumerate(rows)]).group == "year"
+    assert Shown.of([{"n": 1}]).texts == ("n",)
+
+
 def test_pictures_are_data_or_named_addresses_and_nothing_else():
     rows = [{"title": "a", "photo": "https://example.org/a.png"}] * 3
     assert Shown.of(rows).image == ""

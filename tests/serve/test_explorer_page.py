@@ -142,7 +142,7 @@ def test_the_switch_shows_that_a_truncated_model_finds_less(page):
 
 def test_a_plan_is_made_and_searched_with(page):
     page.ask("document.querySelector('#frontier .primary').click()")
-    page.wait("document.querySelector('#frontier svg')", 20)
+    page.wait("document.querySelector('[data-plan]')", 20)
     page.ask("document.querySelector('[data-plan]').click()")
     page.wait("document.querySelector('#dim .plan') && document.querySelector('.row[data-row=plan]')")
     assert page.ask("document.querySelector('#dim').textContent") == f"all rows at {DIMS[-1]} dims"
@@ -197,13 +197,21 @@ def test_text_fits_without_pictures_and_an_empty_index_says_so(browser, tmp_path
         payload = [{"text": f"a sentence that is as long as a sentence {'may be ' * 20}{n}"} for n in range(30)]
         index.add(np.random.default_rng(0).normal(size=(30, 4)), payload=payload)
     Index.create(tmp_path / "empty", nesting=[2, 4]).close()
-    with serving("--index", tmp_path / "notes", "--index", tmp_path / "empty") as server:
+    with Index.create(tmp_path / "one", nesting=[4]) as index:
+        index.add(np.random.default_rng(0).normal(size=(30, 4)))
+    folders = [word for name in ("notes", "empty", "one") for word in ("--index", tmp_path / name)]
+    with serving(*folders) as server:
         browser.open(server.url, width=360)
         browser.wait(READY)
         assert browser.ask("document.documentElement.scrollWidth") == 360
         browser.ask("document.querySelector('[value=empty]').click()")
         browser.wait("document.getElementById('trouble').textContent.includes('This index is empty')")
         assert not browser.ask("document.getElementById('hero').checkVisibility()")
+        browser.ask("document.querySelector('[value=one]').click()")   # one dim: the page says how to have more
+        browser.wait("document.querySelector('#verdict code')?.textContent.includes('--dims 1,2,4')")
+        for hidden in ("#slider", "#every", "#frontier button"):
+            assert not browser.ask(f"document.querySelector('{hidden}')?.checkVisibility()"), hidden
+        assert "30 rows needs no plan" in browser.ask("document.getElementById('promise').textContent")
         assert browser.complaints == []
 
 

@@ -125,3 +125,18 @@ def test_a_server_for_others_needs_keys(index_folder):
     from matryo.cli import main
 
     assert main(["serve", "--index", str(index_folder), "--host", "0.0.0.0", "--port", "0"]) == 1
+
+
+def test_what_cannot_be_served_is_said_before_anything_is_opened(index_folder, tmp_path, capsys):
+    from matryo.cli import main
+
+    (tmp_path / "keys").write_text(f"alice {'a' * 20}\n")
+    (tmp_path / "keys").chmod(0o644)
+    index = ["--index", str(index_folder)]
+    for words, said in (
+        ([str(index_folder)], f"pass --index {index_folder}"),
+        ([*index, "--port", "65536"], "a port is from 1 to 65535"),
+        ([*index, "--keys", str(tmp_path / "keys"), "--port", "-1"], "warning: other users can read the keys: chmod"),
+    ):
+        assert main(["serve", *words]) == 1
+        assert said in capsys.readouterr().err

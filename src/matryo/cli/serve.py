@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import stat
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -88,6 +89,8 @@ def run(args: argparse.Namespace) -> None:
         rule = "a server that others can reach needs API keys"
         cure = f"pass --keys FILE or set {VARIABLE}; --no-keys if the network is trusted"
         raise InputError(rule, got=f"--host {args.host}", cure=cure)
+    if args.keys is not None and args.keys.stat().st_mode & stat.S_IROTH:
+        print(f"matryo: warning: other users can read the keys: chmod o-r {args.keys}", file=sys.stderr)
     if args.workers < 1 or (args.workers > 1 and not hasattr(os, "fork")):
         cure = "pass --workers 1" if args.workers > 1 else "pass 1 or more"
         raise InputError("--workers needs a system with fork, and at least 1", got=args.workers, cure=cure)

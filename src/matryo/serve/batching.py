@@ -2,7 +2,7 @@
 
 Nothing waits for a batch to fill. A batch takes as much as should be done within ``step`` seconds, at the speed seen so
 far, so a short request never waits behind the whole of a long one: requests take turns. A request that would have to
-wait longer than ``wait`` seconds is refused at once.
+wait longer than ``wait`` seconds is refused at once; so is one whose turn comes much later than was expected.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Batcher"]
 
 _QUANTUM = 4   # a batch is shared by about this many requests before one of them gets a second turn
+_LATE = 1.5   # times `wait`: a request that has waited longer is refused, so that those behind it need not be
 _FADE = 0.2   # the weight of the latest batch in the measured speed
 
 
@@ -37,6 +38,7 @@ class _Job:
     costs: Sequence[float]
     future: asyncio.Future[list[Any]]
     loop: asyncio.AbstractEventLoop
+    since: float
     next: int = 0
     done: int = 0
     results: list[Any] = field(default_factory=list)
@@ -79,11 +81,13 @@ class Batcher:
         self._jobs: deque[_Job] = deque()
         self._ready = threading.Condition()
         self._closed = False
+        self._running: dict[int, tuple[float, float]] = {}   # by thread: when its batch began, and the cost of that
         self.waiting = 0.0
         """The cost of what is queued or in progress."""
         self.speed = 0.0
         """Cost per second of one thread; 0 before the first batch."""
-        self._threads = [threading.Thread(target=self._run, name=f"matryo-{name}", daemon=True) for _ in range(lanes)]
+        self._threads = [threading.Thread(target=self._run, args=(lane,), name=f"matryo-{name}", daemon=True)
+                         for lane in range(lanes)]  # fmt: skip
         for thread in self._threads:
             thread.start()
 
@@ -99,17 +103,16 @@ class Batcher:
 
     def admit(self) -> None:
         """Raise if another request would wait too long; a long one is served when nothing else waits."""
-        ahead = self.waiting / (self.speed * self._lanes) if self.speed else 0.0
+        ahead = self._ahead()
         if ahead > self._wait:
-            message = f"the server is busy: the queue would take {ahead:.1f} seconds, more than its {self._wait:g}"
-            raise ApiError(429, message, code="busy", retry=ahead - self._wait / 2)
+            raise self._busy_for(ahead)
 
     async def run(self, items: Any, costs: Sequence[float], kind: Hashable = None) -> list[Any]:
         """The results of ``items``, in order; only items of one ``kind`` share a batch."""
         if not len(items):
             return []
         loop = asyncio.get_running_loop()
-        job = _Job(kind, items, costs, loop.create_future(), loop)
+        job = _Job(kind, items, costs, loop.create_future(), loop, time.perf_counter())
         with self._ready:
             if self._closed:
                 raise ApiError(503, "the server is shutting down: try again later", code="shutting_down", retry=1)
@@ -127,33 +130,50 @@ class Batcher:
         for thread in self._threads:
             thread.join()
 
-    def _run(self) -> None:
+    def _run(self, lane: int) -> None:
         while True:
             with self._ready:
                 while not self._jobs and not self._closed:
                     self._ready.wait()
                 if not self._jobs:
                     return
-                kind, parts, cost = self._take()
+                kind, parts, cost, late = self._take()
                 self._busy += 1
                 self._beside += ((self._lanes if self._jobs else self._busy) - self._beside) * _FADE
                 if self._jobs:
                     self._ready.notify()
-            start = time.perf_counter()
+                start = time.perf_counter()
+                self._running[lane] = start, cost
             self._do(kind, parts)
             seconds = time.perf_counter() - start
             with self._ready:
                 self._busy -= 1
+                del self._running[lane]
                 self.waiting = max(0.0, self.waiting - cost)
                 if parts:
                     speed = cost / max(seconds, 1e-6)
                     self.speed += (speed - self.speed) * (_FADE if self.speed else 1.0)
-            self._settle([job for job, _, _ in parts])
+            self._settle([*late, *(job for job, _, _ in parts)])
             if parts:
                 self._seen(cost, seconds)
 
-    def _take(self) -> tuple[Hashable, list[_Part], float]:
-        """The parts of the next batch: requests of the kind of the first one take turns until the batch is full."""
+    def _ahead(self) -> float:
+        """The seconds until all that is queued or in progress would be done, at the speed seen so far."""
+        if not self.speed:
+            return 0.0
+        now = time.perf_counter()
+        done = sum(min(cost, (now - start) * self.speed) for start, cost in tuple(self._running.values()))
+        return max(0.0, self.waiting - done) / (self.speed * self._lanes)
+
+    def _busy_for(self, seconds: float) -> ApiError:
+        message = f"the server is busy: the queue would take {seconds:.1f} seconds, more than its {self._wait:g}"
+        return ApiError(429, message, code="busy", retry=seconds - self._wait / 2)
+
+    def _take(self) -> tuple[Hashable, list[_Part], float, list[_Job]]:
+        """The parts of the next batch: requests of the kind of the first one take turns until the batch is full.
+
+        Also returns the requests that are refused, because their turn comes too late.
+        """
         budget = min(self.speed * self._step, self._most)
         if (idle := self._lanes - self._busy) > 1:   # the others take their share
             queued = sum(sum(job.costs[job.next :]) for job in self._jobs)
@@ -161,11 +181,18 @@ class Batcher:
         budget = max(budget, self._least)
         kind, spent = self._jobs[0].kind, 0.0
         parts: list[_Part] = []
+        late: list[_Job] = []
         later: deque[_Job] = deque()   # of another kind, or with items left
+        latest = time.perf_counter() - _LATE * self._wait
         while self._jobs and (spent < budget or not parts):
             job = self._jobs.popleft()
             if job.future.cancelled():
                 self.waiting -= sum(job.costs[job.next :])
+                continue
+            if job.since < latest and not job.next:
+                job.error = self._busy_for(_LATE * self._wait)
+                self.waiting -= sum(job.costs)
+                late.append(job)
                 continue
             if job.kind != kind:
                 later.append(job)
@@ -180,7 +207,7 @@ class Batcher:
             if job.next < len(job.items):
                 later.append(job)
         self._jobs = deque([*self._jobs, *later])
-        return kind, parts, spent
+        return kind, parts, spent, late
 
     def _do(self, kind: Hashable, parts: list[_Part]) -> None:
         """Do the work; if it fails, do it for each request alone, so that only the one at fault fails."""

@@ -18,7 +18,7 @@ import torch
 from matryo.data.texts.tokenizer import Tokenizer
 from matryo.encoders import Bert, SentenceEncoder, Tokens
 from matryo.encoders.adapters.sentence_transformers import from_sentence_transformers
-from matryo.encoders.bert.packed import PackedBert
+from matryo.encoders.bert.packed import ROWS, PackedBert
 from matryo.errors import InputError
 from matryo.files import sha256
 from matryo.inference.items import GivenImages
@@ -71,11 +71,19 @@ class Encoder(ABC):
         self.facts, self.tokenizer, self.device = facts, tokenizer, device
         self.lanes = 1
         """How many batches at a time use the cores best."""
+        self.grain = 0
+        """If not 0, the first batch of a size is slow, and sizes count in multiples of this many tokens."""
 
     def use_threads(self, count: int) -> None:
         """Let the forward passes of the calling thread use ``count`` threads."""
         if torch.get_num_threads() != count:
             torch.set_num_threads(count)
+
+    def warm(self, tokens: int) -> None:
+        """Run a batch of each size up to ``tokens``."""
+        size = max(1, min(self.grain, self.facts.length))
+        for count in range(self.grain, tokens + 1, self.grain) if self.grain else ():
+            self.embed_tokens([np.ones(size, np.int32)] * -(-count // size))
 
     def tokenize(self, texts: Sequence[str], input_type: str | None) -> tuple[list[Array], list[int]]:
         """The ids of each text, truncated, and the number of its tokens before that."""
@@ -116,6 +124,7 @@ class _Packed(Encoder):
         self.bert = PackedBert(bert)
         # Batches side by side with a thread each do more than one batch with all threads, which wait for each other.
         self.lanes = torch.get_num_threads() if device.type == "cpu" else 1
+        self.grain = ROWS if device.type == "cpu" else 0   # oneDNN makes code for each size
 
     def _embed(self, ids: Sequence[Array]) -> Tensor:
         flat = torch.from_numpy(np.concatenate(ids).astype(np.int64)).to(self.device)

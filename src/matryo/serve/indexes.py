@@ -22,7 +22,7 @@ from matryo.retrieve import Index, Plan
 from matryo.retrieve.plan.cache import load_choice, plan_key, store_choice
 from matryo.serve.batching import Batcher
 from matryo.serve.http.errors import ApiError
-from matryo.serve.http.wire import hits_as_dicts
+from matryo.serve.http.wire import hits_as_json, loads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from matryo.serve.limits import Limits
 
     Result = TypeVar("Result")
+    Arrived = tuple[Floats, Callable[[list[bytes] | None], None]]
 
 __all__ = ["How", "Indexes", "ServedIndex"]
 
@@ -87,7 +88,7 @@ class ServedIndex:
         self._writes = 0
         self._seconds: dict[How, float] = {}   # per query, lately
         self._plans: dict[tuple[float, int], tuple[float, Choice | None]] = {}
-        self._arrived: dict[tuple[asyncio.AbstractEventLoop, How], list[tuple[Floats, asyncio.Future[Any]]]] = {}
+        self._arrived: dict[tuple[asyncio.AbstractEventLoop, How], list[Arrived]] = {}
 
         def seen(cost: float, seconds: float) -> None:
             metrics.observe("batch_cost", cost, queue=name)
@@ -112,44 +113,49 @@ class ServedIndex:
 
     async def search(self, vectors: Floats, how: How) -> list[list[dict[str, Any]]]:
         """The hits of each query: dicts with id, score and, on request, payload."""
-        if self._seconds.get(how, 1.0) * len(vectors) < _AT_ONCE and not self.batcher.waiting:
-            hits = await self._at_once(vectors, how)   # faster than to wake another thread
-            if hits is not None:
-                return hits
-        return await self.batcher.run(vectors, [1.0] * len(vectors), how)
+        future: asyncio.Future[list[bytes] | None] = asyncio.get_running_loop().create_future()
+        hits = None
+        if self.at_once(vectors, how, lambda found: None if future.done() else future.set_result(found)):
+            hits = await future
+        if hits is None:
+            hits = await self.batcher.run(vectors, [1.0] * len(vectors), how)
+        return [loads(one) for one in hits]
 
-    def _at_once(self, vectors: Floats, how: How) -> asyncio.Future[list[Any] | None]:
-        """The hits, found in one call with those of the other requests that the event loop has just read."""
+    def at_once(self, vectors: Floats, how: How, done: Callable[[list[bytes] | None], None]) -> bool:
+        """Search when the event loop has read the requests of this moment, if that is faster than to wake a thread.
+
+        The requests share one call, and ``done`` gets the hits of each query, or None: the batcher has to search.
+        Returns whether ``done`` will be called.
+        """
+        if self._seconds.get(how, 1.0) * len(vectors) >= _AT_ONCE or self.batcher.waiting:
+            return False
         loop = asyncio.get_running_loop()
-        arrived = self._arrived.setdefault((loop, how), [])
-        if not arrived:
+        arrived = self._arrived.get((loop, how))
+        if arrived is None:
+            arrived = self._arrived[loop, how] = []
             loop.call_soon(self._search_arrived, loop, how)
-        arrived.append((vectors, loop.create_future()))
-        return arrived[-1][1]
+        arrived.append((vectors, done))
+        return True
 
     def _search_arrived(self, loop: asyncio.AbstractEventLoop, how: How) -> None:
-        """Search for the requests of one moment; None for those that are left to the batcher."""
+        """Search for the requests of one moment; those beyond what it may take are left to the batcher."""
         most = int(_TOGETHER / self._seconds.get(how, 1.0)) if self.reader.is_current else 0
-        several: list[tuple[Floats, asyncio.Future[list[Any] | None]]] = []
+        several: list[Arrived] = []
+        left: list[Arrived] = []
         count = 0
-        for vectors, future in self._arrived.pop((loop, how)):
-            if future.done():   # the client has left
-                continue
-            if count + len(vectors) > most:
-                future.set_result(None)
-            else:
-                several.append((vectors, future))
-                count += len(vectors)
+        for one in self._arrived.pop((loop, how)):
+            count += len(one[0])
+            (several if count <= most else left).append(one)
         try:
             hits = self._search(how, np.concatenate([vectors for vectors, _ in several])) if several else []
         except Exception:   # the batcher finds the request at fault
-            for _, future in several:
-                future.set_result(None)
-            return
+            several, left = [], [*several, *left]
         start = 0
-        for vectors, future in several:
-            future.set_result(hits[start : start + len(vectors)])
+        for vectors, done in several:
+            done(hits[start : start + len(vectors)])
             start += len(vectors)
+        for _, done in left:
+            done(None)
 
     async def nearest(self, vectors: Floats, k: int, plan: Plan | None) -> list[dict[str, Any]]:
         """The hits of one query."""
@@ -211,7 +217,7 @@ class ServedIndex:
     def _wrote(self) -> None:
         self._writes -= 1
 
-    def _search(self, kind: Hashable, items: Any) -> list[Any]:
+    def _search(self, kind: Hashable, items: Any) -> list[bytes]:
         assert isinstance(kind, How)
         where = json.loads(kind.where) if kind.where else None
         threads = min(self.threads, len(items))
@@ -223,7 +229,7 @@ class ServedIndex:
                 self._seconds.clear()
             latest = (time.perf_counter() - start) / len(items)
             self._seconds[kind] = max(latest, (self._seconds.get(kind, latest) + latest) / 2)
-        return hits_as_dicts(hits)
+        return hits_as_json(hits)
 
 
 class Indexes:

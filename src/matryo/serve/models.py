@@ -28,6 +28,7 @@ __all__ = ["Encoded", "Models", "ServedModel"]
 _LEAST, _MOST = 128, 32_768   # tokens per forward pass, whatever the speed
 _IMAGE = 256   # tokens that an image counts as in a batch
 _WARM = 4   # forward passes before the first request, which also measure the speed
+_SIZES = 512   # tokens: batches up to this size are prepared before the first request
 _DENSE = 24   # characters per token that no usual text reaches
 
 
@@ -59,11 +60,19 @@ class ServedModel:
 
     async def warm(self) -> None:
         """Run the model a few times: the first passes are slow, and the speed is not known before."""
+        await asyncio.to_thread(self._prepare)
         for _ in range(_WARM):
             if self.facts.texts:
                 await self.encode_texts(["warm up the model"] * 8, None)
             else:
                 await self.encode_images([np.zeros((32, 32, 3), np.uint8)])
+
+    def _prepare(self) -> None:
+        """Run batches of many sizes, by one thread and by all: oneDNN makes other code for each."""
+        for threads in sorted({1, self.lanes}):
+            if self.lanes > 1:
+                self.encoder.use_threads(threads)
+            self.encoder.warm(_SIZES)
 
     async def encode_texts(self, texts: Sequence[str], input_type: str | None, *, truncate: bool = True) -> Encoded:
         """Encode texts, each read up to the model's length; without ``truncate``, longer ones are refused."""

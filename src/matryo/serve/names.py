@@ -27,10 +27,15 @@ class Sources:
     indexes: dict[str, Path]
 
     def check(self) -> None:
-        """Raise if there is nothing to serve."""
+        """Raise if there is nothing to serve, or if an index is given as a model."""
+        from matryo.retrieve import Index
+
         if not self.models and not self.indexes:
             cure = "name a run folder, a sentence-transformers folder, or --index FOLDER"
             raise InputError("there is nothing to serve", got="no model and no index", cure=cure)
+        for path in self.models.values():
+            if path.is_dir() and Index.exists(path):
+                raise InputError("this folder is an index, not a model", got=path, cure=f"pass --index {path}")
 
 
 def named(given: Any, kind: str) -> dict[str, Path]:

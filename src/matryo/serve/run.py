@@ -8,9 +8,10 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from matryo.errors import InputError, MissingExtra
+from matryo.serve.direct import Direct
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Address", "listen", "run_service"]
 
-_HEAD = 64 << 10   # bytes of the head of a request
 _BACKLOG = 1024
+_SHORT = 64 << 10   # bytes of the body of a request that may be answered directly
 _SWITCH = 0.0005   # seconds after which a thread gives way: searches and forward passes run beside the event loop
 _FINISH = 30   # seconds for accepted requests to end after a signal
 
@@ -40,6 +41,8 @@ class Address:
 
 def listen(address: Address) -> socket.socket:
     """Open the socket; port 0 chooses a free one."""
+    if not 0 <= address.port <= 65_535:
+        raise InputError("a port is from 1 to 65535, or 0 to choose one", got=address.port, cure="pass --port 8080")
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -60,6 +63,8 @@ def run_service(service: Service, sockets: list[socket.socket], started: Callabl
     """Serve until SIGTERM or SIGINT; SIGHUP reloads. Calls ``started`` when the sockets are served."""
     with MissingExtra.unless_installed("uvicorn", "serve"):
         import uvicorn
+    with MissingExtra.unless_installed("httptools", "serve"):
+        from matryo.serve.http.protocol import protocol_of
 
     class Server(uvicorn.Server):
         """Says when it takes requests, and when it stops to."""
@@ -77,65 +82,13 @@ def run_service(service: Service, sockets: list[socket.socket], started: Callabl
             super().handle_exit(sig, frame)
 
     sys.setswitchinterval(_SWITCH)
+    direct, limits = Direct(service), service.limits
+    protocol = protocol_of(direct.answer, direct.paths, idle=limits.idle, most=limits.connections,
+                           short=min(_SHORT, limits.bytes))  # fmt: skip
     config = uvicorn.Config(
-        service, http=_protocol(service), log_config=None, access_log=False, server_header=False, lifespan="on",
+        service, http=protocol, log_config=None, access_log=False, server_header=False, lifespan="on",
         timeout_keep_alive=30, timeout_graceful_shutdown=_FINISH, ws="none", proxy_headers=False,
     )  # fmt: skip
     for which in (signal.SIGTERM, signal.SIGINT):   # uvicorn raises them again after the shutdown
         signal.signal(which, lambda *_: None)
     Server(config).run(sockets)
-
-
-def _protocol(service: Service) -> Any:
-    """uvicorn's protocol with a limit on connections, and on the time and the length of the head of a request."""
-    with MissingExtra.unless_installed("httptools", "serve"):
-        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
-    limits = service.limits
-
-    class Protocol(HttpToolsProtocol):
-        """Closes connections that send no request, or one without an end."""
-
-        waiting: asyncio.TimerHandle | None = None
-        head = 0
-
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            if len(self.connections) > limits.connections:
-                transport.close()
-            else:
-                self._await_head()
-
-        def data_received(self, data: bytes) -> None:
-            if self.waiting is not None:
-                self.head += len(data)
-            elif self.cycle is None or self.cycle.response_complete:   # the next request of this connection
-                self.head = len(data)
-                self._await_head()
-            super().data_received(data)
-            if self.waiting is not None and self.head > _HEAD:
-                self._refuse()
-
-        def on_headers_complete(self) -> None:
-            self._stop_waiting()
-            super().on_headers_complete()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._stop_waiting()
-            super().connection_lost(exc)
-
-        def _await_head(self) -> None:
-            self._stop_waiting()
-            self.waiting = self.loop.call_later(limits.idle, self._refuse)
-
-        def _stop_waiting(self) -> None:
-            if self.waiting is not None:
-                self.waiting.cancel()
-                self.waiting = None
-
-        def _refuse(self) -> None:
-            self._stop_waiting()
-            if not self.transport.is_closing():
-                self.transport.close()
-
-    return Protocol

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matryo.serve.limits import Limits
     from matryo.serve.models import Models, ServedModel
 
-__all__ = ["GET", "PLAN", "SEARCH", "Search", "facts_of", "plan_of"]
+__all__ = ["GET", "PLAN", "SEARCH", "Search", "facts_of", "how_of", "plan_of"]
 
 _ROWS = {"type": "array", "items": {"type": "array", "items": {"type": "number"}}, "minItems": 1}
 VECTORS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "number"}, "minItems": 1}, _ROWS]}
@@ -70,7 +70,7 @@ class Search:
         index.batcher.admit()
         fields = SEARCH.check(await request.json())
         k = fields.get("k", 10)
-        how, plan = _how(index, fields, k)
+        how, plan = how_of(index, fields, k)
         vectors = await self.vectors(index, fields, self.limits.queries)
         if len(vectors) * k > self.limits.hits:
             message = f"a search returns at most {self.limits.hits:,} hits (got {len(vectors):,} queries × k={k})"
@@ -182,7 +182,7 @@ def plan_of(index: ServedIndex, given: Any, param: str, k: int) -> Plan:
         raise as_api_error(error, param) from None
 
 
-def _how(index: ServedIndex, fields: dict[str, Any], k: int) -> tuple[How, str]:
+def how_of(index: ServedIndex, fields: dict[str, Any], k: int) -> tuple[How, str]:
     """How to search, and the plan in words."""
     given = [name for name in ("recall", "plan", "dim") if name in fields]
     if len(given) > 1:

@@ -20,7 +20,7 @@ from matryo.serve.explorer.endpoints import Explorer
 from matryo.serve.explorer.show import Show
 from matryo.serve.http.errors import ApiError, as_api_error
 from matryo.serve.http.hosts import check_host
-from matryo.serve.http.keys import Keys
+from matryo.serve.http.keys import Key, Keys
 from matryo.serve.http.log import Log
 from matryo.serve.http.metrics import Metrics, merged
 from matryo.serve.http.openapi import Route, describe
@@ -98,7 +98,7 @@ class Service:
     # ── requests ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        start, identity = time.perf_counter(), f"{self._prefix}{next(self._numbers):08x}"
+        start, identity = time.perf_counter(), self.identity()
         path = _inner_path(scope)
         request = Request(scope, receive, path, self._memory, self.limits.bytes, self.limits.idle)
         route, headers = None, [(b"x-request-id", identity.encode()), *self._cors(request)]
@@ -115,7 +115,7 @@ class Service:
             api = as_api_error(error)
             answer = Response.error(api)
             if api.status == 500:
-                self._failed(error, identity)
+                self.failed(error, identity)
         finally:
             request.release()
         status = answer.status if answer is not None else 499
@@ -126,7 +126,8 @@ class Service:
                 await answer.send(send, headers, head=scope["method"] == "HEAD")
             except (OSError, RuntimeError):   # uvloop raises the latter
                 request.facts["gone"] = True
-        self._record(request, route, status, start, identity)
+        name = "unknown" if route is None else route.path
+        self.record(scope["method"], name, status, time.perf_counter() - start, identity, request.key, request.facts)
 
     async def _answer(self, route: Route, request: Request) -> Answer:
         if not route.open:
@@ -172,17 +173,23 @@ class Service:
                    (b"access-control-allow-headers", b"authorization, content-type")]  # fmt: skip
         return Response(b"", 204, headers)
 
-    def _record(self, request: Request, route: Route | None, status: int, start: float, identity: str) -> None:
-        seconds, name = time.perf_counter() - start, "unknown" if route is None else route.path
-        if "forwarded" not in request.facts:   # the process that writes counts it
-            self.metrics.count("requests_total", route=name, status=status)
-            self.metrics.observe("request_seconds", seconds, route=name)
-        if not (self.log.quiet or name.startswith("/health") or name == "/metrics"):
-            key = {} if request.key is None else {"key": request.key.name}
-            self.log.event("request", id=identity, method=request.scope["method"], route=name, status=status,
-                           ms=round(1000 * seconds, 2), **key, **request.facts)  # fmt: skip
+    def identity(self) -> str:
+        """A new value for x-request-id."""
+        return f"{self._prefix}{next(self._numbers):08x}"
 
-    def _failed(self, error: Exception, identity: str) -> None:
+    def record(self, method: str, route: str, status: int, seconds: float, identity: str, key: Key | None,
+               facts: Mapping[str, Any]) -> None:  # fmt: skip
+        """Count an answer and write it to the log."""
+        if "forwarded" not in facts:   # the process that writes counts it
+            self.metrics.count("requests_total", route=route, status=status)
+            self.metrics.observe("request_seconds", seconds, route=route)
+        if not (self.log.quiet or route.startswith("/health") or route == "/metrics"):
+            named = {} if key is None else {"key": key.name}
+            self.log.event("request", id=identity, method=method, route=route, status=status,
+                           ms=round(1000 * seconds, 2), **named, **facts)  # fmt: skip
+
+    def failed(self, error: Exception, identity: str) -> None:
+        """Count an error of the server itself, and log where it was raised."""
         self.metrics.count("errors_total")
         place = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)]
         self.log.event("error", level="error", id=identity, type=type(error).__name__, at=place[-6:])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from attacks.outcome import Outcome
 from attacks.served import make_index, require
 from matryo.serve import app
+from matryo.serve.direct import Direct
 
 __all__ = ["require"]
 
@@ -33,6 +35,7 @@ def run(count: int, seed: int, folder: Path) -> Outcome:
     """Send ``count`` requests to an index and a tiny model, in this process."""
     outcome = Outcome(0)
     service = app(make_model(folder), make_index(folder), writable=True)
+    direct = Direct(service)
     loop = asyncio.new_event_loop()
     paths = json.loads(loop.run_until_complete(send(service, "GET", "/openapi.json", b"", {}))[1])
     schemas = paths["components"]["schemas"]
@@ -49,7 +52,12 @@ def run(count: int, seed: int, folder: Path) -> Outcome:
         sent = data.draw(st.sampled_from([method] * 6 + ["GET", "POST", "PUT", "OPTIONS"]))
         status, answer, headers = loop.run_until_complete(send(service, sent, place, body, kind))
         outcome.attempts += 1
-        if failure := wrong(status, answer, headers, operation if sent == method else None):
+        failure = wrong(status, answer, headers, operation if sent == method else None)
+        if sent == "POST" and body and place.encode() in direct.paths:
+            own = loop.run_until_complete(directly(direct, place, body, kind))
+            if own not in (None, (status, json.loads(answer))):
+                failure = f"answered directly with {own}, and with {status} {answer[:200]!r} by the app"
+        if failure:
             outcome.failures.append(f"{sent} {place} {kind} {body[:200]!r}: {failure}")
 
     try:
@@ -133,6 +141,18 @@ async def send(
 
     await service(scope, receive, answer)
     return sent[0]["status"], b"".join(part.get("body", b"") for part in sent[1:]), dict(sent[0]["headers"])
+
+
+async def directly(direct: Direct, path: str, body: bytes, kind: dict[str, str]) -> tuple[int, Any] | None:
+    """The answer without a call of the app; None if it is left to the app."""
+    future = asyncio.get_running_loop().create_future()
+    fields = {name.encode(): value.encode() for name, value in kind.items()}
+
+    def reply(status: int, head: bytes, body: bytes) -> None:   # noqa: ARG001 - as Exchange
+        future.set_result((status, json.loads(body)))
+
+    exchange: Any = SimpleNamespace(fields=fields, start=0.0, begin=lambda: None, reply=reply)
+    return await future if direct.answer(exchange, path.encode(), body) else None
 
 
 def make_model(folder: Path) -> Path:

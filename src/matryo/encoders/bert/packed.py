@@ -14,10 +14,11 @@ from torch.nn import functional as F
 from matryo.encoders.bert.model import ACTS, Bert, Layer
 from matryo.errors import InputError
 
-__all__ = ["PackedBert"]
+__all__ = ["ROWS", "PackedBert"]
 
 _PART = 64   # tokens that share a call of attention; longer texts have a call of their own
-_ROWS = 32   # oneDNN prepares, and keeps, code and memory for each number of tokens: it sees multiples of this
+ROWS = 32
+"""oneDNN prepares, and keeps, code and memory for each number of tokens: it sees multiples of this."""
 _Inside = tuple[str, list[float], str]
 _GELU: _Inside = ("gelu", [], "tanh")
 _INSIDE: dict[str, _Inside] = {   # the names that oneDNN's operators have for activations
@@ -53,7 +54,7 @@ class PackedBert:
         table = self.table
         fixed = table.position_embeddings.weight[positions] + table.token_type_embeddings.weight[0]
         x = table.LayerNorm(table.word_embeddings(ids) + fixed)
-        x = F.pad(x, (0, 0, 0, -len(ids) % _ROWS))
+        x = F.pad(x, (0, 0, 0, -len(ids) % ROWS))
         for layer in self._layers:
             x = layer(x, parts)
         x = x[: len(ids)]

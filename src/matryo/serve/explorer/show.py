@@ -17,6 +17,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from matryo.errors import InputError
 from matryo.serve.explorer.thumbnails import thumbnail
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Show", "Shown"]
 
 _LONGEST = 300   # characters of a text
+_LONG = 40   # characters of a text that says more than a title
 _TITLES = ("title", "name", "text", "caption", "sentence", "question", "label", "path", "url")
 _GROUPS = ("group", "class", "category", "label", "kind", "topic", "genre", "type", "lang", "language")
 _MOST_GROUPS = 60
@@ -67,9 +70,9 @@ class Shown:
         named, columns = show.fields or tuple(present), {name: [row.get(name) for row in payloads] for name in present}
         images = [name for name in named if _are_images(columns.get(name, []), urls=bool(show.fields))]
         strings = [name for name in named if name not in images and _are_texts(columns.get(name, []))]
-        texts = tuple(strings) if show.fields else tuple([name for name in _TITLES if name in strings] or strings)[:1]
+        texts = tuple(strings) if show.fields else _title_and_body(strings, columns)
         group = show.group or next(
-            (name for name in sorted(columns, key=_rank)
+            (name for name in sorted(columns, key=lambda name: _rank(name, columns[name]))
              if name not in (*texts[:1], *images) and _are_groups(columns[name])),
             "",
         )  # fmt: skip
@@ -123,5 +126,16 @@ def _are_groups(values: Sequence[Any]) -> bool:
     return 2 <= count <= _MOST_GROUPS and count * _REPEATS <= len(given) and 2 * len(given) >= len(values)
 
 
-def _rank(name: str) -> int:
-    return _GROUPS.index(name) if name in _GROUPS else len(_GROUPS)
+def _rank(name: str, values: Sequence[Any]) -> tuple[int, bool]:
+    """Known names first, then texts: years and other numbers divide rows, but rarely into classes."""
+    return _GROUPS.index(name) if name in _GROUPS else len(_GROUPS), any(isinstance(value, int) for value in values)
+
+
+def _title_and_body(names: Sequence[str], columns: Mapping[str, Sequence[Any]]) -> tuple[str, ...]:
+    """The field of a title, and that of the longest texts if they are long."""
+    texts = [name for name in names if any(isinstance(value, str) for value in columns[name])]
+    titles = [name for name in _TITLES if name in names] or texts or list(names)
+    lengths = {name: np.median([len(value) if isinstance(value, str) else 0 for value in columns[name]])
+               for name in names if name not in titles[:1]}  # fmt: skip
+    longest = max(lengths, key=lambda name: lengths[name], default="")
+    return (*titles[:1], longest) if longest and lengths[longest] >= _LONG else tuple(titles[:1])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -110,7 +111,12 @@ def _bounds(name: str) -> tuple[float, ...]:
 
 
 def _labels(labels: dict[str, Any]) -> _Labels:
-    return tuple((name, str(value)) for name, value in labels.items())
+    return _as_texts(tuple(labels.items()))
+
+
+@lru_cache(maxsize=4096)   # every request counts under a few labels
+def _as_texts(labels: tuple[tuple[str, Any], ...]) -> _Labels:
+    return tuple((name, str(value)) for name, value in labels)
 
 
 def _head(name: str, kind: str) -> list[str]:

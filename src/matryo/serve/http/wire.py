@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matryo.arrays import Array, Floats
     from matryo.retrieve.hits import Hits
 
-__all__ = ["FORMATS", "as_matrix", "dumps", "hits_as_dicts", "loads", "vectors_as"]
+__all__ = ["FORMATS", "as_matrix", "dumps", "hits_as_dicts", "hits_as_json", "loads", "vectors_as"]
 
 FORMATS = ("float", "base64", "int8", "binary")
 """How vectors are sent: JSON numbers; base64 of little-endian float32, of int8 codes, or of one bit per dimension."""
@@ -60,22 +60,34 @@ def vectors_as(form: str, vectors: Floats) -> list[dict[str, Any]]:
     return [{"embedding": _base64(row)} for row in np.packbits(vectors > 0, axis=1)]
 
 
-def hits_as_dicts(hits: Hits) -> list[list[dict[str, Any]]]:
-    """``hits.to_dicts()``, in a third of the time."""
+def hits_as_json(hits: Hits) -> list[bytes]:
+    """The JSON of each query's ``hits.to_dicts()``, in a tenth of the time."""
     if hits.payloads is not None or not np.isfinite(hits.scores).all():
-        return hits.to_dicts()
-    scores = loads(dumps(hits.scores))   # the shortest decimal numbers
-    return [
-        [{"id": id, "score": score} for id, score in zip(*row, strict=True)]
-        for row in zip(hits.ids.tolist(), scores, strict=True)
-    ]
+        return [dumps(row) for row in hits.to_dicts()]
+    count, k = hits.scores.shape
+    ids = hits.ids.ravel()
+    texts = dumps(ids)[1:-1].split(b",") if ids.dtype.kind == "i" else [dumps(id) for id in ids.tolist()]
+    values: list[Any] = [b""] * (2 * count * k)
+    values[::2], values[1::2] = texts, dumps(hits.scores.ravel())[1:-1].split(b",")   # the shortest decimal numbers
+    form = _form(k)
+    return [form % tuple(values[at : at + 2 * k]) for at in range(0, len(values), 2 * k)]
+
+
+def hits_as_dicts(hits: Hits) -> list[list[dict[str, Any]]]:
+    """``hits.to_dicts()``, in less time."""
+    return [loads(row) for row in hits_as_json(hits)]
+
+
+@lru_cache(maxsize=64)
+def _form(k: int) -> bytes:
+    return b"[%b]" % b",".join([b'{"id":%b,"score":%b}'] * k)
 
 
 def as_matrix(value: Any, dim: int, param: str, most: int) -> Floats:
     """Vectors of a request as float32 [n, dim]: one list, a list of lists, or base64 of little-endian float32."""
     if isinstance(value, str):
         try:
-            flat = np.frombuffer(base64.b64decode(value, validate=True), "<f4").astype(np.float32)
+            flat = np.frombuffer(binascii.a2b_base64(value, strict_mode=True), "<f4")
         except (ValueError, binascii.Error):
             raise ApiError(400, f"{param} must be numbers, or base64 of little-endian float32", param=param) from None
         if len(flat) % dim:

@@ -123,6 +123,7 @@ function show() {
   const hits = plan && answer.plan ? answer.plan.map((hit) => hit.id) : lists.get(dim)
   const right = new Set(best.map(keyOf)), kept = hits.filter((id) => right.has(keyOf(id))).length
   for (const id of ["hero", "every", "atlas", "plans"]) $(id).hidden = false
+  $("every").hidden = about.dims.length === 1 && !plan
   const asked = state.query.image ? { image: state.query.image } : answer.items.get(keyOf(answer.query))
   showAsked(asked)
   showChoices(state.choices, answer.query, pick)
@@ -139,9 +140,9 @@ function show() {
 }
 
 function showPlans() {
-  const name = state.index, { choice } = here()
+  const name = state.index, { choice, about } = here()
   showFrontier({
-    choice, current: state.plan?.outline ?? null,
+    choice, rows: about.count, current: state.plan?.outline ?? null,
     onpick: (plan) => {
       state.plan = plansOf(choice).find((own) => own.outline === plan.outline)
       ask(state.wanted).then(() => [...document.querySelectorAll("[data-plan]")].find((own) => own.dataset.plan === plan.outline)?.focus({ preventScroll: true }), complain)

@@ -14,6 +14,7 @@ export function setUpSlider(dims, onchange) {
     return tick
   }))
   $("ticks").classList.toggle("many", dims.length > 9)
+  for (const id of ["slider", "ticks"]) $(id).hidden = !last
 }
 
 export function showDial({ dims, dim, plan, kept, of }) {
@@ -27,9 +28,16 @@ export function showDial({ dims, dim, plan, kept, of }) {
   const some = kept === of ? `All ${of}` : kept ? `${kept} of the ${of}` : `None of the ${of}`
   const what = `nearest at ${full} dims`
   $("verdict").textContent = plan ? `${some} ${what} are found by this plan.`
+    : dims.length === 1 ? "This index has one dim, so there is no smaller one to compare."
     : dim === full ? `These are the nearest at the full dim. Move the slider to pay less.`
     : `${some} ${what} are found, ${price(full / dim)}.`
+  if (dims.length === 1 && !plan) {
+    const command = make("code", {}, `matryo index FOLDER VECTORS --dims ${smaller(full)} --rotate`)
+    $("verdict").append(make("span", { class: "soft small cure" }, "Index the vectors with more dims: ", command))
+  }
 }
+
+const smaller = (full) => [8, 4, 2, 1].map((part) => Math.floor(full / part)).filter(Boolean).join(",")
 
 const price = (times) => (times === 2 ? "at half of the bytes" : `at 1/${Number(times.toFixed(1))} of the bytes`)
 

@@ -2,10 +2,15 @@
 
 import { $, make, percent, short } from "./dom.js"
 
+const FEW = 500   // rows, of which too few can be queries for a promise
 const HIGH = 300, LEFT = 60, RIGHT = 18, TOP = 24, BOTTOM = 48
 
 // `choice` is null where no plan was made yet; `onmake` makes one, `onpick` searches with a point of the frontier.
-export function showFrontier({ choice, current, onpick, onmake }) {
+export function showFrontier({ choice, rows, current, onpick, onmake }) {
+  if (!choice && rows < FEW) {
+    $("promise").textContent = `An index of ${rows} rows needs no plan: a search of all of them is fast enough.`
+    return void $("frontier").replaceChildren()
+  }
   if (!choice) {
     $("promise").textContent = "A plan scores all rows with few dims, and the best of them again with more."
     const button = make("button", { type: "button", class: "primary" }, "Find plans")
@@ -17,9 +22,10 @@ export function showFrontier({ choice, current, onpick, onmake }) {
     $("frontier").replaceChildren(button)
     return
   }
-  $("promise").textContent = `${choice.message}. Choose a plan to search with it.`
+  const several = choice.frontier.length > 1
+  $("promise").textContent = `${choice.message}.${several ? " Choose a plan to search with it." : ""}`
   const unit = choice.frontier.every((point) => point.latency !== null) ? "latency" : "mflops"
-  $("frontier").replaceChildren(chart(choice, unit, current, onpick), table(choice, current, onpick))
+  $("frontier").replaceChildren(...(several ? [chart(choice, unit, current, onpick)] : []), table(choice, current, onpick))
 }
 
 // {"stages": [{"dim": 16, "keep": 80}, {"dim": 256, "keep": 10}]} → "all rows at 16 dims, the best 80 at 256"
@@ -42,8 +48,8 @@ function chart(choice, unit, current, onpick) {
   const x = (cost) => LEFT + (Math.log(cost) - low) / (high - low || 1) * (wide - LEFT - RIGHT)
   const y = (recall) => TOP + (1 - recall) / span * (HIGH - TOP - BOTTOM)
   const svg = make("svg", { viewBox: `0 0 ${wide} ${HIGH}`, "aria-hidden": "true" })
-  for (let tick = 0; tick <= 4; tick++) {
-    const recall = floor + span * tick / 4
+  const step = [.01, .02, .05, .1, .2].find((each) => span / each < 5.01)
+  for (let recall = 1; recall > floor - 1e-9; recall -= step) {
     svg.append(make("line", { x1: LEFT, x2: wide - RIGHT, y1: y(recall), y2: y(recall), class: "grid" }),
       make("text", { x: LEFT - 8, y: y(recall) + 4, "text-anchor": "end" }, `${Number((100 * recall).toFixed(1))} %`))
   }
