@@ -50,13 +50,13 @@ if TYPE_CHECKING:
     from matryo.retrieve.vectors.types import Array, Codes, Doubles, Floats, Indices
 
 HEADER = "partition.json"
-FORMAT = 3
+FORMAT = 4
 """The version of the folder layout. It grows when the layout changes; guides of another version are built again."""
 
 MOST_COLUMNS = 8192
 """The most columns of a tile (``kMostNibbles`` in ``src/core/codes.h``)."""
 
-_NUMBERS = ("metric", "dim", "long", "count", "scale", "distance")   # the fields that are not arrays
+_NUMBERS = ("metric", "dim", "long", "count", "scale", "distance", "spread")   # the fields that are not arrays
 _PYTHON = ("centers", "budgets", "wider")   # arrays that searches do not read
 
 
@@ -86,6 +86,8 @@ class Partition(Guide):
     """The unit of the differences between scores of means."""
     distance: float
     """The mean squared distance of new rows of this kind from the means of their homes."""
+    spread: float
+    """The typical error of a score by 4-bit codes for inner products, of a query and a row of norm 1; otherwise 0."""
     lists: Indices
     """The first tile of each partition and the number of its places, [partitions, 2]."""
     slots: Array
@@ -93,10 +95,19 @@ class Partition(Guide):
     tiles: Array
     """4-bit codes, uint8 [tiles, eight columns · row · column]."""
     adjust: Floats
-    """Turns a product into a score, [tiles, 16]: 1 / ‖codes‖ for cosine, −‖codes‖² for L2; NaN at empty places."""
+    """Turns a product into a score, [tiles, 16]; NaN at empty places.
+
+    1 / ‖codes‖ for cosine, −‖codes‖² for L2, and for inner products, where codes are those of rows of norm 1,
+    ‖row‖ / ‖codes‖.
+    """
     means: Array
     """The means of the partitions, in the layout of the tiles."""
     means_adjust: Floats
+    reach: Floats
+    """Added to the scores of the means for inner products, times the norm of the query, [tiles of means, 16].
+
+    See :mod:`matryo.retrieve.guides.partition.optimism`. Empty for other metrics.
+    """
     centers: Floats
     """The means in full precision, [partitions, dim]: rows that join later are placed by them."""
     axes: Floats
@@ -110,7 +121,7 @@ class Partition(Guide):
     codes: Codes
     """8-bit codes, [count, columns], padded with 0 to whole cache lines."""
     errors: Floats
-    """The largest distance of a row from its 8-bit codes, [count]; both are divided by the row's norm for cosine."""
+    """The largest distance of a row from its 8-bit codes, [count]; both are divided by the row's norm, but for L2."""
     columns: Floats
     """The step of each column's 8-bit codes and the middle of its range, [2, long]."""
     budgets: Floats
@@ -163,7 +174,7 @@ class Partition(Guide):
         space = Space(blocks, metric, axes, layout.dim)
         build = Build(space, long, int(lists), layout.copies if lists > 1 else 1, rng)
         arrays, scale = build.arrays(progress)
-        return cls(metric, layout.dim, long, blocks.count, scale, build.distance, **arrays)
+        return cls(metric, layout.dim, long, blocks.count, scale, build.distance, build.spread, **arrays)
 
     @property
     def nbytes(self) -> int:
@@ -224,7 +235,7 @@ class Partition(Guide):
     def compiled(self) -> Any:
         """The arrays as the core sees them: a ``matryo._core.Partition``."""
         arrays = {name: array for name, array in self.arrays().items() if name not in _PYTHON}
-        return require_core().Partition(dim=self.dim, coded=self.long, **arrays)
+        return require_core().Partition(dim=self.dim, coded=self.long, spread=self.spread, **arrays)
 
     @cached_property
     def homes_of(self) -> Means:
