@@ -56,7 +56,7 @@ def grid(task: Task, args: argparse.Namespace) -> list[Figures]:
     """The chosen plan beside plans by hand, at every target."""
     found = []
     with tempfile.TemporaryDirectory() as work:
-        index = Index.create(Path(work) / "index", task.about["nesting"])
+        index = Index.create(Path(work) / "index", task.about["nesting"], metric=task.metric)
         index.add(np.array(task.raw))
         index.build()
         plans = Grid(task, index, args.threads)

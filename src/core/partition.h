@@ -245,7 +245,7 @@ class PartitionSearch : Reranker {
         int lane = take_lowest(lanes);
         uint32_t slot = part_.slots[tile * kTileRows + p * kFloats + lane];
         if (slot >= part_.count) continue;
-        if (mask_ != nullptr && !mask_[part_.rows[slot]]) continue;
+        if (mask_ != nullptr && !mask_[route_.by_slot ? slot : part_.rows[slot]]) continue;
         if (part_.homes != nullptr && part_.homes[slot] != list && visits(query, part_.homes[slot])) continue;
         add(query, scores[p][lane], slot);
       }
@@ -260,7 +260,7 @@ class PartitionSearch : Reranker {
         int place = p * kFloats + take_lowest(lanes);
         uint32_t slot = __atomic_load_n(&tile.slots[place], __ATOMIC_ACQUIRE);
         if (slot >= part_.count + tail_->count) continue;
-        if (mask_ != nullptr && !mask_[slot < part_.count ? part_.rows[slot] : slot]) continue;
+        if (mask_ != nullptr && !mask_[slot < part_.count && !route_.by_slot ? part_.rows[slot] : slot]) continue;
         if (part_.homes != nullptr && tile.homes[place] != list && visits(query, tile.homes[place])) continue;
         add(query, scores[p][place - p * kFloats], slot);
       }

@@ -358,9 +358,9 @@ class PyPartitionSearch {
   }
 
   // Returns −1, or the number of a query that has no score. The budget of rows is multiplied by `wider`. A mask covers
-  // the rows of the tail, too.
+  // the rows of the tail, too; it is in the order of the rows, or of the slots.
   int64_t search(In<float, 2> queries, OptionalMask mask, Out<int64_t, 2> rows, Out<double, 2> scores, int threads,
-                 double wider, const PyTailView* tail) {
+                 double wider, const PyTailView* tail, bool by_slot) {
     vectors_->check_queries(queries, 0);
     vectors_->check_hits(rows_of(queries), rows, scores);
     int64_t k = route_.k, columns = vectors_->columns;
@@ -372,6 +372,7 @@ class PyPartitionSearch {
     Mask bytes = mask ? reinterpret_cast<Mask>(mask->data()) : nullptr;
     Route route = route_;
     route.budget *= wider;
+    route.by_slot = by_slot;
     double lists = static_cast<double>(route.most_lists) * std::max(wider, 1.0);
     route.most_lists = static_cast<int64_t>(std::min(lists, static_cast<double>(partition_->view.lists) + 1));
     std::atomic<int64_t> bad{-1};
@@ -436,7 +437,8 @@ void bind_partition(nb::module_& m) {
                     double, float, int64_t>(),
            "vectors"_a, "partition"_a, "steps"_a, "k"_a, "budget"_a, "scale"_a, "most_lists"_a)
       .def("search", &PyPartitionSearch::search, "queries"_a.noconvert(), "mask"_a.noconvert().none(),
-           "rows"_a.noconvert(), "scores"_a.noconvert(), "threads"_a, "wider"_a = 1.0, "tail"_a.none() = nb::none())
+           "rows"_a.noconvert(), "scores"_a.noconvert(), "threads"_a, "wider"_a = 1.0, "tail"_a.none() = nb::none(),
+           "by_slot"_a = false)
       .def("score_lists", &PyPartitionSearch::score_lists, "queries"_a.noconvert(), "scores"_a.noconvert());
 }
 

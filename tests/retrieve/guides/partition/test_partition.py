@@ -216,7 +216,7 @@ def test_numbers_out_of_range_are_found_when_opened(tmp_path: Path, name: str, v
 
 def test_the_layout_of_an_older_version_is_built_again(tmp_path: Path) -> None:
     write_arrays(tmp_path / "here", HEADER, 1, {}, {"gaps": np.zeros(3)})
-    said = r"here has the layout of an older matryo \(got format 1, supported from 3\): build it again"
+    said = r"here has the layout of an older matryo \(got format 1, supported from 4\): build it again"
     with pytest.raises(EmbeddingsError, match=said):
         Partition.open(tmp_path / "here")
 

@@ -167,7 +167,7 @@ class Build:
             products = 2 * products - np.square(whole).sum(1)
         if self.space.metric == "ip":
             coordinates = self.space.tile(whole)
-            self.spread = typical(products - turned @ self._decoded(coordinates).T)
+            self.spread = typical(products - turned @ self._decoded(coordinates).T, np.ones(len(few)))
             products *= lengths
             divided = self.space.divided(coordinates, lengths)
             gaps = np.sqrt(squared_gaps(divided, lengths, self.means, chosen[few, :1])[:, 0])

@@ -149,7 +149,7 @@ def _keeps(
             scores = 2 * products - squares
         else:
             scores = products * np.sqrt(norms / np.maximum(squares, np.finfo(np.float32).tiny))
-            scores = (scores + np.float32(typical(whole - scores))) * lengths
+            scores = (scores + np.float32(typical(whole - scores, np.ones(len(sample))))) * lengths
         ranks = np.ones((1, 1))
         if true.size:
             ranks = np.array([

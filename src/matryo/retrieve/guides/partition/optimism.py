@@ -32,8 +32,7 @@ def radii(gaps: Doubles, chosen: Indices, lists: int) -> Doubles:
     return np.sqrt(sums / np.maximum(counts, 1))
 
 
-def typical(errors: Array, lengths: Array | float = 1.0) -> float:
-    """Return the root mean square of errors [queries, rows] relative to ``lengths``; 0 if there are none."""
-    if not errors.size:
-        return 0.0
-    return float(np.sqrt(np.square(errors / np.maximum(lengths, np.finfo(np.float32).tiny)).mean(dtype=np.float64)))
+def typical(errors: Array, lengths: Array) -> float:
+    """Return the root mean square of errors [queries, rows], in multiples of that of ``lengths`` [rows]; 0 without rows."""
+    whole = float(np.square(lengths, dtype=np.float64).sum()) * len(errors)
+    return float(np.sqrt(np.square(errors, dtype=np.float64).sum() / whole)) if whole > 0 else 0.0

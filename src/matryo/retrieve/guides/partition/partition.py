@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from matryo.retrieve.engines.execute import Engine
     from matryo.retrieve.engines.request import Request
     from matryo.retrieve.vectors.blocks import Blocks
-    from matryo.retrieve.vectors.types import Array, Codes, Doubles, Floats, Indices
+    from matryo.retrieve.vectors.types import Array, Bools, Codes, Doubles, Floats, Indices
 
 HEADER = "partition.json"
 FORMAT = 4
@@ -56,6 +56,7 @@ FORMAT = 4
 MOST_COLUMNS = 8192
 """The most columns of a tile (``kMostNibbles`` in ``src/core/codes.h``)."""
 
+_MANY = 16   # a mask that excludes more than one row in so many is read as a whole
 _NUMBERS = ("metric", "dim", "long", "count", "scale", "distance", "spread")   # the fields that are not arrays
 _PYTHON = ("centers", "budgets", "wider")   # arrays that searches do not read
 
@@ -269,6 +270,22 @@ class Partition(Guide):
     def _wider(self) -> tuple[list[float], list[float]]:
         shares, factors = self.wider[:, ::-1].tolist()   # in increasing order
         return shares, factors
+
+    def by_slot(self, mask: Bools) -> Bools:
+        """A mask of the rows, and of further rows behind them, in the order of the slots."""
+        out = np.flatnonzero(~mask[: self.count])
+        if _MANY * len(out) > self.count:
+            return np.concatenate([mask[: self.count][self.rows], mask[self.count :]])
+        made = np.ones_like(mask)
+        made[self._slot_of[out]] = False
+        made[self.count :] = mask[self.count :]
+        return made
+
+    @cached_property
+    def _slot_of(self) -> Indices:
+        slots = np.empty(self.count, np.int64)
+        slots[self.rows] = np.arange(self.count)
+        return slots
 
     @property
     def copies(self) -> int:
