@@ -32,7 +32,7 @@ def test_gaps_are_distances_in_all_columns() -> None:
                for row, lists in zip(rows, chosen, strict=True) for one in lists if one == list_]   # fmt: skip
         expected[list_] = np.sqrt(np.mean(own)) if own else 0
     np.testing.assert_allclose(radii(gaps, chosen, 5), expected, rtol=1e-5)
-    assert typical(np.array([[3.0, -4.0]]), np.array([0.0, 2.0])) == pytest.approx(np.sqrt(25 / 4))   # the mean itself is a row
+    assert typical(np.array([[3.0, -4.0]]), np.array([0.0, 2.0])) == pytest.approx(2.5)   # a row that is its mean
     assert typical(np.empty((0, 3)), np.ones(3)) == typical(np.zeros((2, 1)), np.zeros(1)) == 0
 
 

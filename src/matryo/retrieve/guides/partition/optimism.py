@@ -33,6 +33,6 @@ def radii(gaps: Doubles, chosen: Indices, lists: int) -> Doubles:
 
 
 def typical(errors: Array, lengths: Array) -> float:
-    """Return the root mean square of errors [queries, rows], in multiples of that of ``lengths`` [rows]; 0 without rows."""
+    """Return the root mean square of errors [queries, rows], relative to that of ``lengths`` [rows]; 0 if none."""
     whole = float(np.square(lengths, dtype=np.float64).sum()) * len(errors)
     return float(np.sqrt(np.square(errors, dtype=np.float64).sum() / whole)) if whole > 0 else 0.0

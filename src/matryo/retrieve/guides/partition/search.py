@@ -53,7 +53,7 @@ class PartitionSearch:
         )
         self._search = self.compiled.search
         self._wider_for = lru_cache(maxsize=256)(partition.wider_for)   # searches often have the same share
-        self._masks: tuple[Any, Any] = None, None   # the last mask, and itself in the order of the slots if it came twice
+        self._masks: tuple[Any, Any] = None, None   # the last mask, and by slot if it came twice
 
     def __call__(
         self, queries: Any, allowed: Any = None, threads: int = 1, share: float = 1.0, tail: TailView | None = None
