@@ -28,6 +28,7 @@ from support.unseen_worker import OURS, BuildError, Job, Worker, clean
 from matryo.results import append_rows, read_rows, stamp
 
 TARGETS = (0.95, 0.99)
+BY = {"cosine": "", "ip": " by inner product", "l2": " by distance"}
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
         rows = measure(Task(args.data / name), args)
         print(table(rows), flush=True)
         if args.out:
-            subject = f"{name}, {rows[0]['count']:,} × {rows[0]['dim']}" if rows else name
+            subject = f"{name}, {rows[0]['count']:,} × {rows[0]['dim']}{BY[rows[0]['metric']]}" if rows else name
             append_rows(args.out, [stamp("unseen", subject, figures, seed=0) for figures in rows])
 
 
@@ -85,7 +86,7 @@ def measure(task: Task, args: argparse.Namespace) -> list[dict[str, Any]]:
                 if target in worker.figures:
                     worker.turn(target, args.seconds, most)
     about = {"set": task.name, "count": task.about["counts"]["database"], "dim": task.about["dim"],
-             "nesting": task.about["nesting"], "queries": most, "threads": 1}   # fmt: skip
+             "nesting": task.about["nesting"], "metric": task.metric, "queries": most, "threads": 1}   # fmt: skip
     rows = [about | figures_of(worker, target) for target in args.targets for worker in workers
             if target in worker.figures]  # fmt: skip
     for worker in workers:

@@ -56,7 +56,7 @@ def grid(task: Task, args: argparse.Namespace) -> list[Figures]:
     """The chosen plan beside plans by hand, at every target."""
     found = []
     with tempfile.TemporaryDirectory() as work:
-        index = Index.create(Path(work) / "index", task.about["nesting"])
+        index = Index.create(Path(work) / "index", task.about["nesting"], metric=task.metric)
         index.add(np.array(task.raw))
         index.build()
         plans = Grid(task, index, args.threads)
@@ -75,8 +75,9 @@ def promise(task: Task, args: argparse.Namespace) -> list[Figures]:
         index, numbers = numbered(Path(work) / "index", vectors, task.about["nesting"], args.seed)
         judge = Judge(vectors, queries, numbers, args.shares)
         found = promises(
-            index, judge, args.targets, confidence=args.confidence, seen=args.seen, draws=args.draws, seed=args.seed,
-            threads=args.threads, say=lambda line: print(f"{task.name} {line}", flush=True),
+            index, judge, args.targets, confidence=args.confidence, seen=args.seen, judged=args.judged,
+            draws=args.draws, seed=args.seed, threads=args.threads,
+            say=lambda line: print(f"{task.name} {line}", flush=True),
         )  # fmt: skip
     rows = [about(task) | figures for figures in found]
     print(promise_table(rows), flush=True)
@@ -147,6 +148,7 @@ def main() -> None:
     second.add_argument("--targets", type=float, nargs="+", default=[0.95], help="recall@10")
     second.add_argument("--confidence", type=float, default=0.95)
     second.add_argument("--seen", type=int, default=1000, help="queries that the planner sees")
+    second.add_argument("--judged", type=int, default=3000, help="queries that judge a plan, at most")
     second.add_argument("--draws", type=int, default=100)
     second.add_argument("--shares", type=float, nargs="+", default=list(SHARES), help="of rows that filters leave")
     third = verbs.add_parser("table", help="print stored rows")

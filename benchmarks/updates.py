@@ -104,14 +104,15 @@ def mixed(folder: Path, vectors: Array, kept: int, plan: Plan, queries: Array, s
     lost = killed(folder, vectors, kept, plan, queries, seconds / 4)
     shutil.copytree(folder / "base", folder / "mixed")
     rng, new = np.random.default_rng(0), iter(vectors[kept:])
-    reads, writes, reading, slowest = 0, 0, 0.0, 0.0
+    reads, writes, reading, writing, slowest = 0, 0, 0.0, 0.0, 0.0
     end = time.perf_counter() + seconds
     with Index.open(folder / "mixed", writable=True) as index:
         while time.perf_counter() < end:
             used, longest = hundred_reads(index, plan, queries, rng)
             reading, slowest, reads = reading + used, max(slowest, longest), reads + 100
+            begin = time.process_time()
             write(index, next(new), rng)
-            writes += 1
+            writing, writes = writing + time.process_time() - begin, writes + 1
         index.backup(folder / "compacted")
     with Index.open(folder / "compacted", writable=True) as index:
         index.compact()
@@ -122,6 +123,7 @@ def mixed(folder: Path, vectors: Array, kept: int, plan: Plan, queries: Array, s
     return {
         "seconds": seconds, "reads": reads, "writes": writes, "qps": reads / reading, "compacted_qps": 1 / other,
         "of_compacted": reads / reading * other, "slowest_ms": 1000 * slowest, "recall": recalls[0],
+        "write_microseconds": 1e6 * writing / writes,
         "compacted_recall": recalls[1], **lost,
     }  # fmt: skip
 
@@ -256,7 +258,7 @@ def table(figures: dict[str, Any]) -> str:
     lines += [
         f"mixed load, {row['seconds']:.0f} s: {row['reads']:,} reads, {row['writes']:,} writes: {row['qps']:,.0f} "
         f"queries/s, {row['of_compacted']:.2f} of compacted, slowest read {row['slowest_ms']:.1f} ms; recall "
-        f"{row['recall']:.4f} and {row['compacted_recall']:.4f}",
+        f"{row['recall']:.4f} and {row['compacted_recall']:.4f}; {row['write_microseconds']:,.0f} µs per write",
         f"{row['kills']} kills, {row['acknowledged']:,} acknowledged writes, {row['lost']} lost",
         "add and search in turns, pairs/s: "
         + ", ".join(f"{name} {rate:,.0f}" for name, rate in figures["pairs"].items()),

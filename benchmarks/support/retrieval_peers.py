@@ -40,6 +40,8 @@ class Database:
     nesting: Nesting
     learn: Vectors
     """Queries for engines that plan; they are not timed."""
+    metric: str = "cosine"
+    """Of these three, "ip" and "l2" need the vectors as they are."""
 
     @property
     def count(self) -> int:
@@ -59,9 +61,9 @@ class Database:
             yield start, self.vectors[chosen, : self.dim]
 
     def batches(self, dim: int | None = None) -> Iterator[tuple[int, Vectors]]:
-        """The first ``dim`` columns, of length 1, after the number of the first row."""
+        """The first ``dim`` columns, for cosine of length 1, after the number of the first row."""
         for start, part in self.stored():
-            yield start, unit(np.asarray(part[:, :dim], np.float32))
+            yield start, prepared(np.asarray(part[:, :dim], np.float32), self.metric)
 
     def array(self, dim: int | None = None) -> Vectors:
         """All at once."""
@@ -116,6 +118,11 @@ def unit(vectors: Vectors) -> Vectors:
     """Normalise to length 1; all-zero rows are unchanged."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.ascontiguousarray(vectors / np.where(norms == 0, np.float32(1), norms), np.float32)
+
+
+def prepared(vectors: Vectors, metric: str) -> Vectors:
+    """Vectors as engines get them: those of length 1 have the order of inner products for cosine."""
+    return unit(vectors) if metric == "cosine" else np.ascontiguousarray(vectors, np.float32)
 
 
 def use_threads(count: int) -> None:
@@ -196,7 +203,7 @@ def sample(database: Database, dim: int, most: int = 65_536) -> Vectors:
     """Rows to train on."""
     chosen = np.sort(np.random.default_rng(0).permutation(database.count)[:most])
     rows = chosen if database.rows is None else database.rows[chosen]
-    return unit(np.asarray(database.vectors[rows, :dim], np.float32))
+    return prepared(np.asarray(database.vectors[rows, :dim], np.float32), database.metric)
 
 
 def faiss_flat(database: Database, _threads: int, dim: int | None = None) -> Built:
@@ -272,7 +279,8 @@ class Usearch(Built):
 
     def __init__(self, database: Database, threads: int, dtype: str) -> None:
         usearch: Any = importlib.import_module("usearch.index")
-        self.index, self.count = usearch.Index(ndim=database.dim, metric="cos", dtype=dtype), threads
+        metric = {"cosine": "cos", "ip": "ip", "l2": "l2sq"}[database.metric]
+        self.index, self.count = usearch.Index(ndim=database.dim, metric=metric, dtype=dtype), threads
         for start, part in database.batches():
             self.index.add(np.arange(start, start + len(part)), part, threads=threads)
         self.nbytes = int(self.index.serialized_length)
@@ -293,7 +301,8 @@ class Scann(Built):
 
     def __init__(self, database: Database, threads: int, leaves: int) -> None:
         scann: Any = importlib.import_module("scann.scann_ops.py.scann_ops_pybind")
-        builder = scann.builder(database.array(), 10, "dot_product").set_n_training_threads(threads)
+        measure = "squared_l2" if database.metric == "l2" else "dot_product"
+        builder = scann.builder(database.array(), 10, measure).set_n_training_threads(threads)
         if leaves:
             training = min(database.count, 250_000)
             builder = builder.tree(num_leaves=leaves, num_leaves_to_search=leaves // 10, training_sample_size=training)

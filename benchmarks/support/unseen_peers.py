@@ -71,7 +71,8 @@ class Variant:
 def build_faiss(database: Database, folder: Path, factory: str) -> None:
     """Any index that the factory of faiss knows."""
     faiss: Any = importlib.import_module("faiss")
-    index = faiss.index_factory(database.dim, factory, faiss.METRIC_INNER_PRODUCT)
+    metric = faiss.METRIC_L2 if database.metric == "l2" else faiss.METRIC_INNER_PRODUCT
+    index = faiss.index_factory(database.dim, factory, metric)
     if hasattr(index, "hnsw"):
         index.hnsw.efConstruction = CONSTRUCTION
     faiss.write_index(Faiss(index, database).index, str(folder / "index"))
@@ -105,10 +106,15 @@ def open_faiss(database: Database, folder: Path, factory: str) -> Opened:
 # ── graphs ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def space_of(database: Database) -> str:
+    """The space of hnswlib, in which unit vectors have the order of cosines."""
+    return "l2" if database.metric == "l2" else "ip"
+
+
 def build_hnswlib(database: Database, folder: Path, M: int) -> None:
     """A graph."""
     hnswlib: Any = importlib.import_module("hnswlib")
-    index = hnswlib.Index(space="ip", dim=database.dim)
+    index = hnswlib.Index(space=space_of(database), dim=database.dim)
     index.init_index(max_elements=database.count, M=M, ef_construction=CONSTRUCTION, random_seed=0)
     index.set_num_threads(1)
     for _, part in database.batches():
@@ -119,7 +125,7 @@ def build_hnswlib(database: Database, folder: Path, M: int) -> None:
 def open_hnswlib(database: Database, folder: Path, M: int) -> Opened:
     """``ef`` candidates are held."""
     hnswlib: Any = importlib.import_module("hnswlib")
-    index = hnswlib.Index(space="ip", dim=database.dim)
+    index = hnswlib.Index(space=space_of(database), dim=database.dim)
     index.load_index(str(folder / "index"))
     index.set_num_threads(1)
 
@@ -139,7 +145,8 @@ def build_usearch(database: Database, folder: Path, dtype: str) -> None:
 def open_usearch(database: Database, folder: Path, dtype: str) -> Opened:
     """``ef`` candidates are held."""
     usearch: Any = importlib.import_module("usearch.index")
-    index = usearch.Index(ndim=database.dim, metric="cos", dtype=dtype)
+    metric = {"cosine": "cos", "ip": "ip", "l2": "l2sq"}[database.metric]
+    index = usearch.Index(ndim=database.dim, metric=metric, dtype=dtype)
     index.load(str(folder / "index"))
 
     def search(settings: Settings) -> Search:
@@ -152,8 +159,9 @@ def open_usearch(database: Database, folder: Path, dtype: str) -> Opened:
 def build_svs(database: Database, folder: Path, degree: int) -> None:
     """A graph (Vamana) over full vectors."""
     svs: Any = importlib.import_module("svs")
-    about = svs.VamanaBuildParameters(graph_max_degree=degree, window_size=2 * degree, alpha=0.95)
-    index = svs.Vamana.build(about, database.array(), svs.MIP, num_threads=1)
+    alpha, distance = (1.2, svs.L2) if database.metric == "l2" else (0.95, svs.MIP)
+    about = svs.VamanaBuildParameters(graph_max_degree=degree, window_size=2 * degree, alpha=alpha)
+    index = svs.Vamana.build(about, database.array(), distance, num_threads=1)
     index.save(*(str(folder / name) for name in ("config", "graph", "data")))
     full = folder / "full.fvecs"
     svs.write_vecs(database.array(), str(full))
@@ -169,7 +177,8 @@ def open_svs(database: Database, folder: Path, degree: int, codes: str) -> Opene
     path = folder / ("half.fvecs" if codes == "float16" else "data")
     data = svs.VectorDataLoader(str(path), kind, dims=database.dim)
     data = data if plain else svs_codes(svs, data, codes)
-    index = svs.Vamana(str(folder / "config"), svs.GraphLoader(str(folder / "graph")), data, svs.MIP, num_threads=1)
+    distance = svs.L2 if database.metric == "l2" else svs.MIP
+    index = svs.Vamana(str(folder / "config"), svs.GraphLoader(str(folder / "graph")), data, distance, num_threads=1)
 
     def search(settings: Settings) -> Search:
         parameters = index.search_parameters
@@ -226,6 +235,6 @@ def variants(database: Database) -> list[Variant]:
           for kind in kinds),
         Variant("faiss HNSW", "faiss-cpu", build_faiss, open_faiss, {"factory": "HNSW32,Flat"}),
         *(Variant("usearch", "usearch", build_usearch, open_usearch, {"dtype": kind})
-          for kind in ("i8", "bf16", "f32")),
+          for kind in (("i8",) if database.metric == "cosine" else ()) + ("bf16", "f32")),   # i8 is for −1 … 1
         Variant("hnswlib", "hnswlib", build_hnswlib, open_hnswlib, {"M": 32}),
     ]  # fmt: skip

@@ -123,10 +123,10 @@ def numbered(folder: Path, vectors: Vectors, nesting: Sequence[int], seed: int) 
 
 
 def promises(
-    index: Index, judge: Judge, targets: Sequence[float], *, confidence: float, seen: int, draws: int, seed: int,
-    threads: int = 1, say: Any = print,
+    index: Index, judge: Judge, targets: Sequence[float], *, confidence: float, seen: int, judged: int, draws: int,
+    seed: int, threads: int = 1, say: Any = print,
 ) -> list[dict[str, Any]]:   # fmt: skip
-    """Of each target, how often the queries outside the draw truly had the promised recall, for each share."""
+    """Of each target, how often ``judged`` queries outside the draw truly had the promised recall, for each share."""
     pool = Pool(index, judge.queries, threads)
     recalls: dict[tuple[float, float], list[float]] = {(target, share): [] for target in targets
                                                        for share in judge.limits}   # fmt: skip
@@ -135,7 +135,7 @@ def promises(
     for turn in range(draws):
         chance = np.random.default_rng([seed, turn])
         drawn = chance.permutation(len(judge.queries))
-        rest = np.sort(drawn[seen:])
+        rest = np.sort(drawn[seen : seen + judged])
         begin = time.perf_counter()
         choices = choose_each(pool, judge.queries[drawn[:seen]], recalls=targets, k=K, confidence=confidence,
                               seed=turn, progress=False)   # fmt: skip
@@ -151,7 +151,8 @@ def promises(
             say(f"{target:g}, draw {turn}: truly {truly}")
     exact = Plan.single(index.nesting.dim, k=K)
     return [{
-        "target": target, "confidence": confidence, "k": K, "seen": seen, "judged": len(judge.queries) - seen,
+        "target": target, "confidence": confidence, "k": K, "seen": seen,
+        "judged": min(judged, len(judge.queries) - seen),
         "draws": draws, "plans": len({plan for plan, _ in plans[target]}),
         "exact": sum(plan == exact for plan, _ in plans[target]),
         "milliseconds": median(latency for _, latency in plans[target]), "plan_seconds": median(seconds),

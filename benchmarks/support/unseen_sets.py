@@ -12,7 +12,7 @@ import json
 import re
 import tarfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,7 @@ class Made:
     nesting: tuple[int, ...]
     source: str
     licence: str
+    metric: str = "cosine"
 
     def save(self, folder: Path) -> None:
         """Write the vectors and ``about.json``."""
@@ -76,7 +77,7 @@ class Made:
             vectors = np.ascontiguousarray(getattr(self, part), np.float32)
             np.save(folder / f"{part}.npy", vectors)
             counts[part] = len(vectors)
-        about = {"nesting": self.nesting, "metric": "cosine", "source": self.source, "licence": self.licence,
+        about = {"nesting": self.nesting, "metric": self.metric, "source": self.source, "licence": self.licence,
                  "counts": counts, "dim": self.nesting[-1], "seed": SEED}  # fmt: skip
         (folder / "about.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
 
@@ -119,8 +120,8 @@ def descriptions(path: Path) -> Iterator[str]:
             yield paragraph
 
 
-def wordllama(folder: Path, given: list[str]) -> Vectors:
-    """The means of the token vectors, which were trained to be nested."""
+def wordllama(folder: Path, given: list[str], *, sums: bool = False) -> Vectors:
+    """The means (or sums) of the token vectors, which were trained to be nested."""
     tokenizers: Any = importlib.import_module("tokenizers")
     numpy_files: Any = importlib.import_module("safetensors.numpy")
     weights = numpy_files.load_file(folder / "weights" / "l2_supercat_256.safetensors")["embedding.weight"]
@@ -131,7 +132,8 @@ def wordllama(folder: Path, given: list[str]) -> Vectors:
     vectors = np.empty((len(given), table.shape[1]), np.float32)
     for start in range(0, len(given), 4096):
         for row, encoded in enumerate(tokenizer.encode_batch(given[start : start + 4096], add_special_tokens=False)):
-            vectors[start + row] = table[encoded.ids].mean(0)
+            found = table[encoded.ids]
+            vectors[start + row] = found.sum(0) if sums else found.mean(0)
     return vectors
 
 
@@ -140,6 +142,15 @@ def glosses(sources: Sources) -> Made:
     vectors = wordllama(sources.need("wordllama"), texts(sources))
     return Made(*split(vectors, 2000, 2000), TEXT_DIMS, "WordNet 3.0 glosses and Debian package descriptions; "
                 "wordllama 0.4 l2_supercat_256", "WordNet 3.0; Debian packages' own; MIT (wordllama)")  # fmt: skip
+
+
+def sums(sources: Sources) -> Made:
+    """Inner products with vectors of very different norms: sums over the tokens of texts of any length."""
+    given = texts(sources)
+    chosen = np.random.default_rng([SEED, 2]).permutation(len(given))[:104_000]
+    vectors = wordllama(sources.need("wordllama"), [given[i] for i in chosen], sums=True)
+    return Made(*split(vectors, 2000, 2000), TEXT_DIMS, "104,000 of the texts of glosses; sums of token vectors",
+                "WordNet 3.0; Debian packages' own; MIT (wordllama)", "ip")   # fmt: skip
 
 
 def duplicates(sources: Sources) -> Made:
@@ -194,6 +205,11 @@ def fashion(sources: Sources) -> Made:
     return Made(*split(pixels, 2000, 2000), (784,), "Fashion-MNIST, raw pixels", "MIT")
 
 
+def pixels(sources: Sources) -> Made:
+    """``fashion``, by distance."""
+    return replace(fashion(sources), metric="l2")
+
+
 def photos(sources: Sources) -> Made:
     """Features of photos and of crops of them: rows of the database have near duplicates, queries are other photos."""
     encoder: Any = importlib.import_module("support.unseen_photos")
@@ -216,5 +232,5 @@ def gaussian(_sources: Sources) -> Made:
 
 SETS: dict[str, Callable[[Sources], Made]] = {
     "glosses": glosses, "gaussian": gaussian, "words": words, "fashion": fashion, "photos": photos,
-    "minilm": minilm, "duplicates": duplicates,
+    "minilm": minilm, "duplicates": duplicates, "sums": sums, "pixels": pixels,
 }  # fmt: skip

@@ -11,11 +11,11 @@ from typing import Any, Literal
 import numpy as np
 
 from matryo import Nesting
-from support.retrieval_peers import Database, Rows, Vectors, unit
+from support.retrieval_peers import Database, Rows, Vectors, prepared
 
 Part = Literal["tuning", "test"]
 K = 10
-SLACK = 1e-6   # a neighbour whose cosine is less than the k-th best by no more counts too: ties, and float32
+SLACK = 1e-6   # a neighbour whose score is less than the k-th best by no more (of it, if above 1) counts too: ties
 _CANDIDATES = 40   # by float32, which float64 ranks again
 _BATCH = 200   # queries
 
@@ -37,6 +37,11 @@ class Task:
         about: dict[str, Any] = json.loads((self.folder / "about.json").read_text(encoding="utf-8"))
         return about
 
+    @property
+    def metric(self) -> Any:
+        """cosine, ip or l2."""
+        return self.about["metric"]
+
     @cached_property
     def raw(self) -> Vectors:
         """The database as it is in the file, mapped."""
@@ -45,22 +50,23 @@ class Task:
 
     @cached_property
     def database(self) -> Database:
-        """The input of every peer's build: unit vectors."""
-        return Database(self.raw, None, Nesting(self.about["nesting"]), self.queries("tuning"))
+        """The input of every peer's build."""
+        return Database(self.raw, None, Nesting(self.about["nesting"]), self.queries("tuning"), self.metric)
 
     def queries(self, part: Part) -> Vectors:
-        """Queries of length 1."""
-        return unit(np.load(self.folder / f"{part}.npy"))
+        """Queries, for cosine of length 1."""
+        return prepared(np.load(self.folder / f"{part}.npy"), self.metric)
 
     def kth(self, part: Part) -> Any:
-        """The cosine of the k-th nearest neighbour of each query, in float64; computed once and kept in a file."""
+        """The score of the k-th nearest neighbour of each query, in float64; computed once and kept in a file."""
         path = self.folder / f"truth-{part}.npy"
         if not path.exists():
             vectors, queries = self.database.array(), self.queries(part)
+            squares = np.square(vectors).sum(1) if self.metric == "l2" else np.float32(0)
             best = []
             for start in range(0, len(queries), _BATCH):
                 asked = queries[start : start + _BATCH]
-                near = np.argpartition(asked @ vectors.T, -_CANDIDATES, axis=1)[:, -_CANDIDATES:]
+                near = np.argpartition(asked @ vectors.T - squares / 2, -_CANDIDATES, axis=1)[:, -_CANDIDATES:]
                 best.append(np.sort(self._scores(asked, near), axis=1)[:, -K])
             np.save(path, np.concatenate(best))
         return np.load(path)
@@ -70,13 +76,19 @@ class Task:
         scores = self._scores(self.queries(part)[: len(found)], np.maximum(found, 0))
         order = np.sort(found, axis=1)
         repeated = (np.diff(order, axis=1) == 0).sum(axis=1)
-        hits = ((scores >= self.kth(part)[: len(found), None] - SLACK) & (found >= 0)).sum(axis=1) - repeated
+        kth = self.kth(part)[: len(found), None]
+        hits = ((scores >= kth - SLACK * np.maximum(1, np.abs(kth))) & (found >= 0)).sum(axis=1) - repeated
         return float(np.clip(hits, 0, K).mean() / K)
 
     def _scores(self, queries: Vectors, rows: Rows) -> Any:
-        """Cosines in float64."""
+        """In float64; for L2 the negative squared distance."""
         scores = np.empty(rows.shape)
         for number, (query, some) in enumerate(zip(queries.astype(np.float64), rows, strict=True)):
             near = self.raw[some].astype(np.float64)
-            scores[number] = near @ query / (np.linalg.norm(near, axis=1) * np.linalg.norm(query))
+            if self.metric == "l2":
+                scores[number] = -np.square(near - query).sum(1)
+                continue
+            scores[number] = near @ query
+            if self.metric == "cosine":
+                scores[number] /= np.linalg.norm(near, axis=1) * np.linalg.norm(query)
         return scores

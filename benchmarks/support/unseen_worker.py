@@ -66,7 +66,7 @@ class Ours:
         self.exact, self.queries = job.title == "matryo exact", job.task.queries("tuning")
         self.folder = tempfile.TemporaryDirectory()
         vectors, begin, cpu = np.array(job.task.raw), time.perf_counter(), time.process_time()
-        self.index = Index.create(Path(self.folder.name) / "index", job.task.about["nesting"])
+        self.index = Index.create(Path(self.folder.name) / "index", job.task.about["nesting"], metric=job.task.metric)
         self.index.add(vectors)
         self.index.build()
         self.about = {

@@ -77,7 +77,11 @@ class PartitionSearch : Reranker {
     query.wide = query.codes.wide(part_.eights);
     // The scale of inner products is that of queries of norm 1.
     query.unit = 1 / route_.scale;
-    if (vectors_.metric == Metric::ip) query.unit /= static_cast<float>(length > kTiny ? length : kTiny);
+    if (vectors_.metric == Metric::ip) {
+      query.length = static_cast<float>(query.lengths.data()[vectors_.levels - 1]);
+      query.unit /= at_least_tiny(query.length);
+      query.look.shift += part_.spread * query.length;
+    }
     query.keys.reserve(room());
     query.found = 0;
     query.bar = -INFINITY;
@@ -126,8 +130,13 @@ class PartitionSearch : Reranker {
     for (int64_t tile = 0; tile < part_.mean_tiles; tile++) {
       Floats scores[1][Q][kTileParts];
       score_tiles<Q>(part_.means + tile * tile_bytes(), part_.means_adjust + tile * kTileRows, queries, scores);
-      for (int q = 0; q < Q; q++)
-        for (int p = 0; p < kTileParts; p++) store(means + q * count + tile * kTileRows + p * kFloats, scores[0][q][p]);
+      for (int q = 0; q < Q; q++) {
+        for (int p = 0; p < kTileParts; p++) {
+          int64_t place = tile * kTileRows + p * kFloats;
+          if (part_.reach != nullptr) scores[0][q][p] += load<Floats>(part_.reach + place) * broadcast(queries[q]->length);
+          store(means + q * count + place, scores[0][q][p]);
+        }
+      }
     }
   }
 
@@ -247,7 +256,7 @@ class PartitionSearch : Reranker {
           Floats score = to_floats(sums[t][q].part[p]) * broadcast(queries[q]->look.scale);
           score += broadcast(queries[q]->look.shift);
           Floats other = load<Floats>(adjust + t * kTileRows + p * kFloats);
-          scores[t][q][p] = vectors_.metric == Metric::cosine ? score * other : score + other;
+          scores[t][q][p] = vectors_.metric == Metric::l2 ? score + other : score * other;
         }
       }
     }
@@ -261,7 +270,7 @@ class PartitionSearch : Reranker {
         int lane = take_lowest(lanes);
         uint32_t slot = part_.slots[tile * kTileRows + p * kFloats + lane];
         if (slot >= part_.count) continue;
-        if (mask_ != nullptr && !mask_[part_.rows[slot]]) continue;
+        if (mask_ != nullptr && !mask_[route_.by_slot ? slot : part_.rows[slot]]) continue;
         add(query, scores[p][lane], slot, part_.homes == nullptr ? list : part_.homes[slot], list);
       }
     }
@@ -275,7 +284,7 @@ class PartitionSearch : Reranker {
         int place = p * kFloats + take_lowest(lanes);
         uint32_t slot = __atomic_load_n(&tile.slots[place], __ATOMIC_ACQUIRE);
         if (slot >= part_.count + tail_->count) continue;
-        if (mask_ != nullptr && !mask_[slot < part_.count ? part_.rows[slot] : slot]) continue;
+        if (mask_ != nullptr && !mask_[slot < part_.count && !route_.by_slot ? part_.rows[slot] : slot]) continue;
         add(query, scores[p][place - p * kFloats], slot, part_.homes == nullptr ? list : tile.homes[place], list);
       }
     }

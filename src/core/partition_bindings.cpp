@@ -6,7 +6,8 @@ namespace {
 
 struct PyPartition {
   PyPartition(int dim, int coded, In<int64_t, 2> lists, In<uint32_t, 2> slots, In<uint8_t, 2> tiles,
-              In<float, 2> adjust, In<uint8_t, 2> means, In<float, 2> means_adjust, In<float, 2> axes,
+              In<float, 2> adjust, In<uint8_t, 2> means, In<float, 2> means_adjust, In<float, 2> reach, float spread,
+              In<float, 2> axes,
               In<float, 2> tile_columns, In<uint32_t, 1> rows, In<uint32_t, 1> homes, In<int8_t, 2> codes,
               In<float, 1> errors, In<float, 2> columns)
       : lists(lists),
@@ -15,6 +16,7 @@ struct PyPartition {
         adjust(adjust),
         means(means),
         means_adjust(means_adjust),
+        reach(reach),
         axes(axes),
         tile_columns(tile_columns),
         rows(rows),
@@ -38,6 +40,7 @@ struct PyPartition {
     require(columns_of(lists) == 2 && columns_of(means) == 4 * eights * kTileRows && rows_of(means) > 0 &&
                 tiled(means_adjust, rows_of(means)) && (rows_of(means) - 1) * kTileRows >= rows_of(lists),
             "lists, means and means_adjust must have one entry per partition");
+    require(rows_of(reach) == 0 || tiled(reach, rows_of(means)), "reach must have one entry per partition");
     require(rows_of(columns) == 2 && columns_of(columns) == coded && rows_of(tile_columns) == 2 &&
                 columns_of(tile_columns) == dim && (rows_of(axes) == 0 || columns_of(axes) == dim),
             "columns, tile_columns and axes must have one entry per column");
@@ -64,6 +67,8 @@ struct PyPartition {
                      adjust.data(),
                      means.data(),
                      means_adjust.data(),
+                     rows_of(reach) > 0 ? reach.data() : nullptr,
+                     spread,
                      rows_of(axes) > 0 ? axes.data() : nullptr,
                      tile_columns.data(),
                      tile_columns.data() + dim,
@@ -86,7 +91,7 @@ struct PyPartition {
   In<uint8_t, 2> tiles;
   In<float, 2> adjust;
   In<uint8_t, 2> means;
-  In<float, 2> means_adjust, axes, tile_columns;
+  In<float, 2> means_adjust, reach, axes, tile_columns;
   In<uint32_t, 1> rows, homes;
   In<int8_t, 2> codes;
   In<float, 1> errors;
@@ -106,7 +111,11 @@ float float_of_half(uint16_t bits) {   // of a finite number
   return (bits & 0x8000) != 0 ? -size : size;
 }
 
-// All columns of a row; for cosine, divided by its norm.
+float norm_of(const Vectors& vectors, int64_t row) {
+  return std::max(vectors.norms[row * vectors.levels + vectors.levels - 1], kLeastNorm);
+}
+
+// All columns of a row; divided by its norm, but for L2.
 void read_row(const Vectors& vectors, int64_t row, float* columns) {
   for (int b = 0; b < vectors.levels; b++) {
     const Block& block = vectors.picked[b];
@@ -116,8 +125,8 @@ void read_row(const Vectors& vectors, int64_t row, float* columns) {
                                    ? static_cast<const float*>(block.rows)[from + j]
                                    : float_of_half(static_cast<const uint16_t*>(block.rows)[from + j]);
   }
-  if (vectors.metric != Metric::cosine) return;
-  float norm = std::max(vectors.norms[row * vectors.levels + vectors.levels - 1], kLeastNorm);
+  if (vectors.metric == Metric::l2) return;
+  float norm = norm_of(vectors, row);
   for (int64_t j = 0; j < vectors.dims[vectors.levels - 1]; j++) columns[j] /= norm;
 }
 
@@ -152,11 +161,14 @@ void PyPartition::encode(const PyVectors& vectors, int64_t first, Out<float, 2> 
       coded += static_cast<double>(value) * value;
       packed[d / 8 * 4 + d % 4] |= static_cast<uint8_t>(static_cast<int>(code) << (d % 8 < 4 ? 0 : 4));
     }
-    float norm = metric == Metric::cosine ? std::max(static_cast<float>(std::sqrt(square)), kLeastNorm) : 1;
-    for (int64_t d = 0; d < dim; d++) divided.data()[i * dim + d] = coordinates[d] / norm;
-    adjust.data()[i] = metric == Metric::ip   ? 0.0f
-                       : metric == Metric::l2 ? static_cast<float>(-coded)
-                                              : static_cast<float>(coded > 0 ? 1 / std::sqrt(coded) : 0);
+    float length = static_cast<float>(std::sqrt(square)), factor = 1;   // of the coordinates that the means divide
+    if (metric == Metric::cosine) factor = 1 / std::max(length, kLeastNorm);
+    if (metric == Metric::ip) factor = norm_of(vectors.view, first + i);
+    for (int64_t d = 0; d < dim; d++) divided.data()[i * dim + d] = coordinates[d] * factor;
+    double inverse = coded > 0 ? 1 / std::sqrt(coded) : 0;
+    adjust.data()[i] = static_cast<float>(metric == Metric::l2   ? -coded
+                                          : metric == Metric::ip ? inverse * length * factor
+                                                                 : inverse);
     double apart = 0, squares[3] = {0, 0, 0};   // of the row, of its codes, and of the middles: as byte_errors
     int8_t* codes_of_row = bytes.data() + i * view.stride;
     for (int64_t j = 0; j < view.coded; j++) {
@@ -346,9 +358,9 @@ class PyPartitionSearch {
   }
 
   // Returns −1, or the number of a query that has no score. The budget of rows is multiplied by `wider`. A mask covers
-  // the rows of the tail, too.
+  // the rows of the tail, too; it is in the order of the rows, or of the slots.
   int64_t search(In<float, 2> queries, OptionalMask mask, Out<int64_t, 2> rows, Out<double, 2> scores, int threads,
-                 double wider, const PyTailView* tail) {
+                 double wider, const PyTailView* tail, bool by_slot) {
     vectors_->check_queries(queries, 0);
     vectors_->check_hits(rows_of(queries), rows, scores);
     int64_t k = route_.k, columns = vectors_->columns;
@@ -360,6 +372,7 @@ class PyPartitionSearch {
     Mask bytes = mask ? reinterpret_cast<Mask>(mask->data()) : nullptr;
     Route route = route_;
     route.budget *= wider;
+    route.by_slot = by_slot;
     double lists = static_cast<double>(route.most_lists) * std::max(wider, 1.0);
     route.most_lists = static_cast<int64_t>(std::min(lists, static_cast<double>(partition_->view.lists) + 1));
     std::atomic<int64_t> bad{-1};
@@ -403,10 +416,12 @@ class PyPartitionSearch {
 void bind_partition(nb::module_& m) {
   nb::class_<PyPartition>(m, "Partition")
       .def(nb::init<int, int, In<int64_t, 2>, In<uint32_t, 2>, In<uint8_t, 2>, In<float, 2>, In<uint8_t, 2>,
-                    In<float, 2>, In<float, 2>, In<float, 2>, In<uint32_t, 1>, In<uint32_t, 1>, In<int8_t, 2>,
+                    In<float, 2>, In<float, 2>, float, In<float, 2>, In<float, 2>, In<uint32_t, 1>,
+                    In<uint32_t, 1>, In<int8_t, 2>,
                     In<float, 1>, In<float, 2>>(),
            "dim"_a, "coded"_a, "lists"_a.noconvert(), "slots"_a.noconvert(), "tiles"_a.noconvert(),
-           "adjust"_a.noconvert(), "means"_a.noconvert(), "means_adjust"_a.noconvert(), "axes"_a.noconvert(),
+           "adjust"_a.noconvert(), "means"_a.noconvert(), "means_adjust"_a.noconvert(), "reach"_a.noconvert(),
+           "spread"_a, "axes"_a.noconvert(),
            "tile_columns"_a.noconvert(), "rows"_a.noconvert(), "homes"_a.noconvert(), "codes"_a.noconvert(),
            "errors"_a.noconvert(), "columns"_a.noconvert())
       .def("encode", &PyPartition::encode, "vectors"_a, "first"_a, "divided"_a.noconvert(), "nibbles"_a.noconvert(),
@@ -422,7 +437,8 @@ void bind_partition(nb::module_& m) {
                     double, float, int64_t>(),
            "vectors"_a, "partition"_a, "steps"_a, "k"_a, "budget"_a, "scale"_a, "most_lists"_a)
       .def("search", &PyPartitionSearch::search, "queries"_a.noconvert(), "mask"_a.noconvert().none(),
-           "rows"_a.noconvert(), "scores"_a.noconvert(), "threads"_a, "wider"_a = 1.0, "tail"_a.none() = nb::none())
+           "rows"_a.noconvert(), "scores"_a.noconvert(), "threads"_a, "wider"_a = 1.0, "tail"_a.none() = nb::none(),
+           "by_slot"_a = false)
       .def("score_lists", &PyPartitionSearch::score_lists, "queries"_a.noconvert(), "scores"_a.noconvert());
 }
 

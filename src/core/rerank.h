@@ -40,6 +40,7 @@ struct PartitionQuery {
   CodedLook look;
   int wide;           // the first eights of the tiles whose codes have upper halves
   float unit;         // turns a difference of scores of means into a multiple of the scale
+  float length;       // the norm, for inner products
   Buffer<Key> keys;   // candidates: slot and score
   int64_t found;
   float bar;
@@ -262,7 +263,9 @@ class Reranker {
       if (vectors_.metric == Metric::l2) {
         float norm = norms_at(some.slots[i])[step.level];
         score = 2 * score - norm * norm;
-      } else if (vectors_.metric == Metric::cosine) {
+      } else if (vectors_.metric == Metric::ip) {
+        score *= at_least_tiny(norms_at(some.slots[i])[last]);   // the codes are of the row divided by it
+      } else {
         score *= inverse;
         if (step.level < last) {
           const float* norms = norms_at(some.slots[i]);
@@ -419,12 +422,14 @@ class Reranker {
         far *= unit;
       } else {
         prefetch(norms_at(some.slots[ahead]));
-        double norm = norms_at(slot)[step.level];
+        const float* norms = norms_at(slot);
+        double norm = norms[step.level], whole = at_least_tiny(norms[last]);
         if (vectors_.metric == Metric::l2) {
           score = 2 * score - norm * norm - length * length;
           far = 2 * far + rounding * (norm + length) * (norm + length);
-        } else {
-          far += rounding * length * norm;
+        } else {   // the codes are of the row divided by its norm
+          score *= whole;
+          far = (far + rounding * length) * whole;
         }
       }
       far = 1.001 * far + 8 * kHalfStep * __builtin_fabs(score);   // float32 rounding of both, and of their sums

@@ -81,9 +81,11 @@ struct Partition {
   const int64_t* bounds;           // [lists, 2]: the first tile of a partition and the number of its places
   const uint32_t* slots;           // [tiles · 16]: the slot at each place
   const uint8_t* codes_of_tiles;   // 4 bits per column
-  const float* adjust;             // [tiles · 16]: 1 / ‖x‖ for cosine, −‖x‖² for L2, of the codes; NaN at empty places
+  const float* adjust;             // [tiles · 16]: see Partition.adjust in Python; NaN at empty places
   const uint8_t* means;            // in tiles
   const float* means_adjust;
+  const float* reach;        // [means · 16]: see Partition.reach; null unless the metric is ip
+  float spread;              // see Partition.spread
   const float* axes;         // [columns of a vector, dim]: the rotation; null if tiles hold the first columns
   const float* tile_steps;   // [dim]: the value of one unit of a column's 4-bit codes
   const float* tile_lows;    // [dim]: the value of code 0
@@ -146,6 +148,7 @@ struct Route {
   double budget;        // a partition is visited while the places visited are fewer than budget · exp(−gap / scale),
   float scale;          // where gap is how far its mean scores below the best; a negative budget visits all
   int64_t most_lists;   // a query visits at most this many partitions
+  bool by_slot = false;   // a mask is in the order of the slots, not of the rows; it covers the tail in the same place
 };
 
 // Rows in codes of 1, 4 or 8 bits; see packed.h.

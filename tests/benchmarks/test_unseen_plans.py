@@ -140,7 +140,7 @@ def test_a_pool_searches_as_its_index_does(index):
 def test_promises_are_judged_by_the_other_queries(tmp_path, capsys):
     index, numbers = numbered(tmp_path / "index", DATABASE, [16, 32], 0)
     judge = Judge(DATABASE, QUERIES, numbers, (1.0, 0.5))
-    (found,) = promises(index, judge, [0.8], confidence=0.9, seen=300, draws=2, seed=0)
+    (found,) = promises(index, judge, [0.8], confidence=0.9, seen=300, judged=900, draws=2, seed=0)
     assert (found["draws"], found["judged"]) == (2, 300)
     assert [part["rows"] for part in found["filters"]] == [1500, 750]
     assert all(part["least"] <= part["recall"] <= 1 for part in found["filters"])

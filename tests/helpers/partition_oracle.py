@@ -28,9 +28,9 @@ def true_score(metric: Metric, query: Array, row: Array) -> float:
 
 
 def whole(blocks: Blocks, metric: Metric) -> Array:
-    """All columns of all rows; for cosine, divided by their norms."""
+    """All columns of all rows; divided by their norms, but for L2."""
     rows = blocks.rows(slice(None), blocks.nesting.dim).astype(np.float64)
-    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), TINY) if metric == "cosine" else rows
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), TINY) if metric != "l2" else rows
 
 
 def coordinates(partition: Partition, vectors: Array) -> Array:
@@ -86,13 +86,16 @@ def tile_scores(partition: Partition, tiles: Array, adjust: Array, query: Array)
     added = adjust.ravel().astype(float)
     if partition.metric == "cosine":
         return products * added / length if length else 0 * added
-    return 2 * products + added if partition.metric == "l2" else products + added
+    if partition.metric == "ip":
+        return (products + partition.spread * np.linalg.norm(query.astype(np.float64))) * added
+    return 2 * products + added
 
 
 def code_slack(partition: Partition, query: Array) -> float:
     """How far the score of a row may be from ``tile_scores``: float32, and two codes of the query that round apart."""
     turned = turned_query(partition, query)
-    factor = {"ip": 1.0, "l2": 2.0, "cosine": np.nanmax(partition.adjust) / max(np.linalg.norm(turned), TINY)}
+    largest = np.nanmax(partition.adjust)
+    factor = {"ip": largest, "l2": 2.0, "cosine": largest / max(np.linalg.norm(turned), TINY)}
     rounding = 1e-6 * np.abs(turned) @ (np.abs(partition.tile_columns[1]) + 15 * partition.tile_columns[0])
     return float(factor[partition.metric] * (2 * 15 * query_unit(partition, turned) + rounding))
 
@@ -101,7 +104,7 @@ def list_scores(partition: Partition, query: Array) -> Array:
     """The score of the mean of each partition, in multiples of the scale."""
     scores = tile_scores(partition, partition.means, partition.means_adjust, query)[: len(partition.lists)]
     if partition.metric == "ip":   # the scale is that of queries of norm 1
-        scores = scores / np.linalg.norm(coordinates(partition, query[None].astype(np.float64))[0])
+        scores = scores / np.linalg.norm(query.astype(np.float64)) + partition.reach.ravel()[: len(scores)]
     return np.asarray(scores / partition.scale)
 
 
@@ -157,6 +160,7 @@ def replay(
             if stage.precision == "int8":
                 sums, norms = held[slots, : stage.dim] @ q[: stage.dim], blocks.norms[rows, blocks.level(stage.dim)]
                 norms = norms / blocks.norms[rows, -1] if metric == "cosine" else norms
+                sums = sums * blocks.norms[rows, -1] if metric == "ip" else sums
             else:
                 stored = blocks.rows(rows, stage.dim).astype(float)
                 sums, norms = stored @ q[: stage.dim], np.linalg.norm(stored, axis=1)

@@ -200,3 +200,37 @@ def test_many_vectors_that_sqlite_holds_get_guides(tmp_path, count, guided):
         for query, found in zip(vectors, hits, strict=False):
             stored = np.concatenate([np.delete(vectors, 5, 0), vectors[:1000]])
             assert found.tolist() == exact(stored, ids.tolist(), query, 7, "cosine")[0]
+
+
+def test_a_commit_is_loaded_at_once_where_searches_come_between(tmp_path):
+    rows = np.random.default_rng(3).standard_normal((220, 16)).astype("f4")
+    with Index.create(tmp_path / "index", [8, 16]) as index:
+        index.add(rows[:200])
+        index.add(rows[200:202])
+        assert not index.is_current   # nobody searches: adding does not pay for it
+        index.search(rows[:1])
+        for number in range(202, 210):
+            index.add(rows[number : number + 1])
+            index.delete([number - 200])
+            assert not index.is_current   # the second change without a search between
+            assert index.search(rows[number], k=1).ids.tolist() == [[number]]
+            assert index.search(rows[number - 200], k=1).ids.item() != number - 200
+        index.add(rows[210:211])
+        assert index.is_current
+
+
+def test_a_commit_succeeds_if_it_cannot_be_loaded(tmp_path, monkeypatch):
+    rows = np.random.default_rng(3).standard_normal((20, 16)).astype("f4")
+    with Index.create(tmp_path / "index", [8, 16]) as index:
+        index.add(rows[:10])
+        index.search(rows[:1])
+        with monkeypatch.context() as broken:
+
+            def fail(*_: object) -> None:
+                raise EmbeddingsError("damaged", got="one", cure="none")
+
+            broken.setattr(index._routes, "of", fail)
+            assert list(index.add(rows[10:11])) == [10]
+            with pytest.raises(EmbeddingsError, match="damaged"):
+                index.search(rows[10])
+        assert index.search(rows[10], k=1).ids.tolist() == [[10]]

@@ -14,7 +14,7 @@ array([[1.  , 0.94]], dtype=float32)
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
@@ -23,7 +23,7 @@ import numpy as np
 
 from matryo.arguments import as_integer, as_number, checked
 from matryo.arrays import as_array
-from matryo.errors import EmbeddingsError, IndexFolderError, InputError, MissingExtra, shown
+from matryo.errors import EmbeddingsError, IndexFolderError, InputError, MatryoError, MissingExtra, shown
 from matryo.files import storage
 from matryo.retrieve.coded import Coded
 from matryo.retrieve.compaction import Compaction, Task
@@ -66,6 +66,7 @@ class Index(Coded):
         self.to(None)
         self._watches = Watches()
         self._compaction = Compaction()   # none yet
+        self._last_search: tuple[Plan | None, int] | None = None   # since the last change
 
     @staticmethod
     @checked
@@ -147,6 +148,8 @@ class Index(Coded):
                 if current() is snapshot:
                     with storage(self.path, "read"):
                         raise
+        if where is None:
+            self._last_search = stages, k
         if stages is not None and stages.promise is not None and where is None:
             self._watches.see(stages.promise, hits.scores)
         return hits
@@ -359,6 +362,17 @@ class Index(Coded):
                 numbers = [np.take_along_axis(np.concatenate(numbers, axis=1), best, axis=1)]
         wide_ids, wide_scores = widened(ids[0], k, nothing), widened(scores[0].astype(np.float32), k, -np.inf)
         return Hits(wide_ids, wide_scores, self._payloads(widened(numbers[0], k, -1)) if payload else None)
+
+    def _prepare(self) -> None:
+        """Load a commit at once if the program searched since the one before: its next search need not wait for that.
+
+        A program that only adds, one vector after another, does not pay for it.
+        """
+        last, self._last_search = self._last_search, None
+        if last is not None:
+            with suppress(MatryoError, OSError):   # the next search raises it; the commit has succeeded
+                for part in self._routes.of(self.snapshot(), *last):
+                    part.prepare()
 
     def _before_rotation(self) -> None:
         super()._before_rotation()

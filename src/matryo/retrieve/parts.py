@@ -66,6 +66,10 @@ class Part:
         """Return the request for ``queries``."""
         return Request(self.segments[0].blocks, queries, metric, self._allowed, threads, self.tail, self._live)
 
+    def prepare(self) -> None:
+        """Compute what every search needs, so that none waits for it."""
+        _ = self._allowed, self._live, self._integers, self.count
+
     def ids(self, rows: Indices, nothing: Any) -> Array:
         """Return the ids of rows, some of which may be −1: ``nothing`` there."""
         if self._integers is not None:

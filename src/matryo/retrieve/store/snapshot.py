@@ -181,8 +181,8 @@ class Loaded:
                 recent = _without(recent, gone)
                 if 2 * recent.live < len(recent):
                     return None   # read anew, without those that are gone
-            there = [row for row in gone.tolist() if any(_has(segment, row) for segment in segments)]
-            self.dead = np.union1d(self.dead, np.array(there, np.int64))
+            there = np.array([row for row in gone.tolist() if any(_has(each, row) for each in segments)], np.int64)
+            self.dead = np.insert(self.dead, np.searchsorted(self.dead, there), there)   # sorted; none was dead before
         self.segments, self.recent, self.deleted = {each.name: each for each in segments}, recent, []
         return Snapshot(
             before.path, before.about, (*segments, *([] if recent is None else [recent])), before.rotation

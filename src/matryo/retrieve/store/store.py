@@ -149,6 +149,7 @@ class Store(Turning):
                 records.remove(self._database, [item.row for item in found])
                 records.write_state(self._database, replace(state, count=state.count - len(found), total=total))
             self._loaded.note(self._database.version, None, [item.row for item in found])
+            self._prepare()
 
     def get(self, ids: Any) -> tuple[Floats, list[dict[str, Any]]]:
         """The vectors (float32 [ids, d]) and the payloads of ``ids``, all of which must exist."""
@@ -307,6 +308,10 @@ class Store(Turning):
                 self._join()
         else:
             self._loaded.note(self._database.version, new, [item.row for item in old])
+            self._prepare()
+
+    def _prepare(self) -> None:
+        """Called after a small commit, which is durable then."""
 
     def _are_too_many(self, count: int) -> bool:
         """Whether SQLite would hold too many vectors with ``count`` new ones."""

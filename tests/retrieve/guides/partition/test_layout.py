@@ -87,4 +87,4 @@ def test_a_rotation_of_all_columns_changes_no_product(metric: Metric) -> None:
     whole = space.whole(np.arange(50))
     np.testing.assert_allclose(space.tile(whole) @ space.tile(whole).T, whole @ whole.T, atol=1e-4)
     lengths = np.linalg.norm(whole, axis=1)
-    np.testing.assert_allclose(lengths, 1 if metric == "cosine" else np.linalg.norm(rows, axis=1), rtol=1e-5)
+    np.testing.assert_allclose(lengths, np.linalg.norm(rows, axis=1) if metric == "l2" else 1, rtol=1e-5)

@@ -73,7 +73,8 @@ def test_each_row_has_a_slot_and_a_place_per_copy(
     adjust = partition.adjust.ravel()
     assert np.isnan(adjust[slots == NOBODY]).all()
     squares = np.square(tiles[used]).sum(1)
-    expected = {"ip": np.zeros(len(used)), "l2": -squares, "cosine": 1 / np.sqrt(squares)}[metric]
+    lengths = np.linalg.norm(coordinates(partition, blocks.rows(rows[slots[used]], blocks.nesting.dim)), axis=1)
+    expected = {"ip": lengths / np.sqrt(squares), "l2": -squares, "cosine": 1 / np.sqrt(squares)}[metric]
     np.testing.assert_allclose(adjust[used], expected, rtol=1e-4)
     # 8-bit codes: by slot, half a step from the column.
     held = decoded_bytes(partition)
@@ -215,7 +216,7 @@ def test_numbers_out_of_range_are_found_when_opened(tmp_path: Path, name: str, v
 
 def test_the_layout_of_an_older_version_is_built_again(tmp_path: Path) -> None:
     write_arrays(tmp_path / "here", HEADER, 1, {}, {"gaps": np.zeros(3)})
-    said = r"here has the layout of an older matryo \(got format 1, supported from 3\): build it again"
+    said = r"here has the layout of an older matryo \(got format 1, supported from 4\): build it again"
     with pytest.raises(EmbeddingsError, match=said):
         Partition.open(tmp_path / "here")
 

@@ -16,13 +16,15 @@ from matryo.retrieve.guides.partition.codes import (
     aligned,
     byte_columns,
     byte_errors,
+    decode_nibbles,
     encode_bytes,
     encode_nibbles,
     nibble_columns,
     tiled,
 )
 from matryo.retrieve.guides.partition.means import SAMPLE, Means, find_means
-from matryo.retrieve.guides.partition.placing import adjustments, partitions_of, squared_distance
+from matryo.retrieve.guides.partition.optimism import radii, squared_gaps, typical
+from matryo.retrieve.guides.partition.placing import adjustments, squared_distance
 from matryo.retrieve.guides.partition.visits import budgets_by_share, needed_budgets, scale_of, widening
 from matryo.retrieve.vectors.blocks import tiles
 
@@ -44,15 +46,16 @@ class Build:
     def __init__(self, space: Space, long: int, lists: int, copies: int, rng: np.random.Generator) -> None:
         self.space, self.long, self.lists, self.copies, self.rng = space, long, lists, copies, rng
         self.blocks, self.round_ = space.blocks, space.metric == "cosine"
+        self.spread, self.distance = 0.0, 0.0   # of a Partition
         most = max(SAMPLE * lists, min(_SAMPLE, _SAMPLE_NUMBERS // self.blocks.nesting.dim))
         self.sample = np.sort(rng.permutation(self.blocks.count)[:most])
 
     def arrays(self, progress: bool) -> tuple[dict[str, Array], float]:
-        """Return the arrays of a partition by name, and its scale."""
+        """Return the arrays of a partition by name, and its scale; ``spread`` and ``distance`` are set."""
         count, long = self.blocks.count, self.long
         with tqdm(desc="partition", total=2 * count, unit="row", unit_scale=True, delay=2, disable=not progress) as bar:
             self._learn()
-            chosen = self._assigned(bar)
+            chosen, around = self._assigned(bar)
             bounds, slots, places, rows = _laid_out(chosen, self.lists)
             flat = np.zeros((len(slots), self.space.dim), np.uint8)
             adjust = aligned((len(slots), 1), np.float32, np.nan)
@@ -62,20 +65,23 @@ class Build:
             slot_of[rows] = np.arange(count)
             for part in tiles(count, self.blocks.nesting.dim):
                 whole, at = self.space.whole(part), slot_of[part]
-                nibbles = encode_nibbles(self.space.tile(whole), self.tile_columns)
+                coordinates = self.space.tile(whole)
+                nibbles = encode_nibbles(coordinates, self.tile_columns)
+                norms = self.space.lengths(part) * np.linalg.norm(coordinates, axis=1)
+                adjusted = adjustments(nibbles, self.tile_columns, self.space.metric, norms)
                 for copy in places:   # the place of each row, for its home and for its copy
-                    flat[copy[part]] = nibbles
-                    adjust[copy[part], 0] = adjustments(nibbles, self.tile_columns, self.space.metric)
+                    flat[copy[part]], adjust[copy[part], 0] = nibbles, adjusted
                 coded = encode_bytes(whole[:, :long], self.columns)
                 codes[at, :long] = coded
                 errors[at] = byte_errors(whole[:, :long], coded, self.columns)
                 bar.update(part.stop - part.start)
         means, means_adjust = self._coded_means()
         sizes = bounds[:, 1]
-        scale, budgets, wider = self._visits(sizes, chosen)
+        scale, budgets, wider, reach = self._visits(sizes, chosen, around)
         arrays = {
             "lists": bounds, "slots": slots.reshape(-1, LANES), "tiles": _aligned_copy(tiled(flat)),
             "adjust": adjust.reshape(-1, LANES), "means": means, "means_adjust": means_adjust, "centers": self.means,
+            "reach": self._compensated(reach, means_adjust),
             "axes": self.space.axes, "tile_columns": self.tile_columns, "rows": rows.astype(np.uint32),
             "homes": (chosen[rows, 0] if self.copies > 1 else np.empty(0)).astype(np.uint32), "codes": codes,
             "errors": errors, "columns": self.columns, "budgets": budgets, "wider": wider,
@@ -96,19 +102,24 @@ class Build:
             low = high = np.zeros(self.long, np.float32)
         self.columns, self.tile_columns = byte_columns(low, high), nibble_columns(coordinates)
         self.length = float(np.linalg.norm(coordinates, axis=1).mean()) if len(coordinates) else 1.0
-        self.means = find_means(self.space.divided(coordinates), self.lists, round_=self.round_, rng=self.rng)
+        divided = self.space.divided(coordinates, self.space.lengths(self.sample))
+        self.means = find_means(divided, self.lists, round_=self.round_, rng=self.rng)
 
-    def _assigned(self, bar: Any) -> Indices:
-        """The partitions of each row, [rows, copies]."""
+    def _assigned(self, bar: Any) -> tuple[Indices, Doubles]:
+        """The partitions of each row [rows, copies], and for inner products the radius of each partition."""
         chosen, total = np.empty((self.blocks.count, self.copies), np.int64), 0.0
+        gaps = np.zeros(chosen.shape if self.space.metric == "ip" else (0, self.copies))
         means = Means(self.means, round_=self.round_)
         for part in tiles(self.blocks.count, max(self.lists, self.blocks.nesting.dim)):
-            coordinates = self.space.tile(self.space.whole(part))
-            chosen[part] = partitions_of(self.space, coordinates, means, self.copies)
-            total += squared_distance(self.space, coordinates, self.means, chosen[part])
+            lengths = self.space.lengths(part)
+            divided = self.space.divided(self.space.tile(self.space.whole(part)), lengths)
+            chosen[part] = means.nearest(divided, self.copies)
+            total += squared_distance(divided, self.means, chosen[part])
+            if len(gaps):
+                gaps[part] = squared_gaps(divided, lengths, self.means, chosen[part])
             bar.update(part.stop - part.start)
         self.distance = total / max(1, self.blocks.count) * self._overfitting()
-        return chosen
+        return chosen, radii(gaps, chosen, self.lists) if len(gaps) else np.zeros(self.lists)
 
     def _overfitting(self) -> float:
         """How much farther from the means new rows are than these, as a mean square: the means are those of these rows.
@@ -121,42 +132,65 @@ class Build:
 
     def _coded_means(self) -> tuple[Array, Floats]:
         """Encode the means like rows."""
-        # For cosine as long as the rows, so that they use the range of the codes.
-        codes = encode_nibbles(self.means * (self.length if self.round_ else 1), self.tile_columns)
+        # As long as the rows, so that they use the range of the codes.
+        norms = np.linalg.norm(self.means, axis=1)
+        factors = np.ones_like(norms) if self.space.metric == "l2" else self.length / np.maximum(norms, _TINY)
+        codes = encode_nibbles(self.means * factors[:, None], self.tile_columns)
         height = (-(-self.lists // LANES) + 1) * LANES
         flat = np.zeros((height, self.space.dim), np.uint8)
         flat[: self.lists] = codes
         adjust = aligned((height, 1), np.float32, np.nan)
-        adjust[: self.lists, 0] = adjustments(codes, self.tile_columns, self.space.metric)
+        adjust[: self.lists, 0] = adjustments(codes, self.tile_columns, self.space.metric, norms)
         return _aligned_copy(tiled(flat)), adjust.reshape(-1, LANES)
 
-    def _visits(self, sizes: Indices, chosen: Indices) -> tuple[float, Floats, Floats]:
-        """Learn the scale, the budgets and the effect of filters, with rows as queries."""
+    def _compensated(self, reach: Floats, means_adjust: Floats) -> Floats:
+        """``reach`` in the order of the means, less what the spread of rows adds to them; empty but for ip."""
+        if self.space.metric != "ip":
+            return np.empty((0, LANES), np.float32)
+        made = aligned((means_adjust.size,), np.float32, 0)
+        made[: self.lists] = reach - self.spread * means_adjust.ravel()[: self.lists]
+        return made.reshape(-1, LANES)
+
+    def _visits(self, sizes: Indices, chosen: Indices, around: Doubles) -> tuple[float, Floats, Floats, Floats]:
+        """Learn the scale, the budgets, the effect of filters, and what is added to the scores of means.
+
+        Rows serve as queries, of norm 1 but for L2.
+        """
         picked = np.sort(self.rng.permutation(self.blocks.count)[:_QUERIES])
-        queries = self.space.whole(picked)
-        if self.space.metric == "ip":   # of norm 1
-            queries /= np.maximum(np.linalg.norm(queries, axis=1, keepdims=True), _TINY)
-        turned = self.space.tile(queries)
-        if self.space.metric == "ip":
-            turned /= np.maximum(np.linalg.norm(turned, axis=1, keepdims=True), _TINY)
-        scores = self.space.divided(turned) @ self.means.T
+        few = self.sample[:: -(-len(self.sample) // (_SAMPLE // 4)) or 1]
+        queries, whole, lengths = self.space.whole(picked), self.space.whole(few), self.space.lengths(few)
+        turned, products = self.space.tile(queries), queries @ whole.T
+        scores = self.space.divided(turned, np.ones(len(turned), np.float32)) @ self.means.T
+        reach = np.zeros(self.lists, np.float32)
         if self.space.metric == "l2":
             scores = 2 * scores - np.square(self.means).sum(1)
+            products = 2 * products - np.square(whole).sum(1)
+        if self.space.metric == "ip":
+            coordinates = self.space.tile(whole)
+            self.spread = typical(products - turned @ self._decoded(coordinates).T, np.ones(len(few)))
+            products *= lengths
+            divided = self.space.divided(coordinates, lengths)
+            gaps = np.sqrt(squared_gaps(divided, lengths, self.means, chosen[few, :1])[:, 0])
+            reach = np.asarray(around * typical(products - scores[:, chosen[few, 0]], gaps), np.float32)
+            scores = scores + reach
         scale = scale_of(scores)
         budgets, _ = needed_budgets(scores, sizes, scale)
-        return scale, budgets_by_share(budgets, sizes), widening(self._ranked(queries, budgets, chosen), _NEAR)
+        ranked = self._ranked(products, few, budgets, chosen)
+        return scale, budgets_by_share(budgets, sizes), widening(ranked, _NEAR), reach
 
-    def _ranked(self, queries: Floats, budgets: Doubles, chosen: Indices) -> Doubles:
-        """The budget that finds each of the nearest rows of the sample, nearest first."""
-        few = self.sample[:: -(-len(self.sample) // (_SAMPLE // 4)) or 1]
-        near = np.empty((len(queries), min(_NEIGHBOURS, max(0, len(few) - 1))), np.int64)
-        if not near.size:
+    def _decoded(self, coordinates: Floats) -> Floats:
+        """What the 4-bit codes stand for, as long as the rows."""
+        made = decode_nibbles(encode_nibbles(coordinates, self.tile_columns), self.tile_columns)
+        made *= (np.linalg.norm(coordinates, axis=1) / np.maximum(np.linalg.norm(made, axis=1), _TINY))[:, None]
+        return made
+
+    @staticmethod
+    def _ranked(scores: Floats, few: Indices, budgets: Doubles, chosen: Indices) -> Doubles:
+        """The budget that finds each of the nearest of ``few`` rows, nearest first, given their ``scores``."""
+        most = min(_NEIGHBOURS, max(0, len(few) - 1))
+        if not most or not len(scores):
             return np.empty((0, 0))
-        whole = self.space.whole(few)
-        scores = queries @ whole.T
-        if self.space.metric == "l2":
-            scores = 2 * scores - np.square(whole).sum(1)
-        best = np.argpartition(-scores, near.shape[1], axis=1)[:, : near.shape[1]]
+        best = np.argpartition(-scores, most, axis=1)[:, :most]
         near = few[np.take_along_axis(best, np.argsort(-np.take_along_axis(scores, best, 1), axis=1), 1)]
         each = np.take_along_axis(budgets[:, None], chosen[near].reshape(len(near), 1, -1), 2)
         return np.asarray(each.reshape(*near.shape, -1).min(-1))

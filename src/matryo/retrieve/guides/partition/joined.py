@@ -25,7 +25,7 @@ from matryo.retrieve.guides.partition.codes import (
     encode_nibbles,
     packed,
 )
-from matryo.retrieve.guides.partition.placing import adjustments, partitions_of, squared_distance
+from matryo.retrieve.guides.partition.placing import adjustments, squared_distance
 from matryo.retrieve.guides.partition.space import Space
 from matryo.retrieve.vectors.array_folder import open_arrays, write_arrays
 from matryo.retrieve.vectors.blocks import tiles
@@ -83,15 +83,18 @@ class Joined(Guide):
             return made
         total = 0.0
         for part in tiles(count, max(len(partition.lists), blocks.nesting.dim)):
-            whole = space.whole(slice(part.start + start, part.stop + start))
+            rows = slice(part.start + start, part.stop + start)
+            whole, lengths = space.whole(rows), space.lengths(rows)
             coordinates = space.tile(whole)
-            made.lists[part] = partitions_of(space, coordinates, partition.homes_of, partition.copies)
+            divided = space.divided(coordinates, lengths)
+            made.lists[part] = partition.homes_of.nearest(divided, partition.copies)
             nibbles = encode_nibbles(coordinates, partition.tile_columns)
             made.nibbles[part] = packed(nibbles)
-            made.adjust[part] = adjustments(nibbles, partition.tile_columns, partition.metric)
+            norms = lengths * np.linalg.norm(coordinates, axis=1)
+            made.adjust[part] = adjustments(nibbles, partition.tile_columns, partition.metric, norms)
             made.codes[part, :long] = coded = encode_bytes(whole[:, :long], partition.columns)
             made.errors[part] = byte_errors(whole[:, :long], coded, partition.columns)
-            total += squared_distance(space, coordinates, partition.centers, made.lists[part])
+            total += squared_distance(divided, partition.centers, made.lists[part])
         return replace(made, distance=total / max(1, count))
 
     def _fill_few(self, blocks: Blocks, partition: Partition, start: int) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from matryo.retrieve.guides.partition.codes import decode_nibbles, encode_nibbles, nibble_columns
 from matryo.retrieve.guides.partition.means import find_means, two_means
+from matryo.retrieve.guides.partition.optimism import radii, squared_gaps, typical
 from matryo.retrieve.guides.partition.space import Space, principal_axes
 from matryo.retrieve.guides.partition.visits import needed_budgets, scale_of
 
@@ -62,7 +63,7 @@ def choose_layout(
     most = max(4 * _QUERIES, min(_ROWS, _NUMBERS // width))
     rows = np.sort(rng.permutation(blocks.count)[:most])
     space = Space(blocks, metric, np.empty((0, width), np.float32), width)
-    sample = space.whole(rows)
+    sample, lengths = space.whole(rows), space.lengths(rows)
     asked = np.sort(rng.permutation(len(rows))[: min(_QUERIES, len(rows) // 4)])
     may_rotate = rotated is not False and 1 < width <= _MOST_COLUMNS and len(rows) > 1
     axes = principal_axes(sample[rng.permutation(len(sample))[:_FEW_ROWS]]) if may_rotate else np.empty((0, 0))
@@ -76,10 +77,10 @@ def choose_layout(
         chosen = space_of(*candidates[0])
         return Layout(chosen.dim, len(chosen.axes) > 0, copies), chosen.axes
     trials = []
-    true = _neighbours(sample[asked], sample, asked, metric)
+    true = _neighbours(sample[asked], sample, asked, metric, lengths)
     for turn in sorted({turn for _, turn in candidates}):
         numbers = [number for number, turned in candidates if turned is turn]
-        all_keeps = _keeps(space_of(numbers[-1], turn), numbers, sample, asked, true, blocks.count)
+        all_keeps = _keeps(space_of(numbers[-1], turn), numbers, sample, asked, true, lengths)
         for number, keeps in zip(numbers, all_keeps, strict=True):
             turned = space_of(number, turn)
             cost = _cost(turned, keeps, [share for _, _, share in _TARGETS], blocks.count, 1)
@@ -88,7 +89,7 @@ def choose_layout(
     few = np.sort(rng.permutation(len(sample))[:_FEW_ROWS])
     best: tuple[float, Layout, Floats] | None = None
     for _, turned, keeps in trials[:_FINALISTS]:
-        for number, share in _shares(turned, sample[few], rng).items():
+        for number, share in _shares(turned, sample[few], lengths[few], rng).items():
             if copies in (None, number):
                 cost = _cost(turned, keeps, share, blocks.count, len(few)) * (_COPIES if number > 1 else 1)
                 if best is None or cost < best[0]:
@@ -108,9 +109,9 @@ def _candidates(width: int, dim: int | None, rotated: bool | None, may_rotate: b
                 yield number, False
 
 
-def _neighbours(queries: Floats, sample: Floats, own: Indices, metric: Metric) -> Indices:
+def _neighbours(queries: Floats, sample: Floats, own: Indices, metric: Metric, lengths: Floats) -> Indices:
     """The nearest rows of each query in the sample, without itself."""
-    scores = queries @ sample.T
+    scores = queries @ sample.T * lengths
     if metric == "l2":
         scores = 2 * scores - np.square(sample).sum(1)
     scores[np.arange(len(own)), own] = -np.inf
@@ -119,7 +120,7 @@ def _neighbours(queries: Floats, sample: Floats, own: Indices, metric: Metric) -
 
 
 def _keeps(
-    space: Space, dims: list[int], sample: Floats, own: Indices, true: Indices, count: int
+    space: Space, dims: list[int], sample: Floats, own: Indices, true: Indices, lengths: Floats
 ) -> list[list[float]]:
     """The length of the shortlist that each target needs, for the first ``dims`` coordinates of a space.
 
@@ -130,20 +131,25 @@ def _keeps(
     decoded = decode_nibbles(encode_nibbles(coordinates, columns), columns)
     turned = coordinates[own]
     products = np.zeros((len(own), len(sample)), np.float32)
-    squares = np.zeros(len(sample), np.float32)
+    squares, norms = np.zeros(len(sample), np.float32), np.zeros(len(sample), np.float32)
     # In a sample, neighbours are further away than among all rows, and fewer rows come between.
-    growth = max(1.0, (count / max(1, len(sample))) ** 0.5)
+    growth = max(1.0, (space.blocks.count / max(1, len(sample))) ** 0.5)
+    whole = sample[own] @ sample.T if space.metric == "ip" else products
     keeps, low = [], 0
     for high in dims:
         added = decoded[:, low:high]
         products += turned[:, low:high] @ added.T
         squares += np.einsum("ij,ij->i", added, added)
+        norms += np.square(coordinates[:, low:high]).sum(1)
         low = high
         scores: Floats = products
         if space.metric == "cosine":
             scores = np.asarray(products / np.maximum(np.sqrt(squares), np.finfo(np.float32).tiny), np.float32)
         elif space.metric == "l2":
             scores = 2 * products - squares
+        else:
+            scores = products * np.sqrt(norms / np.maximum(squares, np.finfo(np.float32).tiny))
+            scores = (scores + np.float32(typical(whole - scores, np.ones(len(sample))))) * lengths
         ranks = np.ones((1, 1))
         if true.size:
             ranks = np.array([
@@ -166,21 +172,26 @@ def _cost(space: Space, keeps: list[float], shares: list[float], count: int, sam
     )
 
 
-def _shares(space: Space, sample: Floats, rng: np.random.Generator) -> dict[int, list[float]]:
+def _shares(space: Space, sample: Floats, lengths: Floats, rng: np.random.Generator) -> dict[int, list[float]]:
     """The places visited for each target, as a share of the rows, by the number of copies."""
     lists = max(1, round(LISTS * len(sample) ** 0.5))
     own = rng.permutation(len(sample))[: min(2 * _QUERIES, len(sample) // 4)]
-    true = _neighbours(sample[own], sample, own, space.metric)
-    coordinates = space.divided(space.tile(sample))
+    true = _neighbours(sample[own], sample, own, space.metric, lengths)
+    turned = space.tile(sample)
+    coordinates = space.divided(turned, lengths)
     cosine = space.metric == "cosine"
     means = find_means(coordinates, lists, round_=cosine, rng=rng)
     chosen = two_means(coordinates, means, round_=cosine)
-    scores = coordinates[own] @ means.T
+    scores = space.divided(turned[own], np.ones(len(own), np.float32)) @ means.T
     if space.metric == "l2":
         scores = 2 * scores - np.square(means).sum(1)
-    shares = {}
+    shares, plain = {}, scores
     for copies in (1, 2):
         homes = chosen[:, :copies]
+        if space.metric == "ip":
+            gaps = squared_gaps(coordinates, lengths, means, homes)
+            errors = sample[own] @ sample.T * lengths - plain[:, homes[:, 0]]
+            scores = plain + radii(gaps, homes, lists) * typical(errors, np.sqrt(gaps[:, 0]))
         sizes = np.bincount(homes.ravel(), minlength=lists)
         budgets, visited = needed_budgets(scores, sizes, scale_of(scores))
         needed = budgets[np.arange(len(own))[:, None, None], homes[true]].min(2)

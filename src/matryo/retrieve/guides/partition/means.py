@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 SAMPLE = 40   # training vectors per mean; more do not improve searches
 _ROUNDS = 7
+_FEW = 32   # vectors that one thread assigns
 _APART = 1e-3   # relative distance between the two halves of a mean that is split
 _TINY = np.finfo(np.float32).tiny
 _ROUNDING = 2.0**-46   # more than the relative error of a sum in float64
@@ -58,7 +59,8 @@ class Means:
         """Return the numbers of one or two means per vector, [vectors, copies], as :func:`two_means` does."""
         chosen = np.empty((len(vectors), copies), np.int64)
         if self._compiled is not None:
-            self._compiled.nearest(np.ascontiguousarray(vectors, np.float32), chosen, default_threads())
+            threads = default_threads() if len(vectors) > _FEW else 1   # asking takes longer than a few vectors
+            self._compiled.nearest(np.ascontiguousarray(vectors, np.float32), chosen, threads)
             return chosen
         for part in tiles(len(vectors), len(self._means)):
             chosen[part] = assigned_by_numpy(vectors[part], self._means, copies, self._round)

@@ -47,16 +47,17 @@ if TYPE_CHECKING:
     from matryo.retrieve.engines.execute import Engine
     from matryo.retrieve.engines.request import Request
     from matryo.retrieve.vectors.blocks import Blocks
-    from matryo.retrieve.vectors.types import Array, Codes, Doubles, Floats, Indices
+    from matryo.retrieve.vectors.types import Array, Bools, Codes, Doubles, Floats, Indices
 
 HEADER = "partition.json"
-FORMAT = 3
+FORMAT = 4
 """The version of the folder layout. It grows when the layout changes; guides of another version are built again."""
 
 MOST_COLUMNS = 8192
 """The most columns of a tile (``kMostNibbles`` in ``src/core/codes.h``)."""
 
-_NUMBERS = ("metric", "dim", "long", "count", "scale", "distance")   # the fields that are not arrays
+_MANY = 16   # a mask that excludes more than one row in so many is read as a whole
+_NUMBERS = ("metric", "dim", "long", "count", "scale", "distance", "spread")   # the fields that are not arrays
 _PYTHON = ("centers", "budgets", "wider")   # arrays that searches do not read
 
 
@@ -86,6 +87,8 @@ class Partition(Guide):
     """The unit of the differences between scores of means."""
     distance: float
     """The mean squared distance of new rows of this kind from the means of their homes."""
+    spread: float
+    """The typical error of a score by 4-bit codes for inner products, of a query and a row of norm 1; otherwise 0."""
     lists: Indices
     """The first tile of each partition and the number of its places, [partitions, 2]."""
     slots: Array
@@ -93,10 +96,19 @@ class Partition(Guide):
     tiles: Array
     """4-bit codes, uint8 [tiles, eight columns · row · column]."""
     adjust: Floats
-    """Turns a product into a score, [tiles, 16]: 1 / ‖codes‖ for cosine, −‖codes‖² for L2; NaN at empty places."""
+    """Turns a product into a score, [tiles, 16]; NaN at empty places.
+
+    1 / ‖codes‖ for cosine, −‖codes‖² for L2, and for inner products, where codes are those of rows of norm 1,
+    ‖row‖ / ‖codes‖.
+    """
     means: Array
     """The means of the partitions, in the layout of the tiles."""
     means_adjust: Floats
+    reach: Floats
+    """Added to the scores of the means for inner products, times the norm of the query, [tiles of means, 16].
+
+    See :mod:`matryo.retrieve.guides.partition.optimism`. Empty for other metrics.
+    """
     centers: Floats
     """The means in full precision, [partitions, dim]: rows that join later are placed by them."""
     axes: Floats
@@ -110,7 +122,7 @@ class Partition(Guide):
     codes: Codes
     """8-bit codes, [count, columns], padded with 0 to whole cache lines."""
     errors: Floats
-    """The largest distance of a row from its 8-bit codes, [count]; both are divided by the row's norm for cosine."""
+    """The largest distance of a row from its 8-bit codes, [count]; both are divided by the row's norm, but for L2."""
     columns: Floats
     """The step of each column's 8-bit codes and the middle of its range, [2, long]."""
     budgets: Floats
@@ -163,7 +175,7 @@ class Partition(Guide):
         space = Space(blocks, metric, axes, layout.dim)
         build = Build(space, long, int(lists), layout.copies if lists > 1 else 1, rng)
         arrays, scale = build.arrays(progress)
-        return cls(metric, layout.dim, long, blocks.count, scale, build.distance, **arrays)
+        return cls(metric, layout.dim, long, blocks.count, scale, build.distance, build.spread, **arrays)
 
     @property
     def nbytes(self) -> int:
@@ -224,7 +236,7 @@ class Partition(Guide):
     def compiled(self) -> Any:
         """The arrays as the core sees them: a ``matryo._core.Partition``."""
         arrays = {name: array for name, array in self.arrays().items() if name not in _PYTHON}
-        return require_core().Partition(dim=self.dim, coded=self.long, **arrays)
+        return require_core().Partition(dim=self.dim, coded=self.long, spread=self.spread, **arrays)
 
     @cached_property
     def homes_of(self) -> Means:
@@ -258,6 +270,22 @@ class Partition(Guide):
     def _wider(self) -> tuple[list[float], list[float]]:
         shares, factors = self.wider[:, ::-1].tolist()   # in increasing order
         return shares, factors
+
+    def by_slot(self, mask: Bools) -> Bools:
+        """A mask of the rows, and of further rows behind them, in the order of the slots."""
+        out = np.flatnonzero(~mask[: self.count])
+        if _MANY * len(out) > self.count:
+            return np.concatenate([mask[: self.count][self.rows], mask[self.count :]])
+        made = np.ones_like(mask)
+        made[self._slot_of[out]] = False
+        made[self.count :] = mask[self.count :]
+        return made
+
+    @cached_property
+    def _slot_of(self) -> Indices:
+        slots = np.empty(self.count, np.int64)
+        slots[self.rows] = np.arange(self.count)
+        return slots
 
     @property
     def copies(self) -> int:

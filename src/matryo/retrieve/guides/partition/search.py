@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matryo.retrieve.guides.partition.tail import TailView
     from matryo.retrieve.plan.plan import Plan
     from matryo.retrieve.vectors.blocks import Blocks
-    from matryo.retrieve.vectors.types import Doubles, Floats, Indices
+    from matryo.retrieve.vectors.types import Bools, Doubles, Floats, Indices
 
 _SPARE = 16   # partitions beyond those that the budget needs if all have the same size
 _PLACES_PER_HIT = 4   # places that a query visits at least, per hit; kPlacesPerHit in src/core/rerank.h
@@ -53,6 +53,7 @@ class PartitionSearch:
         )
         self._search = self.compiled.search
         self._wider_for = lru_cache(maxsize=256)(partition.wider_for)   # searches often have the same share
+        self._masks: tuple[Any, Any] = None, None   # the last mask, and by slot if it came twice
 
     def __call__(
         self, queries: Any, allowed: Any = None, threads: int = 1, share: float = 1.0, tail: TailView | None = None
@@ -69,11 +70,27 @@ class PartitionSearch:
         scores = np.empty(rows.shape)
         count, late = (0, None) if tail is None else (tail.count, tail.compiled)
         count += self._partition.count
-        mask = None if allowed is None or not count else as_bytes(as_mask(allowed, count))
+        mask, by_slot = (None, False) if allowed is None or not count else self._as_mask(allowed, count)
         wider = 1.0 if mask is None else self._wider_for(share)
-        if self._search(vectors, mask, rows, scores, threads, wider, late) >= 0:
+        if self._search(vectors, mask, rows, scores, threads, wider, late, by_slot) >= 0:
             check_scores(vectors, self._nesting, self._metric)
         return rows, scores
+
+    def _as_mask(self, allowed: Any, count: int) -> tuple[Bools, bool]:
+        """The mask as the core reads it, and whether it is in the order of the slots.
+
+        Rows of a partition have neighbouring slots, so reading a mask by slots takes less time; a mask that is searched
+        with again, such as that of the rows that are not deleted, is worth the conversion.
+        """
+        known, by_slot = self._masks   # one tuple, as threads may replace it
+        if known is not allowed:
+            mask = as_bytes(as_mask(allowed, count))
+            self._masks = mask, None   # a view or a copy would not be met again
+            return mask, False
+        if by_slot is None:
+            by_slot = self._partition.by_slot(known)
+            self._masks = known, by_slot
+        return by_slot, True
 
     def score_lists(self, queries: Any) -> Floats:
         """Return the score of each query with the mean of each partition, in multiples of the scale."""
