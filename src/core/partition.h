@@ -177,7 +177,8 @@ class PartitionSearch : Reranker {
     Key keys[kGroups];
     for (int g = 0; g < kGroups; g++) keys[g] = key_of(scores[g], 0);
     select_largest(keys, kGroups, keep);
-    return score_of(keys[keep - 1] - (Key{1} << 32));   // one step lower: only scores above a bar are added
+    if (!(score_of(keys[keep - 1]) > -INFINITY)) return -INFINITY;   // only if the file is damaged
+    return score_of(keys[keep - 1] - (Key{1} << 32));                // one step lower: only scores above it are added
   }
 
   void choose_lists(PartitionQuery& query, const float* means) const {
