@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--count", type=int, default=3, help="rounds")
     parser.add_argument("--before", type=Path, metavar="PYTHON", help="the interpreter of an older installation")
-    parser.add_argument("--variants", nargs="*", default=VARIANTS, metavar="ISA", help="'' is the best of the processor")
+    parser.add_argument("--variants", nargs="*", default=VARIANTS, metavar="ISA", help="'' is the best one")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("docs/results/search-core.jsonl"))
     parser.add_argument("--worker", nargs=2, metavar=("INDEX", "QUERIES"), help=argparse.SUPPRESS)
@@ -134,7 +134,9 @@ def measure(index: str, queries: str) -> tuple[str, dict[str, float], dict[str, 
     else:
         name, tile = isa(), {}
     vectors = np.load(queries)
-    figures, recalls = {}, {}
+    figures: dict[str, float] = {}
+    recalls: dict[str, float] = {}
+    true = np.empty((0, K))
     with Index.open(index) as opened:
         dim = opened.nesting.dim
         stages = Stage(tile.get(dim, dim), 100, "int8"), Stage(dim, 15, "int8"), Stage(dim, K)

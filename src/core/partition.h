@@ -39,7 +39,16 @@ class PartitionSearch : Reranker {
       else
         scan_together(some);
       for (int q = 0; q < some; q++) complete(work_.queries[q]);
-      rerank(some, queries + first * columns_, rows + first * k, scores + first * k);
+      settle(work_.queries[0]);
+      for (int q = 0; q < some; q++) {
+        if (q + 1 < some) settle(work_.queries[q + 1]);   // what it will read arrives while this query is re-ranked
+        int64_t at = first + q;
+        Hits hits{rows + at * k, scores + at * k, k};
+        if (route_.step_count == 1)
+          write_candidates(work_.queries[q], hits);
+        else
+          rerank(work_.queries[q], queries + at * columns_, hits);
+      }
     }
     return -1;
   }
@@ -177,7 +186,8 @@ class PartitionSearch : Reranker {
     Key keys[kGroups];
     for (int g = 0; g < kGroups; g++) keys[g] = key_of(scores[g], 0);
     select_largest(keys, kGroups, keep);
-    return score_of(keys[keep - 1] - (Key{1} << 32));   // one step lower: only scores above a bar are added
+    if (!(score_of(keys[keep - 1]) > -INFINITY)) return -INFINITY;   // only if the file is damaged
+    return score_of(keys[keep - 1] - (Key{1} << 32));                // one step lower: only scores above it are added
   }
 
   void choose_lists(PartitionQuery& query, const float* means) const {

@@ -9,15 +9,15 @@
 
 namespace matryo::MATRYO_ISA {
 
-constexpr int kLine = 64;                         // bytes per cache line
-constexpr int kTilesAhead = 6, kNormsAhead = 8;   // what is prefetched
-constexpr int64_t kAheadBytes = 12 << 10;         // of candidates that are prefetched; more at a time take longer each
-constexpr int kReadAll = 3;               // below this many candidates per row kept, bounds cost more than they save
-constexpr int kFewColumns = 256;          // of a query that are encoded at a time
-constexpr float kRough = 1.0f / 35;       // see tile_unit; deviations of 4-bit codes are about 3.5
-constexpr float kTiny = 0x1p-126f;        // the smallest normal float32
-constexpr double kLargestNorm = 0x1p62;   // of a query, as of a row
-constexpr double kHalfStep = 0x1p-24;     // half the value of the last bit of the float32 number 1
+constexpr int kLine = 64;                                                            // bytes per cache line
+constexpr int kTilesAhead = 6, kCodesAhead = 12, kRowsAhead = 16, kNormsAhead = 8;   // what is prefetched
+constexpr int64_t kAheadBytes = 128 << 10;   // codes that are prefetched for the next query of a batch
+constexpr int kReadAll = 3;                  // below this many candidates per row kept, bounds cost more than they save
+constexpr int kFewColumns = 256;             // of a query that are encoded at a time
+constexpr float kRough = 1.0f / 35;          // see tile_unit; deviations of 4-bit codes are about 3.5
+constexpr float kTiny = 0x1p-126f;           // the smallest normal float32
+constexpr double kLargestNorm = 0x1p62;      // of a query, as of a row
+constexpr double kHalfStep = 0x1p-24;        // half the value of the last bit of the float32 number 1
 constexpr double kCodeSums = 64 * kHalfStep;               // relative error of the float32 sums of all int8 steps
 constexpr int kBatch = 256;                                // queries that are scanned together
 constexpr int kSharing = 4;                                // queries that share one read of a tile
@@ -44,8 +44,6 @@ struct PartitionQuery {
   Buffer<Key> keys;   // candidates: slot and score
   int64_t found;
   float bar;
-  Buffer<int64_t> slots;   // candidates after the first step, and their sums
-  Buffer<float> sums;
   Buffer<Key> lists;   // visited partitions, the best first
   int64_t visits;
   Buffer<uint64_t> open;   // one bit per partition: whether it is visited
@@ -79,9 +77,9 @@ struct PartitionQuery {
 struct PartitionWork {
   PartitionQuery queries[kBatch];
   QueryCodes more;   // codes of further columns
-  Buffer<float> means, reach;
+  Buffer<float> means, sums, reach;
   Buffer<Key> spare;
-  Buffer<int64_t> starts, visitors;
+  Buffer<int64_t> slots, starts, visitors;
   Buffer<double> exact;
   Buffer<Ranked> ranked;
 };
@@ -219,16 +217,6 @@ class Reranker {
     int64_t count;
   };
 
-  // How many candidates are prefetched before they are read, if each has so many bytes.
-  MATRYO_INLINE static int64_t ahead(int64_t bytes) {
-    int64_t most = 32, least = 2;
-    return bytes * most <= kAheadBytes ? most : (bytes * least >= kAheadBytes ? least : kAheadBytes / bytes);
-  }
-
-  MATRYO_INLINE int64_t rows_ahead(const Step& step) const {
-    return ahead(step.dim * (vectors_.number == Number::float32 ? 4 : 2));
-  }
-
   // Add the codes of the columns done … dim to the sums.
   void add_codes(const PartitionQuery& query, int done, int dim, const Candidates& some) {
     if (dim <= done) return;
@@ -236,9 +224,10 @@ class Reranker {
     float unit = peak(query.vector.data(), part_.steps, done, dim) / static_cast<float>(kFinest);
     CodedLook look = encode<Layout::row>(query.vector.data(), part_.steps, part_.middles, done, dim, done - first,
                                          work_.more, width, 1, unit);
-    int64_t further = ahead(width);
+    auto fetch = [&](int64_t i) { prefetch_codes(some.slots[i], first, first + width); };
+    for (int64_t i = 0; i < kCodesAhead && i < some.count; i++) fetch(i);
     for (int64_t i = 0; i < some.count; i++) {
-      if (i + further < some.count) prefetch_codes(some.slots[i + further], first, first + width);
+      if (i + kCodesAhead < some.count) fetch(i + kCodesAhead);
       double product = static_cast<double>(multiply_row(codes_at(some.slots[i]) + first, work_.more, width));
       some.sums[i] += static_cast<float>(product * look.scale + look.shift);
     }
@@ -321,14 +310,11 @@ class Reranker {
   }
 
   // A step in full precision, from the column `done` on.
-  void full_step(const PartitionQuery& query, const Step& step, int done, const Candidates& some,
-                 bool prefetched = false) const {
+  void full_step(const PartitionQuery& query, const Step& step, int done, const Candidates& some) const {
     float length = static_cast<float>(query.lengths.data()[step.level]), unit = 1 / at_least_tiny(length);
-    int64_t further = rows_ahead(step);
-    for (int64_t i = 0; !prefetched && i < further && i < some.count; i++)
-      prefetch_slot(some.slots[i], done, step.level);
+    for (int64_t i = 0; i < kRowsAhead && i < some.count; i++) prefetch_slot(some.slots[i], done, step.level);
     for (int64_t i = 0; i < some.count; i++) {
-      if (i + further < some.count) prefetch_slot(some.slots[i + further], done, step.level);
+      if (i + kRowsAhead < some.count) prefetch_slot(some.slots[i + kRowsAhead], done, step.level);
       int64_t slot = some.slots[i];
       float score = multiply_row_of(query.vector.data(), slot, done, step.level);
       if (done > 0) score += some.sums[i];
@@ -409,6 +395,7 @@ class Reranker {
     int last = vectors_.levels - 1;
     for (int64_t i = 0; i < some.count; i++) {
       int64_t slot = some.slots[i], ahead = i + kNormsAhead < some.count ? i + kNormsAhead : some.count - 1;
+      prefetch(error_at(some.slots[ahead]));
       double score = some.sums[i], far = length * *error_at(slot) + slack + kCodeSums * __builtin_fabs(score);
       if (vectors_.metric == Metric::cosine) {
         double unit = 1 / (length > kTiny ? length : kTiny);
@@ -487,14 +474,11 @@ class Reranker {
     return keys[keep - 1];
   }
 
-  // Whether the last step, a bounded one, reads all its candidates in full.
-  MATRYO_INLINE static bool reads_all(const Step& step, int64_t count) { return count < kReadAll * step.keep; }
-
   // Move the candidates that may be among the best `keep` to the front, scored in full precision; returns their number.
   int64_t last_step(const PartitionQuery& query, const Step& step, const Candidates& some) {
     int64_t keep = step.keep, left = 0;
-    if (reads_all(step, some.count)) {
-      full_step(query, step, 0, some, true);
+    if (some.count < kReadAll * keep) {
+      full_step(query, step, 0, some);
       return some.count;
     }
     add_codes(query, step.known, step.dim, some);
@@ -520,74 +504,17 @@ class Reranker {
     return left;
   }
 
-  // ── the order of steps ────────────────────────────────────────────────────────────────────────────────────────────
-
-  // Re-rank the candidates of the first `count` queries. Each query is one step behind the query before it: what a step
-  // reads arrives from memory while others are at work.
-  void rerank(int count, const float* given, int64_t* rows, double* scores) {
-    int steps = route_.step_count;
-    work_.spare.reserve(room());
-    for (int tick = 0; tick < count + steps - 1; tick++) {
-      if (tick < count) settle(work_.queries[tick]);
-      for (int s = 1; s < steps; s++)
-        if (tick - s >= 0 && tick - s < count) advance(work_.queries[tick - s], s);
-      int64_t q = tick - (steps - 1);
-      if (q < 0) continue;
-      Hits hits{rows + q * route_.k, scores + q * route_.k, route_.k};
-      if (steps == 1)
-        write_candidates(work_.queries[q], hits);
-      else
-        finish(work_.queries[q], given + q * columns_, hits);
-    }
-  }
-
-  MATRYO_INLINE static Candidates candidates_of(PartitionQuery& query) {
-    return Candidates{query.slots.data(), query.sums.data(), query.keys.data(), query.found};
-  }
-
-  // Reduce the candidates to those that the first step keeps.
+  // Reduce the candidates to those that the first step keeps, and prefetch what the next step reads of them.
   void settle(PartitionQuery& query) {
     Key lowest = lowest_kept(query.keys.data(), query.found, keep_, route_.steps[0].margin);
     int64_t left = 0;
     for (int64_t i = 0; i < query.found && i < keep_; i++)
       if (query.keys[i] >= lowest) query.keys[left++] = query.keys[i];
     query.found = left;
-    query.slots.reserve(left);
-    query.sums.reserve(left);
-    for (int64_t i = 0; i < left; i++) query.slots[i] = row_of(query.keys[i]), query.sums[i] = 0;
-    if (route_.step_count > 1) prefetch_for(query, route_.steps[1]);
-  }
-
-  // Take step `s`, of which the first is 0.
-  void advance(PartitionQuery& query, int s) {
-    const Step& step = route_.steps[s];
-    bool last = s == route_.step_count - 1;
-    Candidates some = candidates_of(query);
-    if (step.scoring == Scoring::bounded) {
-      some.count = last ? last_step(query, step, some) : bounded_step(query, step, some);
-    } else {
-      if (step.scoring == Scoring::full)
-        full_step(query, step, step.known, some, true);
-      else
-        code_step(query, step, some);
-      if (!last) some.count = sift(some, step.keep, step.margin);
-    }
-    query.found = some.count;
-    if (!last) prefetch_for(query, route_.steps[s + 1]);
-  }
-
-  // Prefetch what a step reads first.
-  void prefetch_for(const PartitionQuery& query, const Step& step) const {
-    bool bounded = step.scoring == Scoring::bounded, last = &step == route_.steps + route_.step_count - 1;
-    const int64_t* slots = query.slots.data();
-    if (step.scoring == Scoring::full || (bounded && last && reads_all(step, query.found))) {
-      int done = bounded ? 0 : step.known;
-      for (int64_t i = 0; i < query.found && i < rows_ahead(step); i++) prefetch_slot(slots[i], done, step.level);
-      return;
-    }
-    for (int64_t i = 0; i < query.found && i < ahead(step.dim - step.known); i++)
-      prefetch_codes(slots[i], step.known, step.dim);
-    for (int64_t i = 0; bounded && i < query.found; i++) prefetch(error_at(slots[i]));
+    if (route_.step_count == 1) return;
+    const Step& next = route_.steps[1];
+    int width = next.scoring == Scoring::full ? 0 : next.dim;
+    for (int64_t i = 0; i < left && i * width < kAheadBytes; i++) prefetch_codes(row_of(query.keys[i]), 0, width);
   }
 
   // The candidates of the first step as hits, with its scores.
@@ -600,9 +527,24 @@ class Reranker {
     }
   }
 
-  // The best k by exact scores.
-  void finish(PartitionQuery& query, const float* given, const Hits& hits) {
-    Candidates some = candidates_of(query);
+  // Every step after the first, then the best k by exact scores.
+  void rerank(PartitionQuery& query, const float* given, const Hits& hits) {
+    work_.spare.reserve(room());
+    Candidates some{work_.slots.reserve(keep_), work_.sums.reserve(keep_), query.keys.data(), query.found};
+    for (int64_t i = 0; i < some.count; i++) some.slots[i] = row_of(some.keys[i]), some.sums[i] = 0;
+    for (int s = 1; s < route_.step_count; s++) {
+      const Step& step = route_.steps[s];
+      bool last = s == route_.step_count - 1;
+      if (step.scoring == Scoring::bounded) {
+        some.count = last ? last_step(query, step, some) : bounded_step(query, step, some);
+        continue;
+      }
+      if (step.scoring == Scoring::full)
+        full_step(query, step, step.known, some);
+      else
+        code_step(query, step, some);
+      if (!last) some.count = sift(some, step.keep, step.margin);
+    }
     // Of equal float32 scores the smaller row stays, as in a scan: keys of rows, not of slots.
     for (int64_t i = 0; i < some.count; i++) some.keys[i] = key_of(score_of(some.keys[i]), row_at(some.slots[i]));
     if (some.count > route_.k) {

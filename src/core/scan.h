@@ -47,23 +47,24 @@ MATRYO_INLINE void multiply(const Block* blocks, int count, const int64_t* rows,
     for (int r = 0; r < R; r++) result[q * next + r] = sum_lanes(sums[q][r]);
 }
 
-// Prefetch R rows from `row` on, of some blocks. Processors do so for one block, but not for several in turns.
-template <class T, int R>
-MATRYO_INLINE void prefetch_rows(const Block* blocks, int count, int64_t row) {
+template <class T>
+MATRYO_INLINE void prefetch_row(const Block* blocks, int count, int64_t row) {
   for (int b = 0; b < count; b++) {
     int64_t bytes = static_cast<int64_t>(sizeof(T)) * (blocks[b].high - blocks[b].low);
     const char* start = static_cast<const char*>(blocks[b].rows) + row * bytes;
-    for (int64_t at = 0; at < R * bytes; at += 64) prefetch(start + at);
+    for (int64_t at = 0; at < bytes; at += 64) prefetch(start + at);
   }
 }
 
-// If `ahead` is not 0, the rows that many numbers later are prefetched.
+// Prefetches the rows that are `ahead` places later, unless that is 0. Processors do so by themselves for one block, but
+// not for several in turns.
 template <class T, int R, int Q, bool apart>
 inline void multiply_rows(const Block* blocks, int count, const int64_t* rows, int64_t n, const float* queries,
                           int64_t stride, float* result, int64_t next, int64_t ahead) {
   int64_t i = 0;
   for (; i + R <= n; i += R) {
-    if (ahead > 0) prefetch_rows<T, R>(blocks, count, rows[i] + ahead);
+    if (ahead > 0 && i + ahead + R <= n)
+      for (int r = 0; r < R; r++) prefetch_row<T>(blocks, count, rows[i + ahead + r]);
     multiply<T, R, Q, apart>(blocks, count, rows + i, queries, stride, result + i, next);
   }
   for (; i < n; i++) multiply<T, 1, Q, apart>(blocks, count, rows + i, queries, stride, result + i, next);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -212,3 +213,10 @@ def test_ids_of_rows_in_several_arrays() -> None:
         ids.take(np.array([[0, 3], [0, 0]]), found, -1)
     with pytest.raises(ValueError):
         ids.take(np.array([[0, 1]]), found, -1)
+
+
+def test_the_fuzzing_of_the_core_runs() -> None:
+    program = Path(__file__).parents[3] / "scripts" / "fuzz_core.py"
+    done = subprocess.run([sys.executable, str(program), "--seconds", "0.5"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "no difference" in done.stdout
