@@ -28,7 +28,8 @@ same class or photo are relevant."""
 INDEX_NOTE = """`Index.create(compression=…)`, searched with sums of two queries of the set. The recall of the choice
 is that among its sample of 20,000 vectors at most; among all vectors, neighbours lie closer together, and the recall
 measured afterwards is lower. *In 100*: the share of the ten nearest among the best hundred. A filter leaves 1 % of the
-vectors. Searches take one query at a time; milliseconds of CPU time, the median."""
+vectors. Searches take one query at a time; milliseconds of CPU time, the median. The seconds are those of a machine
+that did other work, too."""
 TIMES_NOTE = """Seconds on one machine that did nothing else. For matryo, fitting includes all candidates and their
 trials."""
 
