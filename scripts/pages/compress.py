@@ -58,7 +58,8 @@ def by_bytes(rows: list[Row]) -> list[str]:
         trained = about.figures["trained"]
         nested = f", nested at {', '.join(map(str, trained))} dims" if trained else ", not nested"
         full = f"nDCG@10 of full vectors is {100 * about.figures['full']:.1f}"
-        facts = f"{about.figures['source'].removesuffix(', nested')}{nested}. {about.figures['queries']:,} queries; {full}."
+        source = about.figures["source"].removesuffix(", nested")
+        facts = f"{source}{nested}. {about.figures['queries']:,} queries; {full}."
         facts += missing(methods)
         parts += [f"### {about.subject}", facts, f"![Recall by bytes per vector](compress-{name}.svg)"]
         shown = [each for each in ORDER if each in methods]
