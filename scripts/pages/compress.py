@@ -28,7 +28,8 @@ same class or photo are relevant."""
 INDEX_NOTE = """`Index.create(compression=…)`, searched with sums of two queries of the set. The recall of the choice
 is that among its sample of 20,000 vectors at most; among all vectors, neighbours lie closer together, and the recall
 measured afterwards is lower. *In 100*: the share of the ten nearest among the best hundred. A filter leaves 1 % of the
-vectors. Searches take one query at a time; milliseconds of CPU time, the median."""
+vectors. Searches take one query at a time; milliseconds of CPU time, the median. The seconds are those of a machine
+that did other work, too."""
 TIMES_NOTE = """Seconds on one machine that did nothing else. For matryo, fitting includes all candidates and their
 trials."""
 
@@ -57,7 +58,8 @@ def by_bytes(rows: list[Row]) -> list[str]:
         trained = about.figures["trained"]
         nested = f", nested at {', '.join(map(str, trained))} dims" if trained else ", not nested"
         full = f"nDCG@10 of full vectors is {100 * about.figures['full']:.1f}"
-        facts = f"{about.figures['source']}{nested}. {about.figures['queries']:,} queries; {full}."
+        source = about.figures["source"].removesuffix(", nested")
+        facts = f"{source}{nested}. {about.figures['queries']:,} queries; {full}."
         facts += missing(methods)
         parts += [f"### {about.subject}", facts, f"![Recall by bytes per vector](compress-{name}.svg)"]
         shown = [each for each in ORDER if each in methods]

@@ -20,6 +20,7 @@ from matryo.nesting import Nesting, as_nesting
 from matryo.retrieve.compress import Compression
 from matryo.retrieve.compress.choosing import KINDS
 from matryo.retrieve.rotated import Rotated
+from matryo.retrieve.store import forks
 from matryo.retrieve.store.about import About
 from matryo.retrieve.store.opening import create
 from matryo.retrieve.store.rotating.coding import Coding
@@ -76,8 +77,9 @@ class Coded(Rotated):
             raise InputError(rule, got=f"{wrong[0]} and compression", cure=f"drop {wrong[0]}")
         about = About(Nesting([own.dim]), CODES, 0, own.metric, own.bytes_per_vector)   # type: ignore[arg-type]
         made, origin = Coding.of(own), model or own.provenance.get("model") or ""
-        opened = create(Path(folder), about, origin, lambda base: rotations.write(base, made, rotations.Wish()))
-        return cls(opened, limits or Limits())
+        with forks.no_fork:
+            opened = create(Path(folder), about, origin, lambda base: rotations.write(base, made, rotations.Wish()))
+            return cls(opened, limits or Limits())
 
     @property
     def nesting(self) -> Nesting:

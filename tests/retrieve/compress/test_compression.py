@@ -129,7 +129,7 @@ def test_the_reason_says_what_is_proved(vectors):
     lows = [entry.lower for entry in few.table]
     assert few.table[int(np.argmax(lows))].taken
     gains = np.tile([0.0, 0.3, -0.2], 20)   # a better mean, within noise
-    simple, product = (choosing.Recipe(name, kind, 8) for name, kind in (("pca", "int8"), ("centred", "product")))
+    simple, product = (choosing.Recipe(name, kind, 8, 32) for name, kind in (("pca", "int8"), ("centred", "product")))
     values = [np.full(60, 0.5), 0.5 + gains]
     assert choosing._why([simple, product], values, 1, 0.01, 0.95).endswith("not proved better than plain numbers")
 
