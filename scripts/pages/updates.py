@@ -10,8 +10,8 @@ from pages.markdown import grid, latest
 NOTES = """One query at a time on one thread, by CPU time, along a plan for a recall@10 of 0.95 that was chosen before
 anything was added. New vectors join the partitions; the compacted index has divided all vectors anew. The two answer in
 turns. *Exact* is the same ratio for exact search. In the mixed load, one call in a hundred writes: adds, replaced
-vectors and deletions, each durable before the call returns. A call that writes also loads what it changed, because a
-search came before it; its CPU time is given apart from that of the reads. Meanwhile another index is written by a
+vectors and deletions, each durable before the call returns. The reads include loading what changed; from commit
+c8a45b5924e1 on, the call that writes does this where a search came before it. Meanwhile another index is written by a
 process that is killed at random moments; a write is *lost* if it was acknowledged and is not there afterwards."""
 
 

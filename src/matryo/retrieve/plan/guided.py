@@ -45,8 +45,11 @@ class GuidedPlans:
         if best is None:
             return None
         best = self._with_margin(self._with_middle(best, goal), goal)
-        chain = [widened(best.plan, factor, factor**_KEEP_POWER) for factor in _WIDER]
-        return best, list(dict.fromkeys(chain))
+        plans = {factor: widened(best.plan, factor, factor**_KEEP_POWER) for factor in _WIDER}
+        # Wide plans are slow to test: the first one is the narrowest that is all but certain to pass.
+        wider = [factor for factor in reversed(_WIDER) if factor > 1]
+        first = next((each for each in wider if goal.is_sure(self.trials.worth(plans[each]))), wider[-1])
+        return best, list(dict.fromkeys(plan for factor, plan in plans.items() if factor <= first))
 
     def _plan(self, keep: int, effort: float) -> Plan:
         full, (first,) = self.nesting.dim, self.opening.stages

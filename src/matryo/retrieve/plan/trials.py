@@ -49,6 +49,15 @@ class Goal:
         return min(predicted_bound(worth[own], self.base[: self.tuning][own], tests, self.confidence)
                    for own, tests in self._parts(tuning=True))  # fmt: skip
 
+    def is_sure(self, worth: Doubles) -> bool:
+        """Whether the expected bound is above the target by three standard errors, of the tuning and test queries."""
+        for own, tests in self._parts(tuning=True):
+            base = self.base[: self.tuning][own]
+            error = np.std(worth[own] - self.target * base) * (1 / len(own) + 1 / tests) ** 0.5 / max(base.mean(), 1e-9)
+            if predicted_bound(worth[own], base, tests, self.confidence) - 3 * error < self.target:
+                return False
+        return True
+
     def lower(self, before: Doubles, worth: Doubles) -> float:
         """The bound from the ``worth`` of the test queries; ``before`` is that of the tuning queries."""
         bases = self.base[: self.tuning], self.base[self.tuning :]
