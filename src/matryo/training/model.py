@@ -58,6 +58,8 @@ def _objective(recipe: Recipe, encoder: nn.Module, nesting: Nesting, classes: in
         if wanted.kind == "slimmable"
         else NestedLinear(nesting, classes, tied=wanted.kind == "tied", bias=wanted.bias)
     )
+    if wanted.weigh == "encoder":
+        head.weigh_encoder_only()
     return Classifier(encoder, head, recipe.smoothing(nesting), distil)
 
 

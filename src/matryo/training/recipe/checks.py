@@ -82,6 +82,10 @@ def _of_fields(recipe: Recipe) -> list[Rule]:
         (not head.self_distil or recipe.objective.kind in ("classify", "pairs"),
          "head.self_distil needs objective.kind classify or pairs", f"objective.kind {recipe.objective.kind}",
          "use --head.self_distil 0"),
+        (head.weigh == "loss" or (head.kind in ("separate", "fixed") and recipe.objective.kind == "classify"
+                                  and not recipe.encoder.layers),
+         "head.weigh encoder needs separate heads on one encoder", f"head.kind {head.kind}, objective.kind "
+         f"{recipe.objective.kind}, encoder.layers {recipe.encoder.layers}", "use --head.weigh loss"),
         (not head.smoothing or recipe.objective.kind == "classify", "head.smoothing needs objective.kind classify",
          f"objective.kind {recipe.objective.kind}", "leave head.smoothing empty"),
         (recipe.encoder.neck == "none" or (head.kind != "slimmable" and not text.encoder),

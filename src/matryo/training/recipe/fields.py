@@ -143,6 +143,11 @@ class Head:
         "the weights if head.weights is empty. equal: 1 each; ends: 1 for the largest dim, 1/5 for the next one and "
         "the smallest, 1/10 for those between",
     ] = "equal"
+    weigh: Annotated[
+        Literal["loss", "encoder"],
+        "what the weights scale: the whole loss; or only the gradient of the encoder, so that each separate head learns "
+        "as it would alone. With sgd, weight decay otherwise holds back the heads of small weights",
+    ] = "loss"
     smoothing: Annotated[Floats, "label smoothing at each dim; empty is optim.label_smoothing at every dim"] = ()
     layer_dims: Annotated[
         Ints, "the dim trained after each of encoder.layers, which trains no other (Starbucks); empty trains all dims"
