@@ -56,6 +56,33 @@ class Projected(Layered):
             z = self.projection(z)
         return z if self.norm is None else self.norm(z)
 
+    @classmethod
+    @torch.no_grad()
+    def mapped(cls, encoder: nn.Module) -> Projected:
+        """``encoder`` followed by an exact affine map, which is the identity, or that of a :class:`Projected` encoder.
+
+        The map is computed in float32 even under autocast, because it may subtract a large mean.
+        """
+        dim = int(encoder.dim)   # type: ignore[arg-type]
+        inner, (weight, bias) = encoder, (torch.eye(dim), None)
+        if isinstance(encoder, Projected):
+            inner, (weight, bias) = encoder.encoder, encoder.folded()
+        other = cls(inner, dim)
+        device = next((parameter.device for parameter in inner.parameters()), None)
+        other.projection = _Exact(weight.shape[1], dim, device=device)
+        other.projection.weight.copy_(weight)
+        other.projection.bias.copy_(torch.zeros(dim) if bias is None else bias)
+        return other
+
+    @torch.no_grad()
+    def append(self, weight: Tensor, bias: Tensor) -> None:
+        """Apply one more affine map, weight [m, m] and bias [m], to the first m columns of an encoder from `mapped`."""
+        assert isinstance(self.projection, _Exact)
+        rows = slice(len(weight))
+        own, start = self.projection.weight[rows].to(weight), self.projection.bias[rows].to(weight)
+        self.projection.weight[rows] = (weight @ own).to(self.projection.weight)
+        self.projection.bias[rows] = (weight @ start + bias).to(self.projection.bias)
+
     @torch.no_grad()
     def folded(self) -> tuple[Tensor, Tensor | None]:
         """Weight [dim, encoder's dim] and bias [dim] of the one linear map that equals this map and its batch norm."""
@@ -72,3 +99,9 @@ class Projected(Layered):
         scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
         start = norm.bias - norm.running_mean * scale
         return scale[:, None] * weight.to(scale), start if bias is None else start + scale * bias
+
+
+class _Exact(nn.Linear):
+    def forward(self, z: Tensor) -> Tensor:
+        with torch.autocast(z.device.type, enabled=False):
+            return super().forward(z.float())

@@ -1,10 +1,10 @@
-"""Measure maps that keep every logit of a trained model and change its cosines, on Tiny-ImageNet.
+"""Choose the settings of tiny-imagenet-rn18-best: loss weights, and maps that keep every logit but change cosines.
 
-    python benchmarks/calibration.py choose --data DIR     # nested candidates, on a tenth of the training images
-    python benchmarks/calibration.py report --data DIR     # nested and fixed models, on the test split, three seeds
+    python benchmarks/tiny_imagenet_maps.py --data DIR
 
-Each row has, for one training, the top-1 accuracy of the head, and 1-NN and mAP@10 under every map of
-`matryo.training.calibration`, at every dim. The images are decoded once and shared by --jobs processes.
+Each row has, for one nested model trained on nine tenths of the training images, the top-1 accuracy of its heads on the
+rest, that of heads averaged over dims, and 1-NN and mAP@10 under every map, at every dim. The images are decoded once
+and shared by --jobs processes.
 """
 
 from __future__ import annotations
@@ -18,27 +18,24 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from tiny_imagenet import decoded
 from torch import Tensor
 
-from matryo.data import Dataset, decode_all, hold_out, open_dataset
-from matryo.data.images.arrays import ArrayImages
+from matryo.data import Dataset, hold_out, open_dataset
 from matryo.inference import load
 from matryo.metrics.ranking import mean_average_precision
 from matryo.nesting import truncate
 from matryo.results import Row, append_rows, read_rows
 from matryo.training import load_recipe, train
-from matryo.training.calibration import Moments, triangular
 from matryo.training.run.paths import RunFolder
 
-PLAIN, BEST = "tiny-imagenet-rn18", "tiny-imagenet-rn18-best"
+BEST = "tiny-imagenet-rn18-best"
 K = 10
 ENDS, FEW, LEAST = "0.2,0.1,0.1,0.1,0.1,0.2,1", "0.2,0.03,0.03,0.03,0.03,0.05,1", "0.1,0.02,0.02,0.02,0.02,0.03,1"
 FIRST, PAPER = "0.4,0.03,0.03,0.03,0.03,0.05,1", "0.5,0.25,0.25,0.25,0.25,0.5,1"
@@ -69,27 +66,22 @@ class Job:
         """Whether a row of this training is stored."""
         wanted = (self.model, self.settings, self.validate)
         return any(
-            row.kind == "calibration" and row.seed == self.seed and row.subject.startswith(f"{self.recipe} ")
+            row.kind == "maps" and row.seed == self.seed and row.subject.startswith(f"{self.recipe} ")
             and (row.figures["model"], row.figures["changed"], row.figures["validate"]) == wanted
             for row in rows
         )  # fmt: skip
 
 
-def jobs_of(stage: str) -> Iterator[Job]:
-    """The trainings of a stage, the most important first."""
-    if stage == "choose":
-        own = ("encoder.neck=none", "head.self_distil=0.5", "head.weigh=encoder")
-        for weights in (FEW, ENDS):
-            yield Job(BEST, "separate", 0, (*own, f"head.weights={weights}"), 0.1)
-        yield Job(BEST, "separate", 0, (*own[:2], f"head.weights={PAPER}"), 0.1)
-        for weights in (LEAST, FIRST):
-            yield Job(BEST, "separate", 0, (*own, f"head.weights={weights}"), 0.1)
-        yield Job(BEST, "separate", 0, (own[0], own[2], f"head.weights={FEW}"), 0.1)   # with the recipe's distillation
-        yield Job(BEST, "separate", 1, (*own, f"head.weights={FEW}"), 0.1)
-    else:
-        yield from (Job(BEST, "separate", seed) for seed in range(3))
-        yield from (Job(PLAIN, f"fixed:{dim}", seed) for dim in (512, 256) for seed in range(3))
-        yield from (Job(PLAIN, "fixed:64", seed) for seed in range(3))
+def candidates() -> Iterator[Job]:
+    """The trainings, the most important first."""
+    own = ("encoder.neck=none", "head.self_distil=0.5", "head.weigh=encoder")
+    for weights in (FEW, ENDS):
+        yield Job(BEST, "separate", 0, (*own, f"head.weights={weights}"), 0.1)
+    yield Job(BEST, "separate", 0, (*own[:2], f"head.weights={PAPER}"), 0.1)
+    for weights in (LEAST, FIRST):
+        yield Job(BEST, "separate", 0, (*own, f"head.weights={weights}"), 0.1)
+    yield Job(BEST, "separate", 0, (own[0], own[2], f"head.weights={FEW}"), 0.1)   # with the recipe's distillation
+    yield Job(BEST, "separate", 1, (*own, f"head.weights={FEW}"), 0.1)
 
 
 def measured(job: Job, dataset: Dataset, extra: list[str]) -> Row:
@@ -104,7 +96,7 @@ def measured(job: Job, dataset: Dataset, extra: list[str]) -> Row:
         figures = measure(Path(scratch) / "run", dataset, test)
     about = {"model": job.model, "changed": job.settings, "validate": job.validate, "split": test}
     stored = {"top1": next(iter(row.figures["top1"].values())), "seconds": row.figures["seconds"], **figures, **about}
-    return dataclasses.replace(row, kind="calibration", figures=stored)
+    return dataclasses.replace(row, kind="maps", figures=stored)
 
 
 @torch.inference_mode()
@@ -112,7 +104,7 @@ def measure(run: Path, dataset: Dataset, test: str) -> dict[str, Any]:
     """1-NN and mAP@10 under every map, and the top-1 of heads that are averaged over the smaller dims."""
     model = load(run)
     (z, labels), (queries, wanted) = (vectors(model, dataset, name) for name in ("train", test))
-    moments = Moments.of([(z, labels)])
+    moments = Moments.of(z.double(), labels)
     dims = model.nesting.dims
     if len(dims) == 1:   # its prefixes are measured too, as a baseline
         dims = tuple(dim for dim in (8, 16, 32, 64, 128, 256, 512) if dim <= dims[0])
@@ -128,6 +120,42 @@ def measure(run: Path, dataset: Dataset, test: str) -> dict[str, Any]:
     if len(model.nesting) > 1:
         figures["averaged heads"] = averaged_heads(model.network.head.logits(queries), model.nesting.dims, wanted)
     return figures
+
+
+@dataclass(frozen=True)
+class Moments:
+    """The mean of vectors, and their covariance: in total, and within classes."""
+
+    mean: Tensor
+    total: Tensor
+    within: Tensor
+
+    @classmethod
+    def of(cls, z: Tensor, labels: Tensor) -> Moments:
+        """The moments of vectors [n, d] with labels [n]."""
+        means = torch.stack([z[labels == label].mean(0) for label in range(int(labels.max()) + 1)])
+        rest = z - means[labels]
+        return cls(z.mean(0), torch.cov(z.T, correction=0), rest.T @ rest / len(z))
+
+
+def triangular(moments: Moments, kind: str, shrink: float) -> tuple[Tensor, Tensor]:
+    """Weight [d, d], lower-triangular, and bias [d] of a map."""
+    mean = moments.mean
+    eye = torch.eye(len(mean), dtype=mean.dtype, device=mean.device)
+    if kind == "none":
+        return eye, torch.zeros_like(mean)
+    if kind == "centre":
+        return eye, -mean
+    floor = 1e-6 * moments.total.diagonal().mean()   # some columns are always 0
+    if kind == "standardise":
+        weight = (moments.total.diagonal() + floor).rsqrt().diag()
+        return weight, -weight @ mean
+    which, target = kind.split("-")
+    covariance = moments.total if which == "total" else moments.within
+    diagonal = covariance.diagonal() if target == "diagonal" else covariance.diagonal().mean().expand(len(mean))
+    shrunk = (1 - shrink) * covariance + (shrink * diagonal + floor).diag()
+    weight = torch.linalg.solve_triangular(torch.linalg.cholesky(shrunk), eye, upper=False)
+    return weight, -weight @ mean
 
 
 def vectors(model: Any, dataset: Dataset, split: str) -> tuple[Tensor, Tensor]:
@@ -159,7 +187,6 @@ def averaged_heads(logits: Tensor, dims: tuple[int, ...], wanted: Tensor) -> dic
 def main() -> None:
     """Run the jobs of a stage that have no row yet, several at a time."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=("choose", "report"))
     parser.add_argument("--data", type=Path, required=True, help="folder with train_*.npz, val_*.npz and meta.json")
     parser.add_argument("--rows", type=Path, default=Path("docs/results/tiny-imagenet.jsonl"))
     parser.add_argument("--jobs", type=int, default=4, metavar="N", help="trainings at a time")
@@ -170,7 +197,7 @@ def main() -> None:
     begin = time.monotonic()
     rows = read_rows(args.rows) if args.rows.exists() else []
     dataset = shared(args)
-    waiting = [job for job in jobs_of(args.stage) if not job.is_in(rows)]
+    waiting = [job for job in candidates() if not job.is_in(rows)]
     context = multiprocessing.get_context("fork")   # the images are shared; nothing has used the GPU yet
     queue = context.SimpleQueue()
     for job in waiting:
@@ -187,22 +214,13 @@ def main() -> None:
 
 
 def shared(args: argparse.Namespace) -> Dataset:
-    """The dataset, decoded; for the first stage, without the test split."""
+    """The dataset, decoded, with a tenth of the training images held out."""
     dataset = open_dataset("packed", args.data)
     if args.first:
         some = {name: split.subset(np.arange(len(split)) % (len(split) // args.first) == 0)
                 for name, split in dataset.splits.items()}
         dataset = dataclasses.replace(dataset, splits=some)
-    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("fork")) as pool:
-        splits = {name: ArrayImages(decoded(split, pool), split.labels) for name, split in dataset.splits.items()}
-    dataset = dataclasses.replace(dataset, splits=splits)
-    return hold_out(dataset, 0.1) if args.stage == "choose" else dataset
-
-
-def decoded(split: Any, pool: ProcessPoolExecutor) -> Any:
-    """The images of a split, decoded by several processes."""
-    parts = np.array_split(np.arange(len(split)), os.cpu_count() or 1)
-    return np.concatenate(list(pool.map(partial(decode_all, split, progress=False), parts)))
+    return hold_out(decoded(dataset), 0.1)
 
 
 def work(queue: Any, dataset: Dataset, args: argparse.Namespace, begin: float) -> None:
