@@ -13,9 +13,9 @@ from pages.models import METRICS, ByColumn, seeds_by_column, series_of
 BEST, NECK = "-best", "-neck"
 RIVALS = ("fixed", "PCA", "SVD")
 ABOUT = """**{best}, split `{split}`, {title}, against the best fixed model.** `fixed`, `PCA` and `SVD` are as above, of
-the plain recipe; `with map` are those of {best}, whose fixed models have the same map after training, and `with neck`
-those of models trained with a batch norm. The difference is to the highest of these columns, with its standard
-error."""
+the plain recipe; `with map` are those of {best}, whose fixed models have the same map after training. `with neck` are
+those of {plain}-neck, an earlier version of {best} with a batch norm (`encoder.neck = "batch"`) instead of the map; the
+commands of its rows call it {best}. The difference is to the highest of these columns, with its standard error."""
 
 
 def best_tables(rows: list[Row]) -> list[str]:
@@ -27,7 +27,7 @@ def best_tables(rows: list[Row]) -> list[str]:
             gap, error, name = difference(values, rivals, dim)
             at = [spread(by_dim.get(dim, []), 1) for by_dim in rivals.values()]
             lines.append([f"{dim}", spread(values, 1), *at, f"{gap:+.2f} ± {error:.2f} ({name})"])
-        parts += [ABOUT.format(best=best, split=split, title=title)]
+        parts += [ABOUT.format(best=best, plain=best.removesuffix(BEST), split=split, title=title)]
         parts += [grid(["dim", "nested", *rivals, "nested − best fixed"], lines), verdict(nested, rivals)]
     return parts
 
