@@ -69,8 +69,7 @@ class Moments:
 @torch.no_grad()
 def whitened(model: Classifier, weight: Tensor, bias: Tensor) -> Classifier:
     """``model`` with the map weight [m, m], bias [m] after its encoder, and a head that undoes it."""
-    encoder, head = Projected.mapped(model.encoder), copy.deepcopy(model.head)
-    encoder.append(weight, bias)
+    encoder, head = Projected.mapped(model.encoder, weight, bias), copy.deepcopy(model.head)
     for dim in head.nesting.dims:
         own, start = head.weight_at(dim), head.bias_at(dim)
         assert start is not None   # a rule for recipes
