@@ -10,24 +10,19 @@ Jobs that --rows already holds are skipped, so an interrupted stage is continued
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import os
 import sys
-import time
-import traceback
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-import torch
+from support.forked import run_jobs
 from tiny_imagenet import decoded, parse, run_one
 
 from matryo.data import Dataset, open_dataset
 from matryo.results import Row, read_rows
 
 BEST = "tiny-imagenet-rn18-best"
-_SHARED: list[Dataset] = []   # the dataset, for the processes that are forked
 
 
 @dataclass(frozen=True)
@@ -90,34 +85,23 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="for every job: does it run?")
     parser.add_argument("--print", action="store_true", help="only print the commands")
     args = parser.parse_args()
-    stored, begin = read_rows(args.rows) if args.rows.exists() else [], time.monotonic()
+    stored = read_rows(args.rows) if args.rows.exists() else []
     jobs = [replace(job, settings=(*job.settings, *args.set)) for job in stage(args.stage)]
     jobs = [job for job in jobs if not job.is_in(stored)]
     if args.print:
         print(*(" ".join(job.words) for job in jobs), sep="\n")
         return
-    _SHARED.append(decoded(open_dataset("packed", args.data)))
-    # Forked, so that all share the images; nothing has used the GPU yet.
-    with ProcessPoolExecutor(args.jobs, multiprocessing.get_context("fork")) as pool:
-        waiting = [pool.submit(run, job, args, begin) for job in jobs]
-        for done in as_completed(waiting):
-            print(f"{time.monotonic() - begin:4.0f} s  {done.result()}", flush=True)
-    failed = sum(done.result().startswith("failed") for done in waiting)
-    if failed:
-        raise SystemExit(f"{failed} of {len(jobs)} trainings failed")
+    dataset = decoded(open_dataset("packed", args.data))
+    work = partial(run, args.data, args.rows)
+    for line in run_jobs(work, jobs, dataset, processes=args.jobs, minutes=args.minutes):
+        print(line, flush=True)
 
 
-def run(job: Job, args: argparse.Namespace, begin: float) -> str:
-    """Train and measure one model in this process, unless time is short."""
-    if time.monotonic() - begin > 60 * args.minutes:
-        return f"skipped {job.recipe} {job.model} seed {job.seed}: {args.minutes:g} minutes are over"
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // args.jobs))
+def run(data: Path, rows: Path, job: Job, dataset: Dataset) -> str:
+    """Train and measure one model in this process."""
     program = str(Path(__file__).with_name("tiny_imagenet.py"))
-    sys.argv = [program, "--data", str(args.data), "--rows", str(args.rows), *job.words]   # the command of the rows
-    try:
-        return run_one(parse(), job.model, job.seed, job.changed, *_SHARED * 2)
-    except Exception:
-        return f"failed: {job}\n{traceback.format_exc()[-1500:]}"
+    sys.argv = [program, "--data", str(data), "--rows", str(rows), *job.words]   # the command of the rows
+    return run_one(parse(), job.model, job.seed, job.changed, dataset, dataset)
 
 
 if __name__ == "__main__":

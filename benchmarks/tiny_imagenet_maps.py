@@ -11,19 +11,16 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import multiprocessing
-import os
-import sys
 import tempfile
-import time
-import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from support.forked import run_jobs
 from tiny_imagenet import decoded
 from torch import Tensor
 
@@ -36,9 +33,9 @@ from matryo.training import load_recipe, train
 from matryo.training.run.paths import RunFolder
 
 BEST = "tiny-imagenet-rn18-best"
-K = 10
+TEST, HELD, K = "validation", 0.1, 10
 ENDS, FEW, LEAST = "0.2,0.1,0.1,0.1,0.1,0.2,1", "0.2,0.03,0.03,0.03,0.03,0.05,1", "0.1,0.02,0.02,0.02,0.02,0.03,1"
-FIRST, PAPER = "0.4,0.03,0.03,0.03,0.03,0.05,1", "0.5,0.25,0.25,0.25,0.25,0.5,1"
+FIRST, LARGE = "0.4,0.03,0.03,0.03,0.03,0.05,1", "0.5,0.25,0.25,0.25,0.25,0.5,1"
 # Kind and shrinkage of each map; the shrinkage goes towards a multiple of the identity, or towards the diagonal.
 MAPS = (
     ("none", 0.0), ("centre", 0.0), ("standardise", 0.0), ("total-equal", 0.1), ("total-equal", 0.3),
@@ -49,66 +46,53 @@ MAPS = (
 
 @dataclass(frozen=True)
 class Job:
-    """One training."""
+    """One training of the recipe BEST, with some fields changed."""
 
-    recipe: str
-    model: str
     seed: int
-    changed: tuple[str, ...] = ()
-    validate: float = 0.0
-
-    @property
-    def settings(self) -> dict[str, str]:
-        """The recipe fields that are changed."""
-        return dict(item.split("=", 1) for item in self.changed)
+    changed: dict[str, str]
 
     def is_in(self, rows: list[Row]) -> bool:
         """Whether a row of this training is stored."""
-        wanted = (self.model, self.settings, self.validate)
-        return any(
-            row.kind == "maps" and row.seed == self.seed and row.subject.startswith(f"{self.recipe} ")
-            and (row.figures["model"], row.figures["changed"], row.figures["validate"]) == wanted
-            for row in rows
-        )  # fmt: skip
+        kept = [row for row in rows if row.kind == "maps" and row.seed == self.seed]
+        return any(row.figures["changed"] == self.changed for row in kept)
 
 
 def candidates() -> Iterator[Job]:
-    """The trainings, the most important first."""
-    own = ("encoder.neck=none", "head.self_distil=0.5", "head.weigh=encoder")
+    """The trainings."""
+    own = {"encoder.neck": "none", "head.self_distil": "0.5"}
+    alone = {**own, "head.weigh": "encoder"}
     for weights in (FEW, ENDS):
-        yield Job(BEST, "separate", 0, (*own, f"head.weights={weights}"), 0.1)
-    yield Job(BEST, "separate", 0, (*own[:2], f"head.weights={PAPER}"), 0.1)
+        yield Job(0, {**alone, "head.weights": weights})
+    yield Job(0, {**own, "head.weights": LARGE})
     for weights in (LEAST, FIRST):
-        yield Job(BEST, "separate", 0, (*own, f"head.weights={weights}"), 0.1)
-    yield Job(BEST, "separate", 0, (own[0], own[2], f"head.weights={FEW}"), 0.1)   # with the recipe's distillation
-    yield Job(BEST, "separate", 1, (*own, f"head.weights={FEW}"), 0.1)
+        yield Job(0, {**alone, "head.weights": weights})
+    yield Job(0, {"encoder.neck": "none", "head.weigh": "encoder", "head.weights": FEW})   # self_distil of the recipe
+    yield Job(1, {**alone, "head.weights": FEW})
 
 
-def measured(job: Job, dataset: Dataset, extra: list[str]) -> Row:
-    """The row of one training."""
-    test = "validation" if job.validate else "val"
-    kind, _, dim = job.model.partition(":")
-    fields = {"head.kind": kind, "head.dims": dim, "loop.seed": str(job.seed), "data.test": test, **job.settings}
-    fields |= dict(item.split("=", 1) for item in extra)
-    recipe = load_recipe(job.recipe, {name: value for name, value in fields.items() if value})
+def run(rows: Path, extra: list[str], job: Job, dataset: Dataset) -> str:
+    """Train and measure one model, append its row, and return a line about it."""
+    fields = {"encoder.whiten": "none", "head.blend": "0", "data.test": TEST, "loop.seed": f"{job.seed}", **job.changed}
+    recipe = load_recipe(BEST, fields | dict(item.split("=", 1) for item in extra))
     with tempfile.TemporaryDirectory() as scratch:
         row = RunFolder(train(recipe, dataset, Path(scratch) / "run", progress=False)).row
-        figures = measure(Path(scratch) / "run", dataset, test)
-    about = {"model": job.model, "changed": job.settings, "validate": job.validate, "split": test}
-    stored = {"top1": next(iter(row.figures["top1"].values())), "seconds": row.figures["seconds"], **figures, **about}
-    return dataclasses.replace(row, kind="maps", figures=stored)
+        figures = measure(Path(scratch) / "run", dataset)
+    top1 = row.figures["top1"][TEST]
+    figures |= {"top1": top1, "seconds": row.figures["seconds"], "model": "separate", "changed": job.changed}
+    append_rows(rows, [dataclasses.replace(row, kind="maps", figures={**figures, "validate": HELD, "split": TEST})])
+    shares = "  ".join(f"{dim}:{100 * value:.2f}" for dim, value in top1.items())
+    return f"{job.changed} seed {job.seed}: {shares}"
 
 
 @torch.inference_mode()
-def measure(run: Path, dataset: Dataset, test: str) -> dict[str, Any]:
+def measure(run: Path, dataset: Dataset) -> dict[str, Any]:
     """1-NN and mAP@10 under every map, and the top-1 of heads that are averaged over the smaller dims."""
     model = load(run)
-    (z, labels), (queries, wanted) = (vectors(model, dataset, name) for name in ("train", test))
+    (z, labels), (queries, wanted) = (vectors(model, dataset, name) for name in ("train", TEST))
     moments = Moments.of(z.double(), labels)
     dims = model.nesting.dims
-    if len(dims) == 1:   # its prefixes are measured too, as a baseline
-        dims = tuple(dim for dim in (8, 16, 32, 64, 128, 256, 512) if dim <= dims[0])
-    figures: dict[str, Any] = {"1-NN": {}, "map@10": {}}
+    averaged = averaged_heads(model.network.head.logits(queries), dims, wanted)
+    figures: dict[str, Any] = {"1-NN": {}, "map@10": {}, "averaged heads": averaged}
     for kind, shrink in MAPS:
         name = f"{kind} {shrink:g}" if shrink else kind
         weight, bias = triangular(moments, kind, shrink)
@@ -117,8 +101,6 @@ def measure(run: Path, dataset: Dataset, test: str) -> dict[str, Any]:
             nearest, precise = neighbours(*(truncate(part.float(), dim) for part in mapped), labels, wanted)
             figures["1-NN"].setdefault(name, {})[dim] = nearest
             figures["map@10"].setdefault(name, {})[dim] = precise
-    if len(model.nesting) > 1:
-        figures["averaged heads"] = averaged_heads(model.network.head.logits(queries), model.nesting.dims, wanted)
     return figures
 
 
@@ -185,7 +167,7 @@ def averaged_heads(logits: Tensor, dims: tuple[int, ...], wanted: Tensor) -> dic
 
 
 def main() -> None:
-    """Run the jobs of a stage that have no row yet, several at a time."""
+    """Run the trainings that have no row yet, several at a time."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with train_*.npz, val_*.npz and meta.json")
     parser.add_argument("--rows", type=Path, default=Path("docs/results/tiny-imagenet.jsonl"))
@@ -194,51 +176,16 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="for every job: does it run?")
     parser.add_argument("--first", type=int, metavar="N", help="only the first images of each split: does it run?")
     args = parser.parse_args()
-    begin = time.monotonic()
-    rows = read_rows(args.rows) if args.rows.exists() else []
-    dataset = shared(args)
-    waiting = [job for job in candidates() if not job.is_in(rows)]
-    context = multiprocessing.get_context("fork")   # the images are shared; nothing has used the GPU yet
-    queue = context.SimpleQueue()
-    for job in waiting:
-        queue.put(job)
-    for _ in range(args.jobs):
-        queue.put(None)
-    print(f"{time.monotonic() - begin:4.0f} s  {len(waiting)} trainings", flush=True)
-    workers = [context.Process(target=work, args=(queue, dataset, args, begin)) for _ in range(args.jobs)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    sys.exit(any(worker.exitcode for worker in workers))
-
-
-def shared(args: argparse.Namespace) -> Dataset:
-    """The dataset, decoded, with a tenth of the training images held out."""
+    stored = read_rows(args.rows) if args.rows.exists() else []
+    jobs = [job for job in candidates() if not job.is_in(stored)]
     dataset = open_dataset("packed", args.data)
     if args.first:
-        some = {name: split.subset(np.arange(len(split)) % (len(split) // args.first) == 0)
-                for name, split in dataset.splits.items()}
+        some = {name: split.subset(np.arange(args.first)) for name, split in dataset.splits.items()}
         dataset = dataclasses.replace(dataset, splits=some)
-    return hold_out(decoded(dataset), 0.1)
-
-
-def work(queue: Any, dataset: Dataset, args: argparse.Namespace, begin: float) -> None:
-    """Take jobs until none is left or time is short."""
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // args.jobs))
-    while (job := queue.get()) is not None:
-        now = time.monotonic() - begin
-        if now > 60 * args.minutes:
-            print(f"{now:4.0f} s  skipped {job}", flush=True)
-            continue
-        try:
-            row = measured(job, dataset, args.set)
-        except Exception:
-            print(f"failed: {job}\n{traceback.format_exc()[-2500:]}", flush=True)
-            continue
-        append_rows(args.rows, [row])
-        top1 = "  ".join(f"{dim}:{100 * value:.2f}" for dim, value in row.figures["top1"].items())
-        print(f"{time.monotonic() - begin:4.0f} s  {job.model} {job.changed} seed {job.seed}: {top1}", flush=True)
+    dataset = hold_out(decoded(dataset), HELD)
+    work = partial(run, args.rows, args.set)
+    for line in run_jobs(work, jobs, dataset, processes=args.jobs, minutes=args.minutes):
+        print(line, flush=True)
 
 
 if __name__ == "__main__":
