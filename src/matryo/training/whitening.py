@@ -105,7 +105,7 @@ def finish_model(run: Run, split: Any, tokenizer: Tokenizer | None, *, progress:
         rows = np.linspace(0, len(split) - 1, min(len(split), _ITEMS)).astype(np.int64)
         some, _ = readable(split.subset(rows), recipe.data.train, sample=False, progress=progress)
         label = "whiten" if progress else ""
-        measured = Measured(model.eval(), recipe, run.group.device, tokenizer, label)   # type: ignore[arg-type]
+        measured = Measured(model.eval(), recipe, run.group.device, tokenizer, label)
         moments = Moments.of(measured.embedded(some, batch=512), model.head.classes)
         model = whitened(model, *moments.map(recipe.encoder.whiten))
     run.model = model
