@@ -13,7 +13,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import multiprocessing
+import os
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,25 +44,32 @@ def main() -> None:
     tuned = {model: fields for model, *fields in args.tune}
     for seed in args.seeds:
         for model in args.models:
-            kind, _, dim = model.partition(":")
             changed = dict(item.split("=", 1) for item in [*args.set, *tuned.get(model, ())])
-            fields = {"head.kind": kind, "head.dims": dim, "loop.seed": str(seed), **changed}
-            fields |= {"data.test": "validation"} if args.validate else {}
-            recipe = load_recipe(args.recipe, {name: value for name, value in fields.items() if value})
-            with tempfile.TemporaryDirectory() as scratch:
-                series = args.recipe + (f"-novel{args.novel}" if args.novel else "")
-                folder = (args.runs or Path(scratch)) / f"seed{seed}" / f"{series}-{model.replace(':', '-')}"
-                row = RunFolder(train(recipe, shown, folder, progress=False)).row
-                if args.runs or args.measure:
-                    encode(folder, shown, dataset)
-                measured = measure(folder) if args.measure else []
-            extra = {"changed": changed, "alone": not args.shared, **({"novel": args.novel} if args.novel else {})}
-            if args.validate:   # several settings share a folder name, so their figures belong into the row
-                extra, measured = {**extra, "validate": args.validate, **nearest(measured)}, []
-            append_rows(args.rows, [dataclasses.replace(row, figures={**row.figures, **extra}), *measured])
-            [(split, top1)] = row.figures["top1"].items()
-            shares = "  ".join(f"{dim}:{100 * value:.2f}" for dim, value in top1.items())
-            print(f"{args.recipe} {model} seed {seed} {split}: {row.figures['seconds']:.0f} s  {shares}", flush=True)
+            print(run_one(args, model, seed, changed, dataset, shown), flush=True)
+
+
+def run_one(
+    args: argparse.Namespace, model: str, seed: int, changed: dict[str, str], dataset: Dataset, shown: Dataset
+) -> str:
+    """Train and measure one model, append its rows, and return a line about it."""
+    kind, _, dim = model.partition(":")
+    fields = {"head.kind": kind, "head.dims": dim, "loop.seed": str(seed), **changed}
+    fields |= {"data.test": "validation"} if args.validate else {}
+    recipe = load_recipe(args.recipe, {name: value for name, value in fields.items() if value})
+    with tempfile.TemporaryDirectory() as scratch:
+        series = args.recipe + (f"-novel{args.novel}" if args.novel else "")
+        folder = (args.runs or Path(scratch)) / f"seed{seed}" / f"{series}-{model.replace(':', '-')}"
+        row = RunFolder(train(recipe, shown, folder, progress=False)).row
+        if args.runs or args.measure:
+            encode(folder, shown, dataset)
+        measured = measure(folder) if args.measure else []
+    extra = {"changed": changed, "alone": not args.shared, **({"novel": args.novel} if args.novel else {})}
+    if args.validate:   # several settings share a folder name, so their figures belong into the row
+        extra, measured = {**extra, "validate": args.validate, **nearest(measured)}, []
+    append_rows(args.rows, [dataclasses.replace(row, figures={**row.figures, **extra}), *measured])
+    [(split, top1)] = row.figures["top1"].items()
+    shares = "  ".join(f"{dim}:{100 * value:.2f}" for dim, value in top1.items())
+    return f"{args.recipe} {model} seed {seed} {split}: {row.figures['seconds']:.0f} s  {shares}"
 
 
 def measure(run: Path) -> list[Row]:
@@ -116,10 +127,16 @@ def parse() -> argparse.Namespace:
 
 
 def decoded(dataset: Dataset) -> Dataset:
-    """The dataset with its images decoded once, for all runs."""
+    """The dataset with its images decoded once, for all runs, by several processes."""
     images: Any = dataset.splits
-    splits = {name: ArrayImages(decode_all(split), split.labels) for name, split in images.items()}
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("fork")) as pool:
+        splits = {name: ArrayImages(_pixels(split, pool), split.labels) for name, split in images.items()}
     return dataclasses.replace(dataset, splits=splits)
+
+
+def _pixels(split: Any, pool: ProcessPoolExecutor) -> Any:
+    parts = np.array_split(np.arange(len(split)), os.cpu_count() or 1)
+    return np.concatenate(list(pool.map(partial(decode_all, split, progress=False), parts)))
 
 
 if __name__ == "__main__":

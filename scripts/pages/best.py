@@ -1,4 +1,4 @@
-"""The best nested recipe beside every fixed model, with its neck and without: who is ahead at each dim."""
+"""The best nested recipe beside every fixed model, with the same map and without: who is ahead at each dim."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from matryo.results import Row
 from pages.markdown import grid, latest, spread
 from pages.models import METRICS, ByColumn, seeds_by_column, series_of
 
-BEST = "-best"   # what the name of the best recipe adds to that of the plain one
+# What the names of recipes add to that of the plain one: the best, and an older one whose norm fixed models had too.
+BEST, NECK = "-best", "-neck"
 RIVALS = ("fixed", "PCA", "SVD")
 ABOUT = """**{best}, split `{split}`, {title}, against the best fixed model.** `fixed`, `PCA` and `SVD` are as above, of
-the recipe without the neck; `with neck` are those of {best}, whose fixed models have it too. The difference is to the
-highest of these columns, with its standard error."""
+the plain recipe; `with map` are those of {best}, whose fixed models have the same map after training. `with neck` are
+those of {plain}-neck, an earlier version of {best} with a batch norm (`encoder.neck = "batch"`) instead of the map; the
+commands of its rows call it {best}. The difference is to the highest of these columns, with its standard error."""
 
 
 def best_tables(rows: list[Row]) -> list[str]:
@@ -25,7 +27,7 @@ def best_tables(rows: list[Row]) -> list[str]:
             gap, error, name = difference(values, rivals, dim)
             at = [spread(by_dim.get(dim, []), 1) for by_dim in rivals.values()]
             lines.append([f"{dim}", spread(values, 1), *at, f"{gap:+.2f} ± {error:.2f} ({name})"])
-        parts += [ABOUT.format(best=best, split=split, title=title)]
+        parts += [ABOUT.format(best=best, plain=best.removesuffix(BEST), split=split, title=title)]
         parts += [grid(["dim", "nested", *rivals, "nested − best fixed"], lines), verdict(nested, rivals)]
     return parts
 
@@ -37,17 +39,20 @@ def comparisons(rows: list[Row]) -> Iterator[tuple[str, str, str, dict[int, list
     for best, split in groups:
         if not best.endswith(BEST):
             continue
+        plain = best.removesuffix(BEST)
         for title, _, metric in METRICS:
             columns = {
                 series: seeds_by_column(
                     [r for r in kept if (series_of(r.figures["model"]), r.figures["split"]) == (series, split)], metric
                 )
-                for series in (best.removesuffix(BEST), best)
+                for series in (plain, best, plain + NECK)
             }   # fmt: skip
-            plain, necked = columns.values()
-            rivals = {name: plain[name] for name in RIVALS if name in plain}
-            rivals |= {f"{name}, with neck": necked[name] for name in RIVALS if name in necked}
-            trained = {d: v for d, v in necked.get("MRL", {}).items() if any(d in r for r in rivals.values())}
+            rivals = {
+                f"{name}{about}": found[name]
+                for found, about in zip(columns.values(), ("", ", with map", ", with neck"), strict=True)
+                for name in RIVALS if name in found
+            }   # fmt: skip
+            trained = {d: v for d, v in columns[best].get("MRL", {}).items() if any(d in r for r in rivals.values())}
             if trained:
                 yield best, split, title, trained, rivals
 

@@ -36,7 +36,7 @@ def write(docs: Path) -> None:
 def columns_of(rows: list[Row]) -> ByColumn:
     """1-NN of the nested models of the recipe tiny-imagenet-rn18-best, beside the fixed models of tiny-imagenet-rn18.
 
-    The fixed models of the recipe without a neck are the better ones, so that the comparison is with the best.
+    Fixed models with the map of the best recipe are on the page; only some dims have one.
     """
     evaluated = [row for row in rows if row.kind == "evaluate"]
     plain, best = (

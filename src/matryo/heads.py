@@ -124,6 +124,25 @@ class NestedLinear(nn.Module):
             return self.bias
         return self.bias[self._index(dim)]
 
+    def weigh_encoder_only(self) -> None:
+        """Divide the gradients of each separate head by its weight c_m: the loss weights then act on ``z`` alone.
+
+        A head of a small weight would otherwise learn slowly, and weight decay would keep its logits small.
+        """
+        if self.tied or min(self.nesting.weights) <= 0:
+            got = "a tied head" if self.tied else f"weights {self.nesting.weights}"
+            cure = "use separate heads and positive weights"
+            raise InputError("only separate heads with positive weights can learn unweighted", got=got, cure=cure)
+        shares = torch.tensor([1 / weight for weight in self.nesting.weights])
+        columns = shares.repeat_interleave(torch.tensor(self.nesting.dims))
+        for name, parameter, pace in (("weight", self.weight, columns), ("bias", self.bias, shares[:, None])):
+            if parameter is not None:
+                self.register_buffer(f"{name}_pace", pace, persistent=False)   # a buffer follows the module to a GPU
+                parameter.register_hook(partial(self._unweigh, f"{name}_pace"))
+
+    def _unweigh(self, pace: str, gradient: Tensor) -> Tensor:
+        return gradient * getattr(self, pace)
+
     def _index(self, dim: int) -> int:
         """The index of the separate head for ``dim``."""
         if dim not in self.nesting.dims:

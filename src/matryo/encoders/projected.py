@@ -41,6 +41,11 @@ class Projected(Layered):
             self.norm = (nn.BatchNorm1d if norm == "batch" else nn.LayerNorm)(dim)
 
     @property
+    def innermost(self) -> nn.Module:
+        """The encoder before all projections."""
+        return self.encoder.innermost if isinstance(self.encoder, Projected) else self.encoder
+
+    @property
     def depth(self) -> int:
         """The number of layers of the encoder; 0 if it cannot be cut."""
         return depth_of(self.encoder)
@@ -56,9 +61,25 @@ class Projected(Layered):
             z = self.projection(z)
         return z if self.norm is None else self.norm(z)
 
+    @classmethod
+    @torch.no_grad()
+    def mapped(cls, encoder: nn.Module, weight: Tensor | None = None, bias: Tensor | None = None) -> Projected:
+        """``encoder`` followed by the affine map weight [m, m], bias [m] of its first m columns; others are kept.
+
+        Without a map, it is the identity, to be loaded. It is computed in float32, as it may subtract a large mean.
+        """
+        other = cls(encoder, int(encoder.dim))   # type: ignore[arg-type]
+        device = next((parameter.device for parameter in encoder.parameters()), None)
+        other.projection = own = _Exact(other.dim, other.dim, device=device)
+        nn.init.eye_(own.weight)
+        nn.init.zeros_(own.bias)
+        if weight is not None and bias is not None:
+            own.weight[: len(weight), : len(weight)], own.bias[: len(bias)] = weight.to(own.weight), bias.to(own.bias)
+        return other
+
     @torch.no_grad()
     def folded(self) -> tuple[Tensor, Tensor | None]:
-        """Weight [dim, encoder's dim] and bias [dim] of the one linear map that equals this map and its batch norm."""
+        """Weight [dim, d] and bias [dim] of the one linear map that equals everything after :attr:`innermost`."""
         norm = self.norm
         if isinstance(norm, nn.LayerNorm):
             cure = "train with encoder.neck batch"
@@ -66,9 +87,25 @@ class Projected(Layered):
         weight, bias = torch.eye(self.dim), None
         if self.projection is not None:
             weight, bias = self.projection.weight, self.projection.bias
-        if not isinstance(norm, nn.BatchNorm1d):
+        if isinstance(norm, nn.BatchNorm1d):
+            weight, bias = _after_norm(weight, bias, norm)
+        if not isinstance(self.encoder, Projected):
             return weight, bias
-        assert norm.running_mean is not None and norm.running_var is not None   # those of a default batch norm
-        scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
-        start = norm.bias - norm.running_mean * scale
-        return scale[:, None] * weight.to(scale), start if bias is None else start + scale * bias
+        first, start = self.encoder.folded()
+        if start is not None:
+            bias = weight @ start.to(weight) + (0 if bias is None else bias)
+        return weight @ first.to(weight), bias
+
+
+def _after_norm(weight: Tensor, bias: Tensor | None, norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor]:
+    """The linear map followed by ``norm``, as one map."""
+    assert norm.running_mean is not None and norm.running_var is not None   # those of a default batch norm
+    scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
+    start = norm.bias - norm.running_mean * scale
+    return scale[:, None] * weight.to(scale), start if bias is None else start + scale * bias
+
+
+class _Exact(nn.Linear):
+    def forward(self, z: Tensor) -> Tensor:
+        with torch.autocast(z.device.type, enabled=False):
+            return super().forward(z.float())

@@ -35,7 +35,7 @@ def parts_of(model: TrainedModel) -> Parts:
     encoder, dim = model.network.encoder, model.nesting.dim
     if isinstance(encoder, Projected):
         weight, bias = encoder.folded()
-        return Parts(encoder.encoder, weight[:dim], None if bias is None else bias[:dim])
+        return Parts(encoder.innermost, weight[:dim], None if bias is None else bias[:dim])
     width = int(encoder.dim)   # type: ignore[arg-type]
     return Parts(encoder) if dim == width else Parts(encoder, torch.eye(width)[:dim])
 

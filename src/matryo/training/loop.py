@@ -28,6 +28,7 @@ from matryo.training.run.log import Log
 from matryo.training.run.paths import CHECKPOINT
 from matryo.training.run.seal import check_seal
 from matryo.training.step import Step, make_step
+from matryo.training.whitening import finish_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -140,6 +141,7 @@ def _train(
         # Measure the result and complete the run folder.
         run.save()
         log.bar.close()   # lines may follow, and other bars
+        finish_model(run, split, tokenizer, progress=progress)   # after the checkpoint, which --extend continues
         run.finish(dataset, tests.measure(run, log), tests.unreadable)
 
 

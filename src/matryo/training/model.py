@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from matryo.encoders import Dual, DualEncoder, SlimmableLinear, build_encoder, save_shape
+from matryo.encoders import Dual, DualEncoder, Projected, SlimmableLinear, build_encoder, save_shape
 from matryo.errors import RecipeError, RunError
 from matryo.heads import NestedLinear
 from matryo.losses import SelfDistil
@@ -29,15 +29,19 @@ _SAME_ENCODER = "use the encoder settings of the run it came from, or the folder
 _HEADS = ("fc.", "head.", "heads.", "classifier.", "cls.", "pooler.")
 
 
-def build_model(recipe: Recipe, classes: int = 0, *, vocabulary: int = 0, shapes: Path | None = None) -> NestedModel:
+def build_model(
+    recipe: Recipe, classes: int = 0, *, vocabulary: int = 0, shapes: Path | None = None, finished: bool = False
+) -> NestedModel:
     """A newly initialised model. The seed decides the weights; the global random state is not changed.
 
     ``vocabulary`` is the number of tokens. Pretrained encoders are read from the source in the recipe, or built without
-    weights from ``shapes``, a folder of :func:`save_shapes`.
+    weights from ``shapes``, a folder of :func:`save_shapes`. A ``finished`` model has the map of encoder.whiten.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(recipe.loop.seed)   # torch.manual_seed would seed every GPU too
         encoder = _encoder(recipe, vocabulary, shapes)
+        if finished and recipe.encoder.whiten != "none":
+            encoder = Projected.mapped(encoder)
         nesting = recipe.nesting(int(encoder.dim))   # type: ignore[arg-type]
         model = _objective(recipe, encoder, nesting, classes)
         model.depths = depths_of(recipe, nesting, encoder)
@@ -58,6 +62,8 @@ def _objective(recipe: Recipe, encoder: nn.Module, nesting: Nesting, classes: in
         if wanted.kind == "slimmable"
         else NestedLinear(nesting, classes, tied=wanted.kind == "tied", bias=wanted.bias)
     )
+    if wanted.weigh == "encoder":
+        head.weigh_encoder_only()
     return Classifier(encoder, head, recipe.smoothing(nesting), distil)
 
 
@@ -150,10 +156,11 @@ def start_from(encoder: nn.Module, path: Path) -> None:
         RunFolder(path).digest   # noqa: B018 - raises if a file is damaged
     stored = load_weights(file)
     wanted = encoder.state_dict()
-    # Names may start with "encoder." (a run), "bert." (a BERT with a head) or neither. The best match is used.
+    # Names may start with "encoder." (a run; twice, if it has a projection), "bert." (a BERT with a head) or neither.
+    # The best match is used.
     readings = [
         {name.removeprefix(prefix): value for name, value in stored.items() if name.startswith(prefix)}
-        for prefix in ("encoder.", "", "bert.")
+        for prefix in ("encoder.", "", "bert.", "encoder.encoder.")
     ]
     values = max(readings, key=lambda reading: len(wanted.keys() & reading.keys()))
     given = {name: values[name] for name in wanted if name in values}

@@ -31,6 +31,9 @@ def check_rules(rules: list[Rule]) -> None:
 def _of_fields(recipe: Recipe) -> list[Rule]:
     text = recipe.text
     data, head, augment, optim, loop = recipe.data, recipe.head, recipe.augment, recipe.optim, recipe.loop
+    kind, layers = recipe.objective.kind, recipe.encoder.layers
+    separate = head.kind in ("separate", "fixed") and kind == "classify" and not layers
+    about = f"head.kind {head.kind}, objective.kind {kind}, encoder.layers {layers}"
     return [
         # By default a run is written to runs/<name>, so the name of a recipe must not lead elsewhere.
         (is_plain_name(recipe.name), "the name of a recipe must be a plain file name", repr(recipe.name)[:80],
@@ -82,6 +85,13 @@ def _of_fields(recipe: Recipe) -> list[Rule]:
         (not head.self_distil or recipe.objective.kind in ("classify", "pairs"),
          "head.self_distil needs objective.kind classify or pairs", f"objective.kind {recipe.objective.kind}",
          "use --head.self_distil 0"),
+        (0 <= head.blend <= 1, "head.blend must be in [0, 1]", head.blend, "use 0.5, or 0 for none"),
+        (not head.blend or separate, "head.blend needs separate heads on one encoder", about, "use --head.blend 0"),
+        (recipe.encoder.whiten == "none" or (separate and head.bias),
+         "encoder.whiten needs separate or fixed heads with a bias, on one encoder", f"{about}, head.bias {head.bias}",
+         "use --encoder.whiten none"),
+        (head.weigh == "loss" or separate, "head.weigh encoder needs separate heads on one encoder", about,
+         "use --head.weigh loss"),
         (not head.smoothing or recipe.objective.kind == "classify", "head.smoothing needs objective.kind classify",
          f"objective.kind {recipe.objective.kind}", "leave head.smoothing empty"),
         (recipe.encoder.neck == "none" or (head.kind != "slimmable" and not text.encoder),

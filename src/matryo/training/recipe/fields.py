@@ -86,6 +86,11 @@ class Encoder:
         "between encoder and nesting: a norm (batch, layer), a matrix that starts orthogonal (linear), or both. "
         "batch helps every small dim",
     ] = "none"
+    whiten: Annotated[
+        Literal["none", "centre", "within"],
+        "after training, an affine map that keeps every prefix and every logit and improves cosines. centre: subtract "
+        "the mean of the training split; within: also divide by the spread within classes",
+    ] = "none"
     pooling: Annotated[
         Literal["", "mean", "cls", "last"], "how a transformer's tokens become one vector; empty is the model's default"
     ] = ""
@@ -143,6 +148,11 @@ class Head:
         "the weights if head.weights is empty. equal: 1 each; ends: 1 for the largest dim, 1/5 for the next one and "
         "the smallest, 1/10 for those between",
     ] = "equal"
+    weigh: Annotated[
+        Literal["loss", "encoder"],
+        "what the weights scale: the whole loss; or only the gradient of the encoder, so that each separate head "
+        "learns as it would alone. With sgd, weight decay otherwise holds back the heads of small weights",
+    ] = "loss"
     smoothing: Annotated[Floats, "label smoothing at each dim; empty is optim.label_smoothing at every dim"] = ()
     layer_dims: Annotated[
         Ints, "the dim trained after each of encoder.layers, which trains no other (Starbucks); empty trains all dims"
@@ -157,6 +167,11 @@ class Head:
     ] = 0.0
     self_distil_from: Annotated[Literal["full", "next"], "that larger dim: full, or the next larger one"] = "full"
     self_distil_temperature: Annotated[float, "divides the logits for these probabilities"] = 1.0
+    blend: Annotated[
+        float,
+        "after training, each separate head becomes (1 - blend) of its own and blend of the mean of the heads at its "
+        "dim and at all smaller dims",
+    ] = 0.0
     join: Annotated[float, "share of the steps after which the smaller dims join the largest; 0: from the start"] = 0.0
     bias: Annotated[bool, "give the heads a bias"] = True
 

@@ -21,7 +21,7 @@ def open_trained(run: RunFolder) -> tuple[NestedModel, Tokenizer | None]:
     tokenizer = None if run.tokenizer is None else Tokenizer.open(run.tokenizer)
     vocabulary = 0 if tokenizer is None else tokenizer.vocabulary
     # The weights come from the run, never from a hub or the path that training started from.
-    network = build_model(recipe, len(classes), vocabulary=vocabulary, shapes=run.path / SHAPES)
+    network = build_model(recipe, len(classes), vocabulary=vocabulary, shapes=run.path / SHAPES, finished=True)
     try:
         network.load_state_dict(load_weights(run.weights))
     except RuntimeError as error:   # torch lists every weight that differs, on many lines
