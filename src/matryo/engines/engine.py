@@ -271,6 +271,10 @@ class Engine(ABC):
         if not self.count:
             raise InputError(f"{self!r} holds no vectors", cure="load some first: engine.load(…)")
 
+    def another(self) -> Self:
+        """Another engine on this table, with a connection of its own, for another thread."""
+        return self._connected(self.address, self.nesting.dims if self.count else None)
+
     def __enter__(self) -> Self:
         return self
 
