@@ -113,12 +113,12 @@ FILTERS = [
     ({"none": {"$exists": True}}, lambda p: "none" in p),
     ({"none": None}, lambda p: "none" in p),
     ({"none": {"$exists": False}, "n": {"$ne": 3}}, lambda p: "none" not in p and p["n"] != 3),
-    ({"n": "7"}, lambda p: False),
+    ({"n": "7"}, lambda _: False),
     ({"word": {"$ne": WORDS[1]}}, lambda p: p["word"] != WORDS[1]),
     ({"word": {"$contains": "quo\""}}, lambda p: 'quo"' in p["word"]),
     ({"$or": [{"n": {"$lt": 5}}, {"word": "é", "missing": {"$nin": [1]}}]}, lambda p: p["n"] < 5 or p["word"] == "é"),
-    ({}, lambda p: True),
-    ({"$or": []}, lambda p: False),
+    ({}, lambda _: True),
+    ({"$or": []}, lambda _: False),
 ]
 
 
