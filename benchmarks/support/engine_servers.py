@@ -37,3 +37,14 @@ def serving(engine: str, work: Path) -> Iterator[str]:
     finally:
         server.cleanup()
 
+
+
+def baseline(engine: Any) -> bool:
+    """Make the index of all dims that the manual of the database shows, and return whether it differs from ours."""
+    if engine.schemes[0] != "postgresql" or engine.nesting.dim > 2000:   # the most that pgvector indexes as floats
+        return False
+    session, table = engine._session, engine._table
+    session.set({"maintenance_work_mem": "2GB"})   # as for ours
+    session.run(f"CREATE INDEX ON {table.name} USING hnsw (embedding vector_{table.metric}_ops)")
+    engine._forget()
+    return True

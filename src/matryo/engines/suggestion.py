@@ -1,6 +1,6 @@
 """Which first dims to index: the shortlist that each prefix needs for a recall, and a rough price of the plan.
 
-A graph walk scores about 20 rows per candidate, and a re-ranked row has to be fetched. The prices only order the
+A graph walk scores about 12 rows per candidate, and a re-ranked row has to be fetched. The prices only order the
 suggestions; the planner times them on the database.
 """
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from matryo.retrieve.hits import Hits
 
-_SCORED = 20   # rows per candidate of a walk
-_WALK, _PER_DIM = 1.5, 0.006   # microseconds per scored row, and per dim of it
-_FETCH, _PER_FETCHED_DIM = 5.0, 0.015   # and per re-ranked row
+_SCORED = 12   # rows per candidate of a walk
+_WALK, _PER_DIM = 0.5, 0.004   # microseconds per scored row, and per dim of it
+_FETCH, _PER_FETCHED_DIM = 4.0, 0.01   # and per re-ranked row
 _SLACK = 0.5   # the share of the misses that the shortlist may use up
 
 
