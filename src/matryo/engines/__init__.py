@@ -19,6 +19,7 @@ __all__ = ["ENGINES", "Engine", "Prepared", "View", "Work", "installed", "is_url
 ENGINES = {
     "postgresql": "matryo.engines.postgres.engine:Postgres",
     "postgres": "matryo.engines.postgres.engine:Postgres",
+    "duckdb": "matryo.engines.duckdb:DuckDb",
 }
 """The engines by the scheme of their URLs."""
 
