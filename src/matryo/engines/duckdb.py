@@ -1,21 +1,21 @@
 """DuckDB with its extension vss: a column of first dims with an HNSW index, beside the column of vectors.
 
-:meth:`DuckDb.prepare` adds the column ``matryo_first_64``; a load fills it. Under a filter,
-DuckDB would filter the few rows that the index finds, so a filtered search is exact among the rows that match. DuckDB keeps such an index in memory, and calls its
-storage in a file experimental: keep the vectors elsewhere too.
+:meth:`DuckDb.prepare` adds the column ``matryo_first_64``; a load fills it. Under a filter, DuckDB would filter the few
+rows that the index finds, so a filtered search is exact among the rows that match. DuckDB keeps such an index in
+memory, and calls its storage in a file experimental: keep the vectors elsewhere too.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from matryo.engines.engine import Engine, Prepared, Work, halving
-from matryo.engines.json_where import JsonWhere
+from matryo.engines.duckdb_where import DuckDbWhere, binding, extension, inline, kind_of, literal, quoted
+from matryo.engines.engine import Engine, Prepared, Work, halving, score_of
 from matryo.errors import EngineError, InputError, MissingExtra
 from matryo.nesting import Nesting
 from matryo.retrieve.plan.choice import as_plan
@@ -24,11 +24,10 @@ from matryo.retrieve.vectors.metric import check_metric
 
 if TYPE_CHECKING:
     from matryo.engines.address import Address
+    from matryo.engines.duckdb_where import Bind
     from matryo.engines.rows import Rows
     from matryo.retrieve.hits import Hits
     from matryo.retrieve.plan.plan import Plan
-
-    Bind = Callable[[Any, str], str]
 
 _DISTANCES = {"cosine": "array_cosine_distance", "ip": "array_negative_inner_product", "l2": "array_distance"}
 _INDEXES = {"cosine": "cosine", "ip": "ip", "l2": "l2sq"}
@@ -45,7 +44,8 @@ class DuckDb(Engine):
     extra, drivers = "duckdb", ("duckdb", "duckdb_extension_vss", "pyarrow")
 
     def __init__(self, address: Address, connection: Any, dims: Sequence[int] | None) -> None:
-        self.address, self._connection, self._dims, self._ef = address, connection, dims, None
+        self.address, self._connection, self._dims = address, connection, dims
+        self._ef: int | None = None
         self._refresh()
 
     @classmethod
@@ -56,7 +56,7 @@ class DuckDb(Engine):
             raise InputError("a DuckDB engine needs the name of a table", got="none", cure="add ?table=docs to the URL")
         try:
             connection = duckdb.connect(address.path)
-            connection.execute(f"LOAD {_literal(_extension())}")
+            connection.execute(f"LOAD {literal(extension())}")
         except duckdb.Error as error:
             raise EngineError(f"cannot open {address.safe}", got=error,
                               cure="close other writers; pip install 'matryo[duckdb]' brings the extension") from None
@@ -72,7 +72,7 @@ class DuckDb(Engine):
 
     def _refresh(self) -> None:
         self._name = self.address.options["table"]
-        self._table = _quoted(self._name)
+        self._table = quoted(self._name)
         found = self._rows("SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = $1 "
                            "AND schema_name = current_schema() ORDER BY column_index", self._name)
         self._kinds = dict(found)
@@ -104,8 +104,8 @@ class DuckDb(Engine):
         self.nesting.check_fits(width)
         metric = options.get("metric") or about.get("metric") or "cosine"
         check_metric(metric)
-        self.metric = metric
-        self.count = int(self._rows(f"SELECT count({_quoted(self._column)}) FROM {self._table}")[0][0])
+        self.metric = metric   # type: ignore[assignment]   # just checked
+        self.count = int(self._rows(f"SELECT count({quoted(self._column)}) FROM {self._table}")[0][0])
         self._read_indexes()
 
     # ── indexes ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -136,16 +136,16 @@ class DuckDb(Engine):
         return None if dim in self._indexes else dim
 
     def _statements(self, dim: int) -> list[str]:
-        column, name = _quoted(self._column), f"matryo_{self._name}_{dim}_{self.metric}"
+        column, name = quoted(self._column), f"matryo_{self._name}_{dim}_{self.metric}"
         build = f"WITH (metric = '{_INDEXES[self.metric]}')"
         if dim == self.nesting.dim:
-            return [f"CREATE INDEX {_quoted(name)} ON {self._table} USING HNSW ({column}) {build}"]
+            return [f"CREATE INDEX {quoted(name)} ON {self._table} USING HNSW ({column}) {build}"]
         first = f"{_FIRST}{dim}"
         add = [] if first in self._kinds else [
             f"ALTER TABLE {self._table} ADD COLUMN {first} FLOAT[{dim}]",
             f"UPDATE {self._table} SET {first} = {column}[1:{dim}]::FLOAT[{dim}]",
         ]
-        return [*add, f"CREATE INDEX {_quoted(name)} ON {self._table} USING HNSW ({first}) {build}"]
+        return [*add, f"CREATE INDEX {quoted(name)} ON {self._table} USING HNSW ({first}) {build}"]
 
     def work(self, plan: Any) -> Work:
         """What :meth:`prepare` would do; the seconds come from an index of 2,000 rows in a temporary table."""
@@ -153,7 +153,7 @@ class DuckDb(Engine):
         if dim is None:
             return Work((), 0, 0.0)
         count = min(self.count, _TRIED)
-        self._run(f"CREATE OR REPLACE TEMP TABLE matryo_tried AS SELECT {_quoted(self._column)}[1:{dim}]::FLOAT[{dim}] "
+        self._run(f"CREATE OR REPLACE TEMP TABLE matryo_tried AS SELECT {quoted(self._column)}[1:{dim}]::FLOAT[{dim}] "
                   f"AS first FROM {self._table} LIMIT {count}")
         start = time.perf_counter()
         self._run("CREATE INDEX matryo_tried_index ON matryo_tried USING HNSW (first)")
@@ -171,26 +171,26 @@ class DuckDb(Engine):
         for statement in statements:
             self._run(statement)
         name = f"matryo_{self._name}_{dim}_{self.metric}"
-        self._run(f"COMMENT ON INDEX {_quoted(name)} IS {_literal(_MADE)}")
+        self._run(f"COMMENT ON INDEX {quoted(name)} IS {literal(_MADE)}")
         self._refresh()
         return [name]
 
     def drop(self, *, table: bool = False) -> list[str]:
         """Drop the indexes that matryo made and their columns, with ``table`` also a table that matryo made."""
         if not self._kinds:
-            raise InputError(f"the table {self._table} does not exist", got=self.address.safe, cure="load vectors first")
+            raise InputError(f"the table {self._table} does not exist", got=self.address.safe, cure="load vectors")
         if table and not self._ours:
             raise InputError(f"the table {self._table} was not made by matryo", got="drop(table=True)",
                              cure="drop it yourself if you mean it")
         names = [index.name for index in self.prepared() if index.ours]
         for name in names:
-            self._run(f"DROP INDEX {_quoted(name)}")
+            self._run(f"DROP INDEX {quoted(name)}")
         if table:
             self._run(f"DROP TABLE {self._table}")
             names.append(self._name)
         else:
             for column in [name for name in self._kinds if name.startswith(_FIRST)]:
-                self._run(f"ALTER TABLE {self._table} DROP COLUMN {_quoted(column)}")
+                self._run(f"ALTER TABLE {self._table} DROP COLUMN {quoted(column)}")
         self._refresh()
         return names
 
@@ -198,19 +198,17 @@ class DuckDb(Engine):
 
     def _search(self, queries: Any, k: int, plan: Plan | None, where: Filter | None) -> Hits:
         values: list[Any] = []
-        text = self._statement(k, None if where is not None else plan, where, _binding(values))
+        text = self._statement(k, None if where is not None else plan, where, binding(values))
         if plan is not None and plan.ef is not None and plan.ef != self._ef:
             self._run(f"SET hnsw_ef_search = {plan.ef}")
             self._ef = plan.ef
         found = [self._rows(text, query.tolist(), *values) for query in queries]
-        signs = {"cosine": lambda d: 1 - d, "ip": lambda d: -d, "l2": lambda d: -d * d}
-        score = signs[self.metric]
-        return self._hits([[(id, score(distance)) for id, distance in rows if distance is not None]
+        return self._hits([[(id, score_of(self.metric, distance)) for id, distance in rows if distance is not None]
                            for rows in found], k)
 
     def _statement(self, k: int, plan: Plan | None, where: Filter | None, bind: Bind) -> str:
         """The statement of a search, in which ``$1`` is the query."""
-        id, column = _quoted(self._id), _quoted(self._column)
+        id, column = quoted(self._id), quoted(self._column)
         source = self._table + ("" if where is None else f" WHERE {self._where(where, bind)}")
         stages = () if plan is None else plan.stages
         uses_index = plan is not None and plan.ef is not None
@@ -234,7 +232,7 @@ class DuckDb(Engine):
         return f"{_FIRST}{dim}" if f"{_FIRST}{dim}" in self._kinds else self._cut(dim)
 
     def _cut(self, dim: int) -> str:
-        column = _quoted(self._column)
+        column = quoted(self._column)
         return column if dim == self.nesting.dim else f"{column}[1:{dim}]::FLOAT[{dim}]"
 
     def _distance(self, column: str, dim: int) -> str:
@@ -243,7 +241,7 @@ class DuckDb(Engine):
         return f"{_DISTANCES[self.metric]}({column}, {query})"
 
     def _where(self, where: Filter, bind: Bind) -> str:
-        kinds = {name: _kind(kind) for name, kind in self._kinds.items()
+        kinds = {name: kind_of(kind) for name, kind in self._kinds.items()
                  if name != self._column and not name.startswith(_FIRST)}
         return DuckDbWhere(bind, kinds, self._payload, self._table).write(where.condition)
 
@@ -256,25 +254,25 @@ class DuckDb(Engine):
             settings.append(f"SET hnsw_ef_search = {chosen.ef};")
         if filter is not None and chosen is not None:
             settings.append("-- no index under a filter: this is exact among the matching rows")
-        text = self._statement(k, None if filter is not None else chosen, filter, _inline)
+        text = self._statement(k, None if filter is not None else chosen, filter, inline)
         return "\n".join([*settings, f"-- $1: the query, a list of {self.nesting.dim} numbers", f"{text};"])
 
     def _stream(self, where: Filter | None) -> Iterator[tuple[Any, Any]]:
-        condition = "" if where is None else f" AND {self._where(where, _inline)}"
-        yield from self._read(f"FROM {self._table} WHERE {_quoted(self._column)} IS NOT NULL{condition}")
+        condition = "" if where is None else f" AND {self._where(where, inline)}"
+        yield from self._read(f"FROM {self._table} WHERE {quoted(self._column)} IS NOT NULL{condition}")
 
     def sample(self, count: int, seed: int) -> tuple[Any, Any]:
         """Ids and vectors of ``count`` random rows."""
-        order = f"md5(concat({_quoted(self._id)}, '/{seed}'))"
-        where = f"WHERE {_quoted(self._column)} IS NOT NULL"
+        order = f"md5(concat({quoted(self._id)}, '/{seed}'))"
+        where = f"WHERE {quoted(self._column)} IS NOT NULL"
         parts = list(self._read(f"FROM {self._table} {where} ORDER BY {order} LIMIT {count}"))
         return np.concatenate([ids for ids, _ in parts]), np.concatenate([vectors for _, vectors in parts])
 
     def _read(self, source: str) -> Iterator[tuple[Any, Any]]:
-        id = f"{_quoted(self._id)}::{'VARCHAR' if self._text_ids else 'BIGINT'}"
+        id = f"{quoted(self._id)}::{'VARCHAR' if self._text_ids else 'BIGINT'}"
         with self._errors():
             cursor = self._connection.cursor()
-            cursor.execute(f"SELECT {id} AS id, {_quoted(self._column)} AS vector {source}")
+            cursor.execute(f"SELECT {id} AS id, {quoted(self._column)} AS vector {source}")
             for batch in cursor.to_arrow_reader(8192):
                 vectors = batch.column("vector").flatten().to_numpy(zero_copy_only=False)
                 ids = batch.column("id").to_numpy(zero_copy_only=False)
@@ -289,17 +287,18 @@ class DuckDb(Engine):
                 raise InputError(f"the table {self._table} exists, and matryo did not make it", got="load",
                                  cure="choose another table, or pass into_existing=True (--into-existing)")
             if dim != self.nesting.dim or text_ids != self._text_ids:
-                raise InputError(f"rows must have the dims and the kind of ids of {self._table}",
-                                 got=f"{dim} dims, {'text' if text_ids else 'integer'} ids", cure="choose another table")
+                got = f"{dim} dims, {'text' if text_ids else 'integer'} ids"
+                rule = f"rows must have the dims and the kind of ids of {self._table}"
+                raise InputError(rule, got=got, cure="choose another table")
             return
         metric = options.get("metric", "cosine")
         check_metric(metric)
         about = json.dumps({"dims": nesting.dims, "metric": metric})
-        columns = (f"{_quoted(options.get('id', 'id'))} {'VARCHAR' if text_ids else 'BIGINT'} PRIMARY KEY, "
-                   f"{_quoted(options.get('column', 'embedding'))} FLOAT[{dim}] NOT NULL, "
-                   f"{_quoted(options.get('payload', 'payload'))} JSON")
+        columns = (f"{quoted(options.get('id', 'id'))} {'VARCHAR' if text_ids else 'BIGINT'} PRIMARY KEY, "
+                   f"{quoted(options.get('column', 'embedding'))} FLOAT[{dim}] NOT NULL, "
+                   f"{quoted(options.get('payload', 'payload'))} JSON")
         self._run(f"CREATE TABLE {self._table} ({columns})")
-        self._run(f"COMMENT ON TABLE {self._table} IS {_literal(f'{_MADE}: {about}')}")
+        self._run(f"COMMENT ON TABLE {self._table} IS {literal(f'{_MADE}: {about}')}")
         self._refresh()
 
     def _write(self, rows: Rows, overwrite: bool) -> int:
@@ -316,7 +315,7 @@ class DuckDb(Engine):
         read = ["id", "vector", *(["payload"] if self._payload else [])]
         read += [f"vector[1:{name.removeprefix(_FIRST)}]::{self._kinds[name]}" for name in firsts]
         self._connection.register("matryo_batch", batch)
-        key = _quoted(self._id)
+        key = quoted(self._id)
         with self._errors():
             self._connection.execute("BEGIN")
             try:
@@ -324,7 +323,7 @@ class DuckDb(Engine):
                     self._run(f"DELETE FROM {self._table} WHERE {key} IN (SELECT id FROM matryo_batch)")
                 new = f"WHERE id NOT IN (SELECT {key} FROM {self._table})"
                 count = self._rows(f"SELECT count(*) FROM matryo_batch {new}")[0][0]
-                self._run(f"INSERT INTO {self._table} ({', '.join(map(_quoted, names))}) "
+                self._run(f"INSERT INTO {self._table} ({', '.join(map(quoted, names))}) "
                           f"SELECT {', '.join(read)} FROM matryo_batch {new}")
                 self._connection.execute("COMMIT")
             except BaseException:
@@ -365,72 +364,3 @@ class _Errors:
         if isinstance(error, duckdb.Error):
             rule = f"DuckDB refused a statement at {self.address.safe}"
             raise EngineError(rule, got=error, cure="see its message") from None
-
-
-class DuckDbWhere(JsonWhere):
-    """Conditions in DuckDB's SQL."""
-
-    _TYPES: ClassVar = {"number": "('BIGINT', 'UBIGINT', 'HUGEINT', 'DOUBLE')", "text": "('VARCHAR')",
-                        "boolean": "('BOOLEAN')", "null": "('NULL')", "list": "('ARRAY')"}
-
-    def quoted(self, name: str) -> str:
-        return _quoted(name)
-
-    def child(self, value: str, key: str) -> str:
-        pointer = self.bind("/" + key.replace("~", "~0").replace("/", "~1"), "text")
-        found = f"json_extract({value}, {pointer})"
-        return found if not key.isdigit() else f"CASE WHEN json_type({value}) = 'OBJECT' THEN {found} END"
-
-    def has_kind(self, value: str, kind: str) -> str:
-        return f"json_type({value}) IN {self._TYPES[kind]}"
-
-    def number(self, value: str) -> str:
-        return f"TRY_CAST({value} AS DOUBLE)"
-
-    def text(self, value: str) -> str:
-        return f"json_extract_string({value}, '$')"
-
-    def any_element(self, value: str, test: Callable[[str], str]) -> str:
-        return f"len(list_filter(json_extract({value}, '$[*]'), lambda element: {test('element')})) > 0"
-
-    def inside(self, part: str, text: str) -> str:
-        return f"contains({text}, {part})"
-
-
-def _extension() -> str:
-    """The path of the extension vss in its Python package, or its name."""
-    from importlib.util import find_spec
-    from pathlib import Path
-
-    found = find_spec("duckdb_extension_vss")
-    folder = None if found is None or found.origin is None else Path(found.origin).parent
-    return str(next(folder.glob("extensions/*/vss.duckdb_extension"), "vss")) if folder is not None else "vss"
-
-
-def _kind(type_name: str) -> str:
-    if type_name == "JSON":
-        return "json"
-    if type_name in ("VARCHAR", "BOOLEAN"):
-        return "text" if type_name == "VARCHAR" else "boolean"
-    numbers = ("INT", "FLOAT", "DOUBLE", "DECIMAL")
-    return "number" if "[" not in type_name and any(name in type_name for name in numbers) else "other"
-
-
-def _binding(values: list[Any]) -> Bind:
-    def bind(value: Any, kind: str) -> str:
-        values.append(value)
-        return f"${len(values) + 1}::{'VARCHAR' if kind == 'text' else 'DOUBLE'}"
-
-    return bind
-
-
-def _inline(value: Any, kind: str) -> str:
-    return _literal(value) if kind == "text" else f"{value!r}::DOUBLE"
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

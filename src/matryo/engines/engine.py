@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -339,7 +339,12 @@ def halving(dim: int) -> Nesting:
     return Nesting(dims[::-1])
 
 
-def shortlisted(plan: Plan, **changes: Any) -> Plan:
-    """``plan`` with an ef that covers its first shortlist."""
-    keep = plan.stages[0].keep
-    return replace(plan, ef=max(plan.ef or 0, keep), **changes)
+def score_of(metric: Metric, distance: float) -> float:
+    """The score of a distance as databases give it: 1 − cosine, the negative product, or the length.
+
+    >>> score_of("cosine", 0.25), score_of("ip", -3.0), score_of("l2", 2.0)
+    (0.75, 3.0, -4.0)
+    """
+    if metric == "cosine":
+        return 1 - distance
+    return -distance if metric == "ip" else -distance * distance

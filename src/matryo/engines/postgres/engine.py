@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from matryo.engines.engine import Engine, Prepared, Work
+from matryo.engines.engine import Engine, Prepared, Work, score_of
 from matryo.engines.postgres.formats import binary, copied, literal, quoted
 from matryo.engines.postgres.indexes import MOST_DIMS, Indexed, create_index, drop_indexes, find_indexes, work_of
 from matryo.engines.postgres.session import Session, Vector
@@ -159,10 +159,7 @@ class Postgres(Engine):
 
     def _scored(self, statement: _Statement, query: Any) -> list[tuple[Any, float]]:
         rows = self._session.rows(statement.text, Vector(binary(query)), *statement.values)
-        rows = [row for row in rows if row[1] is not None]
-        if self.metric == "cosine":
-            return [(id, 1 - distance) for id, distance in rows]
-        return [(id, -distance if self.metric == "ip" else -distance * distance) for id, distance in rows]
+        return [(id, score_of(self.metric, distance)) for id, distance in rows if distance is not None]
 
     def _statement(
         self, k: int, plan: Plan | None, where: Filter | None, bind: Bind, values: Sequence[Any]
