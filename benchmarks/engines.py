@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from support.engine_servers import baseline, serving
+from support.engine_servers import baseline, serving, version
 from support.engine_sets import SPREADS, generate, take
 
 from matryo import Plan, engines
@@ -119,7 +119,7 @@ def build(args: argparse.Namespace) -> None:
             made.append({"dim": dim, "bytes": size, "seconds": seconds,
                          "estimated": {"bytes": work.bytes, "seconds": work.seconds}})
             print(made[-1], flush=True)
-        store(args, "build", {"rows": len(vectors), "dim": full, "load_seconds": loaded, "indexes": made})
+        store(args, "build", {"engine": version(engine), "rows": len(vectors), "dim": full, "load_seconds": loaded, "indexes": made})
 
 
 def plan(args: argparse.Namespace) -> None:
@@ -147,6 +147,7 @@ def search(args: argparse.Namespace) -> None:
     true = scan([(np.arange(len(vectors)), vectors)], asked, K, "cosine", [vectors.shape[1]])[vectors.shape[1]].ids
     figures: dict[str, Any] = {"rows": len(vectors), "dim": vectors.shape[1], "plans": {}, "filtered": {}}
     with opened(args) as engine:
+        figures["engine"] = version(engine)
         figures["exact_ms"] = float(np.median([_timed(engine, query, None, None)[0] for query in asked[:10]]))
         for name, fields in chosen.items():
             found = measured(engine, Plan.from_dict(fields), asked, true)

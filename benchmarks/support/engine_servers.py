@@ -39,6 +39,16 @@ def serving(engine: str, work: Path) -> Iterator[str]:
 
 
 
+def version(engine: Any) -> str:
+    """The version of the database."""
+    if engine.schemes[0] == "postgresql":
+        rows = engine._session.rows("SELECT extversion, current_setting('server_version') FROM pg_extension "
+                                    "WHERE extname = 'vector'")
+        return f"PostgreSQL {rows[0][1]}, pgvector {rows[0][0]}, shared_buffers {SHARED}"
+    package: Any = importlib.import_module(engine.drivers[0])
+    return f"{engine.schemes[0]} {package.__version__}"
+
+
 def baseline(engine: Any) -> bool:
     """Make the index of all dims that the manual of the database shows, and return whether it differs from ours."""
     if engine.schemes[0] != "postgresql" or engine.nesting.dim > 2000:   # the most that pgvector indexes as floats
