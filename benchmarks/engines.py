@@ -1,16 +1,16 @@
 """Planned search on databases, beside each database's own index of all dims, at equal recall.
 
-Four steps, so that only the last needs a quiet machine; each writes into ``--work`` or appends a row:
+Each step writes into ``--work`` or appends a row:
 
     python benchmarks/engines.py sets --work W [--glosses FOLDER]
     python benchmarks/engines.py build --work W --set generated-512 --engine postgresql
     python benchmarks/engines.py plan --work W --set generated-512 --engine postgresql
-    python benchmarks/engines.py search --work W --set generated-512 --engine postgresql
     python benchmarks/engines.py promise --work W --set generated-512 --engine postgresql --count 10000
 
 ``build`` loads the rows and makes the index of all dims and the suggested ones of first dims, timing each. ``plan``
-lets the planner choose, on queries that are not timed, among plans on the index of all dims and those on first dims.
-``search`` measures these plans: recall@10 against exact search, time per query with one client, and with eight.
+lets the planner choose, on queries that are not timed, among plans on the index of all dims and those on first dims,
+then measures these plans: recall@10 against exact search, time per query with one client, and with eight. ``search``
+measures them again.
 ``promise`` repeats the planning with draws of queries, and counts how often the true recall reached the target.
 """
 
@@ -47,8 +47,8 @@ def main() -> None:
     parser.add_argument("--set", default="generated-512")
     parser.add_argument("--engine", default="postgresql")
     parser.add_argument("--glosses", type=Path, help="sets: a folder of benchmarks/unseen.py")
-    parser.add_argument("--dims", type=int, nargs="*", help="build: the first dims to index [the suggested ones]")
-    parser.add_argument("--learn", type=int, default=600, help="plan: queries that the planner sees")
+    parser.add_argument("--dims", type=int, nargs="*", help="build: the first dims to index [the suggested ones]; plan: those to use [all]")
+    parser.add_argument("--learn", type=int, default=500, help="plan: queries that the planner sees")
     parser.add_argument("--count", type=int, help="rows, for a small trial [all]")
     parser.add_argument("--draws", type=int, default=100)
     parser.add_argument("--rows", type=Path, default=Path("docs/results/engines.jsonl"))
@@ -127,7 +127,7 @@ def plan(args: argparse.Namespace) -> None:
     learn, found = arrays(args)["learn"][: args.learn], {}
     with opened(args) as engine:
         full = engine.nesting.dim
-        short = [index.dim for index in engine.prepared() if index.dim < full] or list(engine.nesting.dims[:-1])
+        short = args.dims or [index.dim for index in engine.prepared() if index.dim < full]
         for name, dims in (("full", [full]), ("planned", short)):
             for recall in RECALLS:
                 start = time.perf_counter()
@@ -137,6 +137,7 @@ def plan(args: argparse.Namespace) -> None:
                 print(f"{name} {recall:g}: {time.perf_counter() - start:.0f} s\n{choice}", flush=True)
     path = args.work / f"plans-{args.engine}-{table(args)}.json"
     path.write_text(json.dumps(found), encoding="utf-8")
+    search(args)
 
 
 def search(args: argparse.Namespace) -> None:
@@ -156,7 +157,7 @@ def search(args: argparse.Namespace) -> None:
             figures["plans"][name] = found
             print(name, found, flush=True)
         for share in SHARES:
-            figures["filtered"][f"{share:g}"] = filtered(engine, chosen, vectors, asked[:200], share)
+            figures["filtered"][f"{share:g}"] = filtered(engine, chosen, vectors, asked[:100], share)
     store(args, "search", figures)
 
 
