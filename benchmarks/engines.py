@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--set", default="generated-512")
     parser.add_argument("--engine", default="postgresql")
     parser.add_argument("--glosses", type=Path, help="sets: a folder of benchmarks/unseen.py")
-    parser.add_argument("--dims", type=int, nargs="*", help="build: the first dims to index [the suggested ones]; plan: those to use [all]")
+    parser.add_argument("--dims", type=int, nargs="*", help="the first dims to index, or to use [the suggested ones]")
     parser.add_argument("--learn", type=int, default=500, help="plan: queries that the planner sees")
     parser.add_argument("--count", type=int, help="rows, for a small trial [all]")
     parser.add_argument("--draws", type=int, default=100)
@@ -119,7 +119,8 @@ def build(args: argparse.Namespace) -> None:
             made.append({"dim": dim, "bytes": size, "seconds": seconds,
                          "estimated": {"bytes": work.bytes, "seconds": work.seconds}})
             print(made[-1], flush=True)
-        store(args, "build", {"engine": version(engine), "rows": len(vectors), "dim": full, "load_seconds": loaded, "indexes": made})
+        store(args, "build", {"engine": version(engine), "rows": len(vectors), "dim": full, "load_seconds": loaded,
+                              "indexes": made})
 
 
 def plan(args: argparse.Namespace) -> None:
@@ -127,7 +128,9 @@ def plan(args: argparse.Namespace) -> None:
     learn, found = arrays(args)["learn"][: args.learn], {}
     with opened(args) as engine:
         full = engine.nesting.dim
-        short = args.dims or [index.dim for index in engine.prepared() if index.dim < full]
+        there = {index.dim for index in engine.prepared() if index.dim < full}
+        best = [plan.stages[0].dim for plan in engine.suggest(0.99, K, learn[:200])]
+        short = args.dims or [dim for dim in best if dim in there][:1]
         for name, dims in (("full", [full]), ("planned", short)):
             for recall in RECALLS:
                 start = time.perf_counter()

@@ -7,15 +7,16 @@ from typing import Any
 from matryo.results import Row
 from pages.markdown import grid, latest
 
+RECALLS = ("0.95", "0.99")
 BUILD = """## Indexes
 
 Rows are copied by the bulk path of the database; indexes are made one after another. *Estimated* is what `prepare` says
 before it builds. The index of all dims is the one that the manual of the database shows."""
 SEARCH = """## Search
 
-One query at a time from one client (p50, p99), then from eight, on the two cores of one machine; the database runs on it
-too. Every plan was chosen on other queries than these: *all dims* among those on the index of all dims, *planned* among
-those on indexes of first dims. Recall counts against exact search in float32."""
+One query at a time from one client (p50, p99), then from eight, on the two cores that the database runs on as well.
+Every plan was chosen on other queries than these: *all dims* among those on the index of all dims, *planned* among those
+on an index of first dims. Recall counts against exact search in float32."""
 FILTERED = """### Under filters
 
 The plans for recall 0.95, which were chosen without a filter; the filter compares a number in the payload. Where few
@@ -44,7 +45,7 @@ def search(rows: list[Row]) -> list[str]:
     lines, filtered = [], []
     for row in latest(rows, lambda row: row.subject):
         figures = row.figures
-        for recall in ("0.95", "0.99"):
+        for recall in RECALLS:
             full, planned = (figures["plans"].get(f"{name} {recall}") for name in ("full", "planned"))
             for name, found in (("all dims", full), ("planned", planned)):
                 if found is not None:
@@ -60,7 +61,8 @@ def search(rows: list[Row]) -> list[str]:
              "8 clients", "faster"]
     scans = [f"{row.subject} {row.figures['exact_ms']:.0f} ms" for row in latest(rows, lambda row: row.subject)]
     parts = [SEARCH, grid(heads, lines, left=4), f"Exact search by the database takes: {'; '.join(scans)} (median)."]
-    return [*parts, FILTERED, grid(["engine, set", "matching", "search", "recall@10", "p50, ms", "p99, ms"], filtered, 3)]
+    heads = ["engine, set", "matching", "search", "recall@10", "p50, ms", "p99, ms"]
+    return [*parts, FILTERED, grid(heads, filtered, left=3)]
 
 
 def promise(rows: list[Row]) -> list[str]:
@@ -77,13 +79,13 @@ def finding(rows: list[Row]) -> str:
     said = []
     for row in latest([row for row in rows if row.kind == "engines-search"], lambda row: row.subject):
         plans = row.figures["plans"]
-        ratios = [plans[f"full {recall}"]["p50_ms"] / plans[f"planned {recall}"]["p50_ms"] for recall in ("0.95", "0.99")]
+        ratios = [plans[f"full {recall}"]["p50_ms"] / plans[f"planned {recall}"]["p50_ms"] for recall in RECALLS]
         text = f"{row.subject}: {ratios[0]:.2f} and {ratios[1]:.2f} × as fast (p50) as the index of all dims at recall "
         text += "0.95 and 0.99"
         built = [other for other in rows if other.kind == "engines-build" and other.subject == row.subject]
         if built:
             sizes = {index["dim"]: index["bytes"] for index in built[-1].figures["indexes"]}
-            used = [plans[f"planned {recall}"]["plan"]["stages"][0]["dim"] for recall in ("0.95", "0.99")]
+            used = [plans[f"planned {recall}"]["plan"]["stages"][0]["dim"] for recall in RECALLS]
             shares = [sizes[row.figures["dim"]] / sizes[dim] for dim in used if sizes.get(dim)]
             text += f", with an index {min(shares):.1f} × smaller" if shares else ""
         said.append(text)
