@@ -15,7 +15,7 @@ before it builds. The index of all dims is the one that the manual of the databa
 SEARCH = """## Search
 
 One query at a time from one client (p50, p99), then from eight, on the two cores that the database runs on as well.
-Every plan was chosen on other queries than these: *all dims* among those on the index of all dims, *planned* among those
+Every plan was chosen on other queries: *all dims* among those on the index of all dims, *planned* among those
 on an index of first dims. Recall counts against exact search in float32."""
 FILTERED = """### Under filters
 

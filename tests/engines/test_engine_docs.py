@@ -20,7 +20,7 @@ def table():
     """The table of the page: a primary key, vectors, and columns of the user's own."""
     place = engine_urls.url("postgresql")
     rng = np.random.default_rng(0)
-    vectors = (rng.normal(size=(1200, 512)) * np.linspace(2, 0.02, 512)).astype(np.float32)
+    vectors = (rng.normal(size=(400, 512)) * np.linspace(2, 0.02, 512)).astype(np.float32)
     with engines.open(place, table="docs") as made:
         session = made._session
         session.run("CREATE TABLE docs (id int PRIMARY KEY, year int, lang text, meta jsonb, day date, "
@@ -51,7 +51,7 @@ def test_the_walk(table, tmp_path, monkeypatch, capsys):
     assert "nothing was built" in out
     assert "CREATE INDEX CONCURRENTLY" in out
     with engines.open(place, table="docs") as docs:
-        assert (docs.count, docs.prepared(), docs.metric) == (1200, [], "cosine")
+        assert (docs.count, docs.prepared(), docs.metric) == (400, [], "cosine")
     assert main([*commands[1], "--recall", "0.9", "--quiet"]) == 0   # 0.99 needs more queries than a test has time for
     assert "recall@10 ≥ 90%" in capsys.readouterr().out
     assert main(commands[2]) == 0
@@ -62,7 +62,7 @@ def test_the_walk(table, tmp_path, monkeypatch, capsys):
     assert main(["engines", "drop", f"{place}&table=docs"]) == 0
     left = session.rows("SELECT indexname FROM pg_indexes WHERE tablename = 'docs'")
     assert left == [("docs_pkey",)]
-    assert session.rows("SELECT count(*) FROM docs") == [(1201,)]
+    assert session.rows("SELECT count(*) FROM docs") == [(401,)]
 
 
 def test_the_statement_of_the_page_uses_the_index(table):
@@ -89,7 +89,7 @@ def test_the_statement_of_the_page_uses_the_index(table):
 ])
 def test_fields_are_columns(table, where, matches):
     place, vectors, _ = table
-    rows = [row for row in range(1200) if matches(row)]
+    rows = [row for row in range(400) if matches(row)]
     with engines.open(place, table="docs") as docs:
         for queries in (vectors[:2], vectors[:9]):
             hits = docs.search(queries, 5, where=where)
