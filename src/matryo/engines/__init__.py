@@ -11,15 +11,16 @@ from importlib.util import find_spec
 from typing import Any
 
 from matryo.engines.address import Address
-from matryo.engines.engine import Engine, Prepared, View, Work
+from matryo.engines.engine import Engine, Prepared, Work
 from matryo.errors import InputError
 
-__all__ = ["ENGINES", "Engine", "Prepared", "View", "Work", "installed", "is_url", "open"]
+__all__ = ["ENGINES", "Engine", "Prepared", "Work", "installed", "is_url", "open"]
 
 ENGINES = {
     "postgresql": "matryo.engines.postgres.engine:Postgres",
     "postgres": "matryo.engines.postgres.engine:Postgres",
     "duckdb": "matryo.engines.duckdb:DuckDb",
+    "chdb": "matryo.engines.clickhouse:ClickHouse",
 }
 """The engines by the scheme of their URLs."""
 

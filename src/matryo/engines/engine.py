@@ -18,6 +18,7 @@ from matryo.arguments import as_integer, checked
 from matryo.engines.rows import Rows, batches_of, nesting_of
 from matryo.engines.scan import nothing, scan
 from matryo.engines.suggestion import suggested
+from matryo.engines.view import View, chosen_without_margins
 from matryo.errors import InputError
 from matryo.nesting import Nesting
 from matryo.progress import tqdm
@@ -81,6 +82,7 @@ class Engine(ABC):
     nesting: Nesting
     metric: Metric
     dtype: str = "float32"
+    _dims: Sequence[int] | None = None   # those that the caller of open asked for
 
     # ── what a database implements ────────────────────────────────────────────────────────────────────────────
 
@@ -181,8 +183,8 @@ class Engine(ABC):
         """
         self._check_there()
         view = View(self, None if where is None else dict(where), None if dims is None else tuple(dims))
-        return choose(view, queries, recall=recall, k=k, cost=cost, budget=budget, confidence=confidence, seed=seed,
-                      progress=progress)
+        return chosen_without_margins(choose(view, queries, recall=recall, k=k, cost=cost, budget=budget,
+                                             confidence=confidence, seed=seed, progress=progress))
 
     def suggest(self, recall: float = 0.99, k: int = 10, queries: Any = None, seed: int = 0) -> list[Plan]:
         """Plans worth preparing, the most promising first, from one pass over the vectors; nothing is built.
@@ -214,7 +216,8 @@ class Engine(ABC):
             for rows in batches_of(source, ids, payload):
                 if not begun:
                     dim = rows.vectors.shape[1]
-                    own = Nesting(list(dims)) if dims else nesting or halving(dim)
+                    asked = dims or self._dims
+                    own = Nesting(list(asked)) if asked else nesting or halving(dim)
                     own.check_fits(dim)
                     self._begin(dim, isinstance(rows.ids[0], str), own, into_existing)
                     begun = True
@@ -287,44 +290,6 @@ class Engine(ABC):
 
     def _width(self) -> int:
         return self.nesting.dim if self.count else 0
-
-
-@dataclass(frozen=True, eq=False)
-class View:
-    """An engine restricted to matching rows, or to the indexes of some dims: what the planner plans for."""
-
-    engine: Engine
-    where: dict[str, Any] | None = None
-    dims: tuple[int, ...] | None = None
-
-    @property
-    def count(self) -> int:
-        """The number of rows of the table."""
-        return self.engine.count
-
-    @property
-    def nesting(self) -> Nesting:
-        """The dims of the engine."""
-        return self.engine.nesting
-
-    @property
-    def dtype(self) -> str:
-        """The dtype of the vectors."""
-        return self.engine.dtype
-
-    @property
-    def openings(self) -> Sequence[Plan]:
-        """The first stages of the engine, or those of ``dims``."""
-        every = self.engine.openings
-        return [plan for plan in every if self.dims is None or plan.stages[0].dim in self.dims]
-
-    def search(self, queries: Any, k: int, plan: Plan | None = None) -> Hits:
-        """Search with the filter of this view."""
-        return self.engine.search(queries, k, plan, self.where)
-
-    def sample(self, count: int, seed: int) -> tuple[Any, Any]:
-        """Random rows of the table."""
-        return self.engine.sample(count, seed)
 
 
 def halving(dim: int) -> Nesting:
