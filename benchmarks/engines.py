@@ -132,10 +132,8 @@ def plan(args: argparse.Namespace) -> None:
         best = [plan.stages[0].dim for plan in engine.suggest(0.99, K, learn[:200])]
         short = args.dims or [dim for dim in best if dim in there][:1]
         for name, dims in (("full", [full]), ("planned", short)):
-            for recall in RECALLS:
-                start = time.perf_counter()
-                choice = engine.plan(recall, K, learn, dims=dims, progress=False)
-                assert choice.plan is not None
+            start = time.perf_counter()
+            for recall, choice in zip(RECALLS, engine.plan(RECALLS, K, learn, dims=dims, progress=False), strict=True):
                 found[f"{name} {recall:g}"] = choice.plan.to_dict()
                 print(f"{name} {recall:g}: {time.perf_counter() - start:.0f} s\n{choice}", flush=True)
     path = args.work / f"plans-{args.engine}-{table(args)}.json"

@@ -25,7 +25,7 @@ from matryo.progress import tqdm
 from matryo.retrieve.hits import Hits
 from matryo.retrieve.plan.choice import Choice, Cost, as_plan
 from matryo.retrieve.plan.plan import Plan, Stage, size_text
-from matryo.retrieve.plan.planner import choose
+from matryo.retrieve.plan.planner import choose_each
 from matryo.retrieve.store.filters.language import Filter
 from matryo.retrieve.vectors.metric import Metric
 from matryo.retrieve.vectors.queries import as_floats, as_queries, check_not_zero
@@ -171,20 +171,24 @@ class Engine(ABC):
 
     @checked
     def plan(
-        self, recall: float = 0.99, k: int = 10, queries: Any = None, *, where: Mapping[str, Any] | None = None,
+        self, recall: float | Sequence[float] = 0.99, k: int = 10, queries: Any = None, *, where: Mapping[str, Any] | None = None,
         dims: Sequence[int] | None = None, cost: Cost = "latency", budget: float | None = None,
         confidence: float = 0.95, seed: int = 0, progress: bool = True,
-    ) -> Choice:
+    ) -> Any:
         """Choose the plan that is fastest on this database and reaches ``recall`` on queries like these.
 
         Plans are run and timed here, with the indexes that are there (see :meth:`suggest` and :meth:`prepare`), or
-        with those of ``dims`` only. With ``where``, the guarantee is for searches with this filter. See
-        :meth:`matryo.Index.plan` for the other arguments.
+        with those of ``dims`` only. With ``where``, the guarantee is for searches with this filter. Returns a
+        :class:`Choice`, or for a list of recalls a list of choices. See :meth:`matryo.Index.plan` for the other
+        arguments.
         """
         self._check_there()
         view = View(self, None if where is None else dict(where), None if dims is None else tuple(dims))
-        return chosen_without_margins(choose(view, queries, recall=recall, k=k, cost=cost, budget=budget,
-                                             confidence=confidence, seed=seed, progress=progress))
+        recalls = [recall] if isinstance(recall, float | int) else list(recall)
+        found = choose_each(view, queries, recalls=recalls, k=k, cost=cost, budget=budget, confidence=confidence,
+                            seed=seed, progress=progress)
+        choices = [chosen_without_margins(choice) for choice in found]
+        return choices[0] if isinstance(recall, float | int) else choices
 
     def suggest(self, recall: float = 0.99, k: int = 10, queries: Any = None, seed: int = 0) -> list[Plan]:
         """Plans worth preparing, the most promising first, from one pass over the vectors; nothing is built.
