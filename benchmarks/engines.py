@@ -130,7 +130,7 @@ def plan(args: argparse.Namespace) -> None:
         full = engine.nesting.dim
         there = {index.dim for index in engine.prepared() if index.dim < full}
         best = [plan.stages[0].dim for plan in engine.suggest(0.99, K, learn[:200])]
-        short = args.dims or [dim for dim in best if dim in there][:1]
+        short = args.dims or [dim for dim in best if dim in there][:1] or sorted(there)
         for name, dims in (("full", [full]), ("planned", short)):
             start = time.perf_counter()
             for recall, choice in zip(RECALLS, engine.plan(RECALLS, K, learn, dims=dims, progress=False), strict=True):

@@ -225,6 +225,12 @@ def test_the_planner_keeps_its_promise_here(loaded):
     assert loaded.explain(choice.plan)
 
 
+def test_without_an_index_the_plan_is_exact_search(loaded):
+    choice = loaded.plan(0.9, K, QUERIES, dims=[], progress=False, confidence=0.5)
+    assert choice.plan == Plan.single(DIM, k=K)
+    assert "exact search" in loaded.advice(choice)
+
+
 def test_suggestions_come_from_a_pass_and_build_nothing(loaded):
     before = loaded.prepared()
     plans = loaded.suggest(0.95, K, QUERIES)
