@@ -1,6 +1,7 @@
 """Every installed engine passes the same tests; the oracle is exact search by numpy."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -25,6 +26,8 @@ PAYLOAD = [
 ]
 HOSTILE = 'tâble "x"; DROP TABLE y; -- %s'
 NAMES = sorted(engine_urls.NEEDS)
+slow = pytest.mark.skipif("MATRYO_ENGINES" not in os.environ, reason="runs in `make engines`; PostgreSQL always runs")
+MOST = [pytest.param(name, marks=() if name == "postgresql" else slow) for name in NAMES]
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -198,6 +201,7 @@ with engines.open(sys.argv[1], table="killed", metric="cosine") as engine:
 """
 
 
+@pytest.mark.parametrize("name", MOST, indirect=True, scope="module")
 def test_a_load_that_is_killed_is_resumed(name):
     url = engine_urls.url(name)   # of its own, as another process opens it
     process = subprocess.Popen([sys.executable, "-c", LOADING, url], stdout=subprocess.PIPE, text=True)
@@ -215,6 +219,7 @@ def test_a_load_that_is_killed_is_resumed(name):
     assert said["found"].split() == [str(row) for row in range(9)]
 
 
+@pytest.mark.parametrize("name", MOST, indirect=True, scope="module")
 def test_the_planner_keeps_its_promise_here(loaded):
     learn = (VECTORS[RNG.integers(COUNT, size=80)] + RNG.normal(size=(80, DIM)) * 0.3).astype(np.float32)
     choice = loaded.plan(0.9, K, learn, progress=False)
@@ -263,6 +268,7 @@ def test_only_what_matryo_made_is_dropped(url):
         engine.drop(table=True)
 
 
+@pytest.mark.parametrize("name", MOST, indirect=True, scope="module")
 def test_the_command_line(url, tmp_path, capsys):
     np.save(tmp_path / "rows.npy", VECTORS)
     np.save(tmp_path / "queries.npy", QUERIES)

@@ -172,8 +172,8 @@ class Engine(ABC):
     @checked
     def plan(
         self, recall: float | Sequence[float] = 0.99, k: int = 10, queries: Any = None, *,
-        where: Mapping[str, Any] | None = None, dims: Sequence[int] | None = None, cost: Cost = "latency", budget: float | None = None,
-        confidence: float = 0.95, seed: int = 0, progress: bool = True,
+        where: Mapping[str, Any] | None = None, dims: Sequence[int] | None = None, cost: Cost = "latency",
+        budget: float | None = None, confidence: float = 0.95, seed: int = 0, progress: bool = True,
     ) -> Any:
         """Choose the plan that is fastest on this database and reaches ``recall`` on queries like these.
 
