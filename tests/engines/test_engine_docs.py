@@ -10,6 +10,7 @@ import pytest
 
 from matryo import engines
 from matryo.cli import main
+from matryo.errors import EngineError
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "engines.md"
 GIVEN = "postgresql://me@localhost/shop"
@@ -97,6 +98,24 @@ def test_fields_are_columns(table, where, matches):
             for query, found in zip(queries, hits.ids.tolist(), strict=True):
                 best = sorted(rows, key=lambda row: -float(unit[row] @ query))[:5]
                 assert found == best + [-1] * (5 - len(best))
+
+
+def test_a_user_who_may_only_read_can_search(table):
+    place, vectors, session = table
+    session.run("CREATE ROLE reader LOGIN PASSWORD 'long secret'; GRANT SELECT ON docs TO reader; "
+                "REVOKE TEMP ON DATABASE postgres FROM PUBLIC")
+    try:
+        mine = place.replace("postgres:@", "reader:long%20secret@")
+        assert mine != place
+        with engines.open(mine, table="docs") as docs:
+            assert "an unknown time" in str(docs.work(64))
+            assert docs.search(vectors[3:4], 1).ids.tolist() == [[3]]
+            assert "secret" not in repr(docs)
+            with pytest.raises(EngineError, match="must be owner") as caught:
+                docs.prepare(64)
+            assert "secret" not in str(caught.value)
+    finally:
+        session.run("GRANT TEMP ON DATABASE postgres TO PUBLIC; REVOKE ALL ON docs FROM reader; DROP ROLE reader")
 
 
 def test_an_unknown_field_and_an_unasked_load_are_refused(table):

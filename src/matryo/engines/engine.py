@@ -54,11 +54,13 @@ class Work:
     statements: tuple[str, ...]
     bytes: int
     seconds: float
+    """NaN where they cannot be estimated."""
 
     def __str__(self) -> str:
         if not self.statements:
             return "nothing to build: the plan runs on what is there"
-        text = f"builds about {size_text(self.bytes)} in about {self.seconds:.0f} s:"
+        taken = "an unknown time" if self.seconds != self.seconds else f"about {max(1, round(self.seconds))} s"
+        text = f"builds about {size_text(self.bytes)} in {taken}:"
         return "\n".join([text, *(f"  {statement}" for statement in self.statements)])
 
 

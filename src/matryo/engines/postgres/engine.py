@@ -173,8 +173,9 @@ class Postgres(Engine):
         if plan is not None and plan.ef is not None:
             index = next(index for index in self._indexed() if index.prepared.dim == stages[0].dim)
             more = where is not None or stages[0].keep > min(plan.ef, _MOST_EF)
+            order = "strict_order" if len(stages) == 1 else "relaxed_order"   # a later stage sorts again
             settings = {"enable_indexscan": None, "hnsw.ef_search": str(min(plan.ef, _MOST_EF)),
-                        "hnsw.iterative_scan": "relaxed_order" if more else None}
+                        "hnsw.iterative_scan": order if more else None}
         parts = []
         for number, stage in enumerate(stages[:-1], start=1):
             name = f"shortlist{number if len(stages) > 2 else ''}"

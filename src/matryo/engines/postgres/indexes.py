@@ -13,6 +13,7 @@ import numpy as np
 from matryo.engines.engine import Prepared, Work
 from matryo.engines.postgres.formats import index_bytes, literal, quoted
 from matryo.engines.postgres.table import MADE, Table
+from matryo.errors import EngineError
 
 if TYPE_CHECKING:
     from matryo.engines.postgres.session import Session
@@ -114,10 +115,13 @@ def _in_schema(session: Session, table: Table, name: str) -> str:
 def _tried(session: Session, table: Table, dim: int) -> float:
     """The seconds of a build, from one of few rows in a temporary table that is dropped at once."""
     count, column = min(table.count, _TRIED), quoted(table.column)
-    with session.errors(), session.connection.transaction():
-        session.run(f"CREATE TEMP TABLE matryo_tried ON COMMIT DROP AS SELECT {column} FROM {table.name} "
-                    f"WHERE {column} IS NOT NULL LIMIT {count}")
-        start = time.perf_counter()
-        session.run(f"CREATE INDEX ON matryo_tried USING hnsw (({_cut(table, dim)}) halfvec_{table.metric}_ops)")
-        taken = time.perf_counter() - start
+    try:
+        with session.errors(), session.connection.transaction():
+            session.run(f"CREATE TEMP TABLE matryo_tried ON COMMIT DROP AS SELECT {column} FROM {table.name} "
+                        f"WHERE {column} IS NOT NULL LIMIT {count}")
+            start = time.perf_counter()
+            session.run(f"CREATE INDEX ON matryo_tried USING hnsw (({_cut(table, dim)}) halfvec_{table.metric}_ops)")
+            taken = time.perf_counter() - start
+    except EngineError:   # no right to make temporary tables, or a server that only reads
+        return float("nan")
     return float(_SLOWER * taken * table.count / count * np.log(max(table.count, 2)) / np.log(max(count, 2)))
