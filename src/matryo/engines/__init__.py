@@ -21,6 +21,7 @@ ENGINES = {
     "postgres": "matryo.engines.postgres.engine:Postgres",
     "duckdb": "matryo.engines.duckdb:DuckDb",
     "chdb": "matryo.engines.clickhouse:ClickHouse",
+    "qdrant-edge": "matryo.engines.qdrant:Qdrant",
 }
 """The engines by the scheme of their URLs."""
 
