@@ -124,7 +124,7 @@ class ClickHouse(Engine):
                 f"ALTER TABLE {self._table} MATERIALIZE COLUMN {_FIRST}{dim} SETTINGS mutations_sync = 1")
 
     def work(self, plan: Any) -> Work:
-        """What :meth:`prepare` would do: one pass over the vectors."""
+        """The cost of :meth:`prepare`: one pass over the vectors."""
         dim = self._missing(plan)
         if dim is None:
             return Work((), 0, 0.0)

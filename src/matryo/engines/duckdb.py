@@ -148,7 +148,7 @@ class DuckDb(Engine):
         return [*add, f"CREATE INDEX {quoted(name)} ON {self._table} USING HNSW ({first}) {build}"]
 
     def work(self, plan: Any) -> Work:
-        """What :meth:`prepare` would do; the seconds come from an index of 2,000 rows in a temporary table."""
+        """The cost of :meth:`prepare`; the seconds come from an index of 2,000 rows in a temporary table."""
         dim = self._missing(plan)
         if dim is None:
             return Work((), 0, 0.0)

@@ -108,7 +108,7 @@ class Qdrant(Engine):
         return None if dim in {index.dim for index in self.prepared()} else dim
 
     def work(self, plan: Any) -> Work:
-        """What :meth:`prepare` would do; its seconds are a rough guess."""
+        """The cost of :meth:`prepare`; its seconds are a rough guess."""
         dim = self._missing(plan)
         if dim is None:
             return Work((), 0, 0.0)

@@ -1,4 +1,4 @@
-"""What the planner plans for: an engine under a filter, or with the indexes of some dims only."""
+"""The planner's view of an engine: under a filter, or with the indexes of some dims only.
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class Postgres(Engine):
         return [] if self._found is None else [index.prepared for index in self._indexed()]
 
     def work(self, plan: Any) -> Work:
-        """What :meth:`prepare` would do; the seconds come from building an index of 2,000 rows in a temporary table."""
+        """The cost of :meth:`prepare`; the seconds come from building an index of 2,000 rows in a temporary table."""
         dim = self._missing(plan)
         return Work((), 0, 0.0) if dim is None else work_of(self._session, self._table, dim)
 
