@@ -1,4 +1,4 @@
-"""The planner's view of an engine: under a filter, or with the indexes of some dims only.
+"""The view of the planner on an engine: under a filter, or with the indexes of some dims only."""
 
 from __future__ import annotations
 
