@@ -30,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("action", metavar="ACTION", choices=_ACTIONS, help=f"one of {', '.join(_ACTIONS)}")
     parser.add_argument("url", nargs="?", metavar="URL", help="the table; without it, list shows the engines")
-    parser.add_argument("source", nargs="*", metavar="SOURCE", help="load: embeddings, an index or files, as for "
-                        "`matryo index`")
+    parser.add_argument("source", nargs="?", metavar="SOURCE", help="load: embeddings, an index or a file, as for "
+                        "`matryo index`; rows without ids are numbered from 0")
     parser.add_argument("--overwrite", action="store_true", help="load: replace rows whose id is there already")
     parser.add_argument("--into-existing", action="store_true", help="load: also into a table that matryo did not make")
     parser.add_argument("--plan", type=Path, metavar="FILE", help="explain: a plan that `matryo plan --out` wrote")
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
         _list_engines(args)
         return
     if args.source and args.action != "load":
-        raise InputError(f"{args.action} takes no SOURCE", got=args.source[0], cure="drop it")
+        raise InputError(f"{args.action} takes no SOURCE", got=args.source, cure="drop it")
     with open_engine(args.url) as engine:
         {"list": _list, "load": _load, "explain": _explain, "drop": _drop}[args.action](args, engine)
 
@@ -84,13 +84,11 @@ def _list(args: argparse.Namespace, engine: Engine) -> None:
 def _load(args: argparse.Namespace, engine: Engine) -> None:
     from matryo.cli.parts.reading import open_sources
 
-    if not args.source:
+    if args.source is None:
         raise InputError("load needs a SOURCE", got="none", cure="pass an embeddings folder, an index or a file")
-    for source in open_sources(args, args.source, payload=None):
-        written = engine.load(source, overwrite=args.overwrite, into_existing=args.into_existing,
-                              progress=not args.quiet)
-        print(f"loaded {written:,} rows of {source.name}")
-    print(engine)
+    [source] = open_sources(args, [args.source], payload=None)
+    written = engine.load(source, overwrite=args.overwrite, into_existing=args.into_existing, progress=not args.quiet)
+    print(f"loaded {written:,} rows of {source.name}\n{engine}")
 
 
 def _explain(args: argparse.Namespace, engine: Engine) -> None:

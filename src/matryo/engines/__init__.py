@@ -14,7 +14,7 @@ from matryo.engines.address import Address
 from matryo.engines.engine import Engine, Prepared, Work
 from matryo.errors import InputError
 
-__all__ = ["ENGINES", "Engine", "Prepared", "Work", "installed", "is_url", "open"]
+__all__ = ["ENGINES", "Engine", "Prepared", "Work", "installed", "open"]
 
 ENGINES = {
     "postgresql": "matryo.engines.postgres.engine:Postgres",
@@ -50,15 +50,6 @@ def open(
     kind: Any = getattr(import_module(module), name)
     engine: Engine = kind._connected(address, dims)
     return engine
-
-
-def is_url(text: object) -> bool:
-    """Whether ``text`` is the URL of an engine, not a folder.
-
-    >>> is_url("postgresql://host/db"), is_url("runs/demo")
-    (True, False)
-    """
-    return isinstance(text, str) and text.partition("://")[0] in ENGINES and "://" in text
 
 
 def installed() -> dict[str, str | None]:
