@@ -214,8 +214,8 @@ class Engine(ABC):
 
         Each batch is one transaction, and ids that are there already are skipped, so an interrupted load is resumed
         by running it again. ``overwrite`` replaces such rows instead. A table that matryo did not make is refused,
-        unless ``into_existing``. Rows without ids are numbered from 0: pass ids to add to them later. ``dims`` are those
-        that plans may read [those of the source, or halving].
+        unless ``into_existing``. Rows without ids are numbered from 0: pass ids to add to them later. ``dims`` are
+        those that plans may read [those of the source, or halving].
         """
         nesting, written, begun = nesting_of(source), 0, False
         with tqdm(desc=f"load into {self.address.options.get('table', '')}", unit="row", unit_scale=True, delay=2,
