@@ -86,7 +86,8 @@ def finding(rows: list[Row]) -> str:
         if built:
             sizes = {index["dim"]: index["bytes"] for index in built[-1].figures["indexes"]}
             used = [plans[f"planned {recall}"]["plan"]["stages"][0]["dim"] for recall in RECALLS]
-            shares = [sizes[row.figures["dim"]] / sizes[dim] for dim in used if sizes.get(dim)]
+            full = sizes[row.figures["dim"]]   # 0 where all dims are scanned without an index
+            shares = [full / sizes[dim] for dim in used if full and sizes.get(dim)]
             text += f", with an index {min(shares):.1f} × smaller" if shares else ""
         said.append(text)
     return f"Planned search, {'; '.join(said)}."
