@@ -8,9 +8,9 @@ Each step writes into ``--work`` or appends a row:
     python benchmarks/engines.py promise --work W --set generated-512 --engine postgresql --count 10000
 
 ``build`` loads the rows and makes the index of all dims and the suggested ones of first dims, timing each. ``plan``
-lets the planner choose, on queries that are not timed, among plans on the index of all dims and those on first dims,
-then measures these plans: recall@10 against exact search, time per query with one client, and with eight. ``search``
-measures them again.
+chooses, on queries that are not measured, the fastest setting of a grid that reaches a recall: on the index of all
+dims, and on that of first dims. Then it measures both: recall@10 against exact search, time per query with one client,
+and with eight. ``search`` measures them again.
 ``promise`` repeats the planning with draws of queries, and counts how often the true recall reached the target.
 """
 
@@ -34,7 +34,8 @@ from matryo.engines.scan import scan
 from matryo.results import append_rows, stamp
 
 K, CLIENTS = 10, 8
-RECALLS = (0.95, 0.99)
+RECALLS, SPARE = (0.95, 0.99), 0.2
+EFS, KEEPS = (20, 40, 70, 100, 150, 220, 320), (30, 50, 80, 120, 180, 270, 400)
 SHARES = (0.5, 0.01, 0.001)   # of rows that a filter matches
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -48,7 +49,7 @@ def main() -> None:
     parser.add_argument("--engine", default="postgresql")
     parser.add_argument("--glosses", type=Path, help="sets: a folder of benchmarks/unseen.py")
     parser.add_argument("--dims", type=int, nargs="*", help="the first dims to index, or to use [the suggested ones]")
-    parser.add_argument("--learn", type=int, default=500, help="plan: queries that the planner sees")
+    parser.add_argument("--learn", type=int, default=300, help="plan: queries that choose the settings")
     parser.add_argument("--count", type=int, help="rows, for a small trial [all]")
     parser.add_argument("--draws", type=int, default=100)
     parser.add_argument("--rows", type=Path, default=Path("docs/results/engines.jsonl"))
@@ -124,34 +125,53 @@ def build(args: argparse.Namespace) -> None:
 
 
 def plan(args: argparse.Namespace) -> None:
-    """Choose plans on the index of all dims, and on those of first dims."""
-    learn, found = arrays(args)["learn"][: args.learn], {}
+    """Choose plans on the index of all dims, and on that of first dims, then measure them."""
+    some, found = arrays(args), {}
+    learn, vectors = some["learn"][: args.learn], some["database"]
+    true = scan([(np.arange(len(vectors)), vectors)], learn, K, "cosine", [vectors.shape[1]])[vectors.shape[1]].ids
     with opened(args) as engine:
         full = engine.nesting.dim
         there = {index.dim for index in engine.prepared() if index.dim < full}
-        best = [plan.stages[0].dim for plan in engine.suggest(0.99, K, learn[:200])]
-        short = args.dims or [dim for dim in best if dim in there][:1] or sorted(there)
-        for name, dims in (("full", [full]), ("planned", short)):
-            start = time.perf_counter()
-            for recall, choice in zip(RECALLS, engine.plan(RECALLS, K, learn, dims=dims, progress=False), strict=True):
-                found[f"{name} {recall:g}"] = choice.plan.to_dict()
-                print(f"{name} {recall:g}: {time.perf_counter() - start:.0f} s\n{choice}", flush=True)
+        short = args.dims or sorted(there)
+        for name, plans in (("full", settings(engine, full)),
+                            ("planned", [plan for dim in short for plan in settings(engine, dim)])):
+            tried = [(plan, measured(engine, plan, learn, true, warm=10)) for plan in plans]
+            for recall in RECALLS:
+                # A part of the misses that are allowed is left to chance: other queries are measured.
+                good = [pair for pair in tried if pair[1]["recall"] >= recall + SPARE * (1 - recall)] or tried[-1:]
+                chosen, figures = min(good, key=lambda pair: pair[1]["p50_ms"])
+                found[f"{name} {recall:g}"] = chosen.to_dict()
+                print(name, recall, chosen.to_dict(), figures, flush=True)
     path = args.work / f"plans-{args.engine}-{table(args)}.json"
     path.write_text(json.dumps(found), encoding="utf-8")
     search(args)
+
+
+def settings(engine: engines.Engine, dim: int) -> list[Plan]:
+    """Plans whose first stage is at ``dim``, from the cheapest to the safest."""
+    full = engine.nesting.dim
+    if dim == full:
+        return [Plan.single(full, k=K, ef=ef) for ef in EFS] if engine.needs_index else [Plan.single(full, k=K)]
+    if not engine.needs_index:
+        return [Plan.adaptive(dim, full, keep=keep, k=K) for keep in KEEPS]
+    return [Plan.adaptive(dim, full, keep=keep, k=K, ef=round(keep * effort)) for keep in KEEPS for effort in (1, 1.6)]
 
 
 def search(args: argparse.Namespace) -> None:
     """Measure the chosen plans."""
     chosen = json.loads((args.work / f"plans-{args.engine}-{table(args)}.json").read_text(encoding="utf-8"))
     some = arrays(args)
-    vectors, asked = some["database"], some["asked"]
+    vectors, asked = some["database"], some["asked"][:500]
     true = scan([(np.arange(len(vectors)), vectors)], asked, K, "cosine", [vectors.shape[1]])[vectors.shape[1]].ids
     figures: dict[str, Any] = {"rows": len(vectors), "dim": vectors.shape[1], "plans": {}, "filtered": {}}
     with opened(args) as engine:
         figures["engine"] = version(engine)
         figures["exact_ms"] = float(np.median([_timed(engine, query, None, None)[0] for query in asked[:10]]))
         for name, fields in chosen.items():
+            same = [other for other, known in chosen.items() if known == fields and other in figures["plans"]]
+            if same:
+                figures["plans"][name] = figures["plans"][same[0]]
+                continue
             found = measured(engine, Plan.from_dict(fields), asked, true)
             found |= {"plan": {key: value for key, value in fields.items() if key != "promise"}}
             found["qps_8"] = _together(engine, Plan.from_dict(fields), asked)
@@ -162,9 +182,11 @@ def search(args: argparse.Namespace) -> None:
     store(args, "search", figures)
 
 
-def measured(engine: engines.Engine, plan: Plan, asked: Array, true: Array, where: Any = None) -> dict[str, Any]:
-    """Recall and time per query, one at a time; the first half of the queries also warms up."""
-    for query in asked[: len(asked) // 2]:
+def measured(
+    engine: engines.Engine, plan: Plan, asked: Array, true: Array, where: Any = None, warm: int = 100
+) -> dict[str, Any]:
+    """Recall and time per query, one at a time; the first ``warm`` queries also warm up."""
+    for query in asked[:warm]:
         _timed(engine, query, plan, where)
     times, hits = zip(*(_timed(engine, query, plan, where) for query in asked), strict=True)
     there = true >= 0

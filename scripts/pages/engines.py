@@ -16,8 +16,8 @@ large, `prepare` would build it in half precision, as it does those of first dim
 SEARCH = """## Search
 
 One query at a time from one client (p50, p99), then from eight, on the two cores that the database runs on as well.
-Every plan was chosen on other queries: *all dims* among those on the index of all dims, *planned* among those
-on an index of first dims. Recall counts against exact search in float32."""
+Each setting is the fastest of a grid that reached the recall on other queries: *all dims* on the index of all dims (a
+scan, where there is none), *planned* on the index of first dims. Recall counts against exact search in float32."""
 FILTERED = """### Under filters
 
 The plans for recall 0.95, which were chosen without a filter; the filter compares a number in the payload. Where few

@@ -167,9 +167,11 @@ class Engine(ABC):
         if self.metric == "cosine":
             check_not_zero(np.linalg.norm(vectors, axis=1))
         filter = None if where is None else Filter.of(where)
-        if plan is None and len(vectors) >= _MANY:
+        chosen = None if plan is None else self._as_plan(plan, k)
+        is_exact = chosen is None or chosen == Plan.single(self.nesting.dim, k=k)
+        if is_exact and len(vectors) >= _MANY:
             return self._scan(vectors, k, filter)
-        return self._search(vectors, k, None if plan is None else self._as_plan(plan, k), filter)
+        return self._search(vectors, k, chosen, filter)
 
     @checked
     def plan(
