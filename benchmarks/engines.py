@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--learn", type=int, default=300, help="plan: queries that choose the settings")
     parser.add_argument("--count", type=int, help="rows, for a small trial [all]")
     parser.add_argument("--draws", type=int, default=100)
+    parser.add_argument("--minutes", type=float, default=8, help="promise: begin no draw after this time")
     parser.add_argument("--rows", type=Path, default=Path("docs/results/engines.jsonl"))
     args = parser.parse_args()
     {"sets": sets, "build": build, "plan": plan, "search": search, "promise": promise}[args.step](args)
@@ -244,8 +245,11 @@ def promise(args: argparse.Namespace) -> None:
     true = scan([(np.arange(len(vectors)), vectors)], pool, K, "cosine", [vectors.shape[1]])[vectors.shape[1]].ids
     recalls: list[float] = []
     known: dict[Plan, Any] = {}
+    end = time.monotonic() + args.minutes * 60
     with opened(args) as engine:
         for draw in range(args.draws):
+            if time.monotonic() > end:
+                break
             rng = np.random.default_rng([0, draw])
             drawn = rng.permutation(len(pool))
             choice = engine.plan(recall, K, pool[drawn[:seen]], seed=draw, progress=False)
@@ -256,7 +260,7 @@ def promise(args: argparse.Namespace) -> None:
                 known[choice.plan] = (hits[:, :, None] == true[judged][:, None]).any(axis=1).mean()
             recalls.append(float(known[choice.plan]))
             print(draw, recalls[-1], flush=True)
-    store(args, "promise", {"rows": len(vectors), "target": recall, "draws": args.draws, "seen": seen, "judged": 1000,
+    store(args, "promise", {"rows": len(vectors), "target": recall, "draws": len(recalls), "seen": seen, "judged": 1000,
                             "kept": sum(value >= recall for value in recalls), "least": min(recalls),
                             "recall": float(np.mean(recalls)), "plans": len(known)})
 
