@@ -38,7 +38,21 @@ def build(rows: list[Row]) -> list[str]:
             lines.append([row.subject, f"{figures['load_seconds']:.1f}", dims, _megabytes(index["bytes"]),
                           _megabytes(guess["bytes"]), f"{index['seconds']:.0f}", f"{guess['seconds']:.0f}"])
     heads = ["engine, set", "load, s", "dims", "MB", "estimated", "build, s", "estimated"]
-    return [BUILD, grid(heads, lines)]
+    return [_sets(rows), BUILD, grid(heads, lines)]
+
+
+def _sets(rows: list[Row]) -> str:
+    """The sets: what they are, and how near the generated ones are to the real ones that they imitate."""
+    lines = []
+    for row in latest(rows, lambda row: row.figures["set"]["name"]):
+        known = row.figures["set"]
+        line = f"- {row.subject.partition(', ')[2]}: {row.figures['rows']:,} × {row.figures['dim']}, {known['name']}"
+        if "real" in known:
+            dims = [dim for dim in known["real"] if dim in ("16", "64", "256")]
+            pairs = (f"{known['recall'][dim]:.2f} ({known['real'][dim]:.2f}) at {dim}" for dim in dims)
+            line += f"; the first dims alone find, of the 10 nearest (the real vectors: in brackets), {', '.join(pairs)}"
+        lines.append(f"{line}.")
+    return "\n".join(lines)
 
 
 def search(rows: list[Row]) -> list[str]:
