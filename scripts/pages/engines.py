@@ -50,7 +50,7 @@ def _sets(rows: list[Row]) -> str:
         if "real" in known:
             dims = [dim for dim in known["real"] if dim in ("16", "64", "256")]
             pairs = (f"{known['recall'][dim]:.2f} ({known['real'][dim]:.2f}) at {dim}" for dim in dims)
-            line += f"; the first dims alone find, of the 10 nearest (the real vectors: in brackets), {', '.join(pairs)}"
+            line += f"; first dims alone find, of the 10 nearest (the real vectors: in brackets), {', '.join(pairs)}"
         lines.append(f"{line}.")
     return "\n".join(lines)
 
