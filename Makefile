@@ -14,7 +14,7 @@ CORE    := -C cmake.define.MATRYO_WERROR=ON -C build-dir=build/core
 # Whole test files per core, as fixtures are costly; in the given order, or files with few long tests would run last.
 SHARED  := -n auto --dist loadfile --no-loadscope-reorder -o tmp_path_retention_policy=failed
 
-.PHONY: demo test lint docs unit light wheel soak sanitize neon explorer clients lowest newest audit clean
+.PHONY: demo test lint docs unit light wheel soak sanitize neon explorer clients engines lowest newest audit clean
 
 demo: $(VENV)/train
 	$(VENV)/bin/matryo demo
@@ -91,6 +91,11 @@ clients: $(VENV)/dev
 	.venv-clients/bin/python -m pytest tests/integrations src/matryo/integrations -o filterwarnings=default -o asyncio_mode=auto
 	cd .venv-clients && npm install --silent --no-save openai
 	$(VENV)/bin/python scripts/check_clients.py .venv-clients
+
+# Plans on every database that can be installed here, each by the same tests.
+engines: $(VENV)/dev
+	$(VENV)/bin/python $(INSTALL) "chdb-core>=26" "qdrant-edge-py>=0.9"
+	MATRYO_ENGINES=all $(VENV)/bin/python -m pytest tests/engines src/matryo/engines
 
 # The tests with the lowest version of each dependency that pyproject.toml allows, and with the newest one.
 # EXTRAS="all" also tests PyTorch. Warnings are no errors here: old and new packages deprecate each other.

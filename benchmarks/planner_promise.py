@@ -27,7 +27,8 @@ from matryo.retrieve.engines.numpy.shortlist import Shortlist
 from matryo.retrieve.engines.request import Request
 from matryo.retrieve.plan.choice import Cost, Point
 from matryo.retrieve.plan.plan import Plan, Stage
-from matryo.retrieve.plan.planner import Searcher, choose, openings
+from matryo.retrieve.plan.planner import choose
+from matryo.retrieve.plan.searcher import Searcher, openings
 from matryo.retrieve.vectors.blocks import Blocks
 
 _DEPTH, _BATCH = 4096, 128

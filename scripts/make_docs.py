@@ -30,7 +30,7 @@ from matryo.results import Row, read_rows
 ROOT = Path(__file__).resolve().parent.parent
 MARKS = ("<!-- demo-table -->", "<!-- /demo-table -->")
 TABLES = (
-    "compress", "filters", "layers", "losses", "maps", "migration", "modalities", "models", "promises", "retrieval",
+    "compress", "engines", "filters", "layers", "losses", "maps", "migration", "modalities", "models", "promises", "retrieval",
     "retrofit", "serve", "settings", "shift", "unseen", "unseen_plans", "updates",
 )  # fmt: skip
 """The modules of pages/ that make tables from rows."""
@@ -39,6 +39,7 @@ TITLES = {
     "compress": "Vectors in 8 to 1024 bytes",
     "demo": "Demo: bundled emoji",
     "demo-settings": "Settings of the demo",
+    "engines": "Plans on databases",
     "filters": "Search under filters",
     "fused-losses": "Fused nested losses: time and memory",
     "generator": "Generated embeddings for large databases",

@@ -8,6 +8,7 @@ from statistics import fmean
 from matryo.results import Row
 from pages import (
     compress,
+    engines,
     filters,
     layers,
     migration,
@@ -268,6 +269,7 @@ FINDINGS: dict[str, Callable[[list[Row]], str]] = {
     "demo": _demo,
     "compress": compress.finding,
     "demo-settings": settings.finding,
+    "engines": engines.finding,
     "filters": filters.finding,
     "fused-losses": _fused_losses,
     "generator": _generator,

@@ -11,6 +11,7 @@
     │   ├── EmbeddingsError         an embeddings folder that is missing, unfinished or damaged
     │   ├── IndexFolderError        an index folder that is missing, unfinished or damaged
     │   └── UnknownId (KeyError)    an id that the index does not have
+    ├── EngineError                 a database cannot be reached, or refused a statement
     ├── RunError                    a run folder that cannot be resumed or loaded
     ├── TrainingError               training failed (the loss is not finite, …)
     ├── StorageError (OSError)      a write failed; existing files are intact
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DataError",
     "EmbeddingsError",
+    "EngineError",
     "ImageError",
     "IndexFolderError",
     "InputError",
@@ -128,6 +130,10 @@ class UnknownId(InputError, KeyError):
     """An id that the index does not have."""
 
     __str__ = Exception.__str__   # KeyError would print the message in quotes
+
+
+class EngineError(MatryoError):
+    """A database cannot be reached, or refused a statement. The message never holds a password."""
 
 
 class RunError(MatryoError):

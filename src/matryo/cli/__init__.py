@@ -19,9 +19,9 @@ __all__ = ["VERBS", "build_parser", "main"]
 
 VERBS = (
     "demo", "train", "encode", "export", "evaluate", "classify", "retrofit", "compress", "index", "search", "plan",
-    "check", "report", "serve", "reproduce", "info", "verify", "recipes", "completion",
+    "check", "engines", "report", "serve", "reproduce", "info", "verify", "recipes", "completion",
 )  # fmt: skip
-_RESUMABLE = ("demo", "train", "encode", "index", "reproduce")
+_RESUMABLE = ("demo", "train", "encode", "engines", "index", "reproduce")
 
 
 class _Parser(argparse.ArgumentParser):

@@ -5,6 +5,10 @@ chosen plan reaches --recall with --confidence on new queries like those of --qu
 index are used as queries; real queries are better. `matryo search FOLDER QUERIES --plan FILE` uses the plan that --out
 writes, and `matryo check` tests it on other queries. While the index and the queries are unchanged, the result of an
 earlier run with the same options is printed at once, unless --again is given.
+
+FOLDER may also be the URL of a table in a database, such as postgresql://host/db?table=docs&column=embedding (see
+`matryo engines`). Plans are then measured on the database, and the statement to paste is printed. Nothing is built
+there without --prepare.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from matryo.cli.parts.engine import folder_or_url, plan_on_engine
 from matryo.cli.parts.reading import add_source_arguments, open_queries
 from matryo.errors import InputError
 from matryo.files import check_may_write, write_json
@@ -31,7 +36,7 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """FOLDER, the target of the plan, and the output."""
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="an index")
+    parser.add_argument("folder", type=folder_or_url, metavar="FOLDER", help="an index, or the URL of a table")
     parser.add_argument("--queries", metavar="SOURCE", help="a sample of real queries; - is standard input")
     parser.add_argument("--recall", type=float, default=0.99, metavar="X",
                         help="the share of the hits of exact search to find [0.99]")  # fmt: skip
@@ -42,6 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the plan as JSON, for matryo search --plan")
     parser.add_argument("--figure", type=Path, metavar="FILE", help="draw recall against cost: FILE.svg or FILE.png")
     parser.add_argument("--confidence", type=float, default=0.95, metavar="X", help="confidence of the recall [0.95]")
+    parser.add_argument("--where", metavar="JSON", help="URL: plan for searches with this filter")
+    parser.add_argument("--prepare", nargs="?", const="auto", metavar="DIM", help="URL: first build the index of the "
+                        "first DIM dims [the suggested one]")  # fmt: skip
     parser.add_argument("--again", action="store_true", help="plan anew, even if an earlier result is stored")
     add_source_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the frontier as a JSON object instead of a table")
@@ -56,9 +64,16 @@ def run(args: argparse.Namespace) -> None:
 
     if args.figure is not None and args.figure.suffix not in (".svg", ".png"):
         raise InputError("--figure must end in .svg or .png", got=args.figure.name, cure="change the suffix")
+    if isinstance(args.folder, str) and (args.figure is not None or args.again):
+        raise InputError("--figure and --again apply to an index", got="a URL", cure="drop them")
+    if not isinstance(args.folder, str) and (args.where is not None or args.prepare is not None):
+        raise InputError("--where and --prepare apply to the URL of a database", got=args.folder, cure="drop them")
     for path, is_ours in ((args.out, _is_plan), (args.figure, is_picture)):
         if path is not None:
             check_may_write(path, force=args.force, is_ours=is_ours)
+    if isinstance(args.folder, str):
+        plan_on_engine(args)
+        return
     with Index.open(args.folder) as index:
         choice, is_stored = _choice(args, index)
         has_guides = bool(index.wanted())

@@ -4,7 +4,8 @@ QUERIES is any SOURCE of `matryo index`. If the index knows the model of its vec
 quotes, images, folders of images, or .txt files with one text per line; the model encodes them. --like uses rows of the
 index as queries instead. By default the search is exact at full dim. A plan makes it faster: --plan FILE (from
 `matryo plan`), or --dims 16,512 --keep 200 (a shortlist of 200 at 16 dims, re-ranked at 512). --where restricts the
-search to matching payloads, as JSON: '{"year": {"$gte": 2020}, "lang": "en"}'.
+search to matching payloads, as JSON: '{"year": {"$gte": 2020}, "lang": "en"}'. With the URL of a table (see
+`matryo engines`), QUERIES are vectors, and the database runs the plan.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from matryo.cli.parts.engine import EngineIndex, folder_or_url, read_where
 from matryo.cli.parts.model import are_vectors, encode_queries
 from matryo.cli.parts.reading import add_source_arguments, open_queries, parse_ids
 from matryo.cli.parts.subjects import parse_dims
 from matryo.errors import InputError, ShiftWarning, one_line
-from matryo.files import check_may_write, parse_json, replacing
+from matryo.files import check_may_write, replacing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -43,7 +45,8 @@ _PAYLOADS = 100_000   # payloads in memory at a time
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """FOLDER, QUERIES, the plan, the filter and the output."""
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="an index")
+    parser.add_argument("folder", type=folder_or_url, metavar="FOLDER", help="an index, or the URL of a "
+                        "table in a database")  # fmt: skip
     parser.add_argument("queries", nargs="*", metavar="QUERIES", help="query vectors (- is standard input), "
                         "texts or images")  # fmt: skip
     parser.add_argument("--like", nargs="+", metavar="ID", help="use these rows as queries; a row does not find itself")
@@ -84,13 +87,16 @@ def _run(args: argparse.Namespace) -> None:
 
     check_count("k", args.k, example=10)
     _check_options(args)
-    with Index.open(args.folder) as index:
+    if isinstance(args.folder, str):
+        _check_engine_options(args)
+    opened: Any = EngineIndex(args.folder) if isinstance(args.folder, str) else Index.open(args.folder)
+    with opened as index:
         if not len(index):
             cure = f"add some first: matryo index {args.folder} SOURCE"
             raise InputError(f"{args.folder} holds no vectors", cure=cure)
         args.k = min(args.k, len(index))   # more hits would all be empty
         plan = _plan(args)
-        where = _where(args.where)
+        where = read_where(args.where)
         answers = _like(args, index, plan, where) if args.like else _search(args, index, plan, where)
         if args.out is not None:
             count = _write(args.out, answers)
@@ -134,6 +140,16 @@ def _check_options(args: argparse.Namespace) -> None:
         raise InputError("a plan needs --dims", got=" ".join(given), cure="for example --dims 16,512")
 
 
+def _check_engine_options(args: argparse.Namespace) -> None:
+    """Refuse what only an index can do."""
+    for name in ("like", "model"):
+        if getattr(args, name) is not None:
+            raise InputError(f"--{name} applies to an index", got="the URL of a table", cure="pass query vectors")
+    if not are_vectors(args.queries[0], args.format):
+        raise InputError("a table in a database is searched with vectors", got=args.queries[0],
+                         cure="encode the queries first: matryo encode")
+
+
 def _plan(args: argparse.Namespace) -> Plan | None:
     """The plan of the options; None for exact search."""
     from matryo.retrieve import Plan, Stage
@@ -170,15 +186,6 @@ def _keeps(text: str | None) -> list[int]:
         return [int(part) for part in (text or str(_KEEP)).split(",")]
     except ValueError:
         raise InputError("--keep must be numbers of rows", got=repr(text), cure="for example --keep 200") from None
-
-
-def _where(text: str | None) -> dict[str, Any] | None:
-    try:
-        where: dict[str, Any] | None = None if text is None else parse_json(text)
-    except ValueError as error:
-        example = """--where '{"year": {"$gte": 2020}}'"""
-        raise InputError("--where must be JSON", got=f"{text:.60}: {error}", cure=f"for example {example}") from error
-    return where   # the search checks its content
 
 
 # ── searching ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -236,7 +243,7 @@ def _table(query: int | str, hits: Sequence[dict[str, Any]], metric: str) -> str
     room = shutil.get_terminal_size((120, 24)).columns
     rows = [("id", metric, "payload")]
     for hit in hits:
-        payload = json.dumps(hit["payload"], ensure_ascii=False) if hit["payload"] else ""
+        payload = json.dumps(hit["payload"], ensure_ascii=False) if hit.get("payload") else ""
         rows.append((str(hit["id"]), f"{hit['score']:.4f}", payload))
     if not any(payload for *_, payload in rows[1:]):
         rows = [(id, score, "") for id, score, _ in rows]

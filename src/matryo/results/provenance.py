@@ -49,6 +49,8 @@ def command_line(argv: list[str]) -> str:
 
     >>> command_line(["/somewhere/bin/matryo", "train", "demo", "--data", "/mnt/pictures", "--optim.lr=0.1"])
     'matryo train demo --data DIR --optim.lr=0.1'
+    >>> command_line(["matryo", "plan", "postgresql://ann:secret@db/shop?table=docs"])   # nor does a password
+    "matryo plan 'postgresql://ann@db/shop?table=docs'"
     """
     if not argv:
         raise InputError("a command line must name its program", got="no words", cure="pass sys.argv")
@@ -57,6 +59,8 @@ def command_line(argv: list[str]) -> str:
     words = [*(["matryo"] if program.name == "__main__.py" else name), *argv[1:]]
     hidden = ["DIR" if before == "--data" else word for before, word in zip(["", *words[:-1]], words, strict=True)]
     hidden = [re.sub(r"^--data=.*", "--data=DIR", word) for word in hidden]
+    hidden = [re.sub(r"(://[^/?#:@]*):[^/?#]*@", r"\1@", word) for word in hidden]
+    hidden = [re.sub(r"(?i)([?&](?:\w*passw\w*|api_?key|token|secret)=)[^&#]*", r"\1***", word) for word in hidden]
     # Behind a colon too, as in bert:/somewhere/model; but an address, https://…, is no folder.
     return shlex.join(re.sub(r"(^|[=:])/(?!/)(?:.*/)?([^/]+)/?$", r"\1\2", word) for word in hidden)
 

@@ -8,8 +8,9 @@ from matryo.retrieve.engines.request import Request
 from matryo.retrieve.hits import Hit, Hits
 from matryo.retrieve.index import Index
 from matryo.retrieve.plan.plan import Plan, Precision, Stage
+from matryo.retrieve.plan.searcher import Searcher
 from matryo.retrieve.vectors.blocks import Blocks, Int8Block
 from matryo.retrieve.vectors.metric import METRICS, Metric
 
 __all__ = ["METRICS", "NUMPY", "Blocks", "Compaction", "Engine", "Hit", "Hits", "Index", "Int8Block", "Metric", "Plan",
-           "Precision", "Request", "Shortlist", "Stage", "execute", "first_stage", "rerank"]  # fmt: skip
+           "Precision", "Request", "Searcher", "Shortlist", "Stage", "execute", "first_stage", "rerank"]  # fmt: skip

@@ -251,7 +251,7 @@ class Index(Coded):
     @property
     def openings(self) -> Sequence[Plan]:
         """The first stages that this index supports, for the planner: those of the largest segment's guides, too."""
-        from matryo.retrieve.plan.planner import openings
+        from matryo.retrieve.plan.searcher import openings
 
         nesting, segments = self.nesting, self.snapshot().segments
         stages = [*openings(nesting, int8=[dim for dim in nesting.dims if dim <= self.about.int8_up_to])]

@@ -18,7 +18,8 @@ from matryo.retrieve.plan.candidates import Candidates
 from matryo.retrieve.plan.choice import Choice
 from matryo.retrieve.plan.guided import GuidedPlans
 from matryo.retrieve.plan.plan import Plan, Stage
-from matryo.retrieve.plan.planner import choose, choose_each, fewest_queries, openings
+from matryo.retrieve.plan.planner import choose, choose_each, fewest_queries
+from matryo.retrieve.plan.searcher import openings
 from matryo.retrieve.plan.trials import Goal, Trials, widened
 from matryo.retrieve.plan.workload import Workload
 from matryo.retrieve.vectors.blocks import Blocks

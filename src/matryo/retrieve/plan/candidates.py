@@ -94,6 +94,8 @@ class Candidates:
         unrelated plan that is dearer but hardly safer could only end the test too early. After it come the cheaper
         plans on the Pareto front.
         """
+        if not self.looks:   # a database without an index of first dims
+            return None
         price, share = self.trials.price, self.trials.share
         front: list[Trial] = []
         for trial in sorted(self.trials.run(self._finalists(goal.target), self._read), key=price):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Self
 
-    from matryo.retrieve.plan.planner import Searcher
+    from matryo.retrieve.plan.searcher import Searcher
     from matryo.retrieve.vectors.types import Doubles
 
 _FEWEST = 20   # queries

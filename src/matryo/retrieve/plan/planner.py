@@ -20,69 +20,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
 from matryo.errors import InputError
-from matryo.nesting import Nesting
 from matryo.progress import tqdm
-from matryo.retrieve.engines.execute import Hits
 from matryo.retrieve.guides.partition.means import find_means, nearest_mean
 from matryo.retrieve.plan.bounds import fewest_tests
 from matryo.retrieve.plan.candidates import Candidates
 from matryo.retrieve.plan.choice import Choice, Cost, Point
 from matryo.retrieve.plan.guided import GuidedPlans
-from matryo.retrieve.plan.plan import Plan, Stage
+from matryo.retrieve.plan.plan import Plan
 from matryo.retrieve.plan.promise import Promise
 from matryo.retrieve.plan.trials import Goal, Trial, Trials
 from matryo.retrieve.plan.workload import Workload, workload_of
 
 if TYPE_CHECKING:
-    from matryo.retrieve.vectors.types import Array, Indices
+    from matryo.retrieve.plan.searcher import Searcher
+    from matryo.retrieve.vectors.types import Indices
 
 _TUNING, _MOST = 0.25, 500   # the share of tuning queries, and the most of them
 _STANDINS = 2000   # rows used as queries if there are none; more if the target needs more
 _MOST_GROUPS = 8   # of similar queries
 _SHOWN_FAILURES = 2   # plans that are tested beyond the first failure, to be shown
-
-
-class Searcher(Protocol):
-    """An object that runs plans, such as an index."""
-
-    @property
-    def count(self) -> int:
-        """The number of rows."""
-
-    @property
-    def nesting(self) -> Nesting: ...
-
-    @property
-    def dtype(self) -> str:
-        """The dtype of stored vectors."""
-
-    @property
-    def openings(self) -> Sequence[Plan]:
-        """The available first stages, each as a plan of one stage; see :func:`openings`.
-
-        A guide has one opening, with any ``probe`` or ``ef``.
-        """
-
-    def search(self, queries: Array, k: int, plan: Plan | None = None) -> Hits:
-        """The best ``k`` rows per query; without a plan, by exact search at full dim."""
-
-    def sample(self, count: int, seed: int) -> tuple[Array, Array]:
-        """Ids and vectors of ``count`` random rows."""
-
-
-def openings(nesting: Nesting, int8: Sequence[int] = ()) -> tuple[Plan, ...]:
-    """The first stages without a guide: each dim in full precision, and the dims of ``int8`` also in int8.
-
-    >>> [plan.stages[0].dim for plan in openings(Nesting([8, 16, 32]), int8=[8])]
-    [8, 16, 32, 8]
-    """
-    stages = [Stage(dim, 1) for dim in nesting.dims] + [Stage(dim, 1, "int8") for dim in int8]
-    return tuple(Plan((stage,)) for stage in stages)
 
 
 def choose(searcher: Searcher, queries: Any = None, *, recall: float = 0.99, **settings: Any) -> Choice:

@@ -17,7 +17,7 @@ from matryo.retrieve.vectors.queries import as_queries
 
 if TYPE_CHECKING:
     from matryo.retrieve.plan.plan import Plan
-    from matryo.retrieve.plan.planner import Searcher
+    from matryo.retrieve.plan.searcher import Searcher
     from matryo.retrieve.vectors.types import Array, Doubles, Indices
 
 FAR = int(np.iinfo(np.int64).max)

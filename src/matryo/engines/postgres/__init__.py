@@ -1,0 +1,1 @@
+"""PostgreSQL with pgvector: the engine, its session, the table and the indexes it finds, filters and binary formats."""
