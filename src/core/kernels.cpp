@@ -5,6 +5,7 @@
 #include "neighbours.h"
 #include "packed.h"
 #include "partition.h"
+#include "resample.h"
 #include "scan.h"
 #include "sketch.h"
 
@@ -71,6 +72,7 @@ const Kernels table = {
                         float* scores) { PackedScan(packed).search(queries, count, mask, k, rows, scores); },
     .score_packed = [](const PackedRows& packed, const float* queries, int64_t count, const int64_t* rows, int64_t n,
                        float* scores) { PackedScan(packed).score(queries, count, rows, n, scores); },
+    .resample = resample,
 };
 
 }   // namespace

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from matryo.arguments import checked
+from matryo.data.images.jpeg import decode_jpeg, jpeg_shape
 from matryo.data.limits import check_pixels
 from matryo.data.split import ImageRows, subset_indices
 from matryo.errors import DataError, ImageError, MissingExtra
@@ -49,12 +50,32 @@ def decode(data: bytes, name: str) -> Pixels:
     Transparent images are composited on white, 16-bit gray keeps its high byte, animations give their first frame,
     and EXIF orientation is ignored (as is usual for ImageNet).
     """
+    return decode_scaled(data, name, lambda *_: 1)[0]
+
+
+def decode_scaled(
+    data: bytes, name: str, divisor_of: Callable[[int, int], int]
+) -> tuple[Pixels, tuple[int, int], int]:
+    """:func:`decode`, but a JPEG has its sides divided by 1, 2, 4 or 8: what ``divisor_of(height, width)`` returns.
+
+    Also returns the (height, width) of the file, and the divisor that was used.
+    """
+    shape = jpeg_shape(data)
+    if shape is not None:
+        divisor = divisor_of(*shape)
+        pixels = decode_jpeg(data, *shape, divisor)
+        if pixels is not None:
+            return pixels, shape, divisor
     with _opened(data, name) as image:
+        shape, divisor = (image.height, image.width), 1
         try:
+            if image.format in ("JPEG", "MPO") and image.mode in ("RGB", "L"):
+                divisor = divisor_of(*shape)
+                if divisor > 1:
+                    image.draft(image.mode, (shape[1] // divisor, shape[0] // divisor))
             image.load()
-            if image.mode != "RGB" or image.has_transparency_data:
-                return to_rgb(image, name)
-            return np.array(image)
+            plain = image.mode == "RGB" and not image.has_transparency_data
+            return np.array(image) if plain else to_rgb(image, name), shape, divisor
         except (ImageError, MemoryError):
             raise
         except Exception as error:   # for damaged files, Pillow raises errors of many types
