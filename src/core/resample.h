@@ -6,10 +6,7 @@
 
 namespace matryo::MATRYO_ISA {
 
-typedef uint8_t Bytes16 __attribute__((vector_size(16)));
-typedef int32_t Ints16 __attribute__((vector_size(64)));   // the compiler splits it where registers are shorter
-
-constexpr int kRowsAtOnce = 4;   // rows whose columns are resampled at once: with 4 bytes each, they fill Ints16
+constexpr int kRowsAtOnce = 4;   // rows whose columns are resampled at once: the pixels of PixelSums
 
 MATRYO_INLINE uint8_t rounded(int32_t sum) {
   sum >>= kWeightBits;
@@ -23,20 +20,10 @@ inline void resample_columns(const uint8_t* const rows[kRowsAtOnce], const Taps&
   for (int64_t x = 0; x < columns.count; x++) {
     const int32_t* weights = columns.weights + x * columns.most;
     int64_t from = columns.first[x] * 3;
-    Ints16 sums = Ints16{} + (1 << (kWeightBits - 1));
-    for (int tap = 0; tap < columns.taps[x]; tap++, from += 3) {
-      uint32_t pixels[kRowsAtOnce];
-      std::memcpy(&pixels[0], row0 + from, 4);
-      std::memcpy(&pixels[1], row1 + from, 4);
-      std::memcpy(&pixels[2], row2 + from, 4);
-      std::memcpy(&pixels[3], row3 + from, 4);
-      sums += __builtin_convertvector(load<Bytes16>(pixels), Ints16) * weights[tap];
-    }
-    // No clamping: the weights are not negative, and their sum exceeds 1 by less than rounding allows.
-    Bytes16 bytes = __builtin_convertvector(sums >> kWeightBits, Bytes16);
-    uint32_t pixels[kRowsAtOnce];
-    store(pixels, bytes);
-    for (int row = 0; row < kRowsAtOnce; row++) std::memcpy(out + row * line + x * 3, &pixels[row], 4);
+    PixelSums sums(1 << (kWeightBits - 1));
+    for (int tap = 0; tap < columns.taps[x]; tap++, from += 3)
+      sums.add(row0 + from, row1 + from, row2 + from, row3 + from, weights[tap]);
+    sums.write(kWeightBits, out + x * 3, line);
   }
 }
 

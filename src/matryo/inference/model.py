@@ -174,8 +174,7 @@ class TrainedModel:
         return Prediction(tuple(self.classes[index] for index in best), confidence.astype(np.float32), dim)
 
     def _vectors(self, split: ImageSplit | TextSplit) -> Floats:
-        # No worker processes: they would run the caller's script again, and receive copies of all the images.
-        return np.concatenate([vectors for vectors, _ in self.embed(split, workers=0)])
+        return np.concatenate([vectors for vectors, _ in self.embed(split)])
 
     def _split(self, items: Any, side: str | None) -> ImageSplit | TextSplit:
         """``items`` as a split without labels."""
@@ -217,16 +216,13 @@ class TrainedModel:
 
     @checked
     def embed(
-        self, split: ImageSplit | TextSplit, *, start: int = 0, batch: int = 512, workers: int | None = None
+        self, split: ImageSplit | TextSplit, *, start: int = 0, batch: int = 512
     ) -> Iterator[tuple[Floats, Any]]:
-        """Iterate over batches of (vectors, labels), in order from item ``start``; the vectors are not normalised.
-
-        Large splits are decoded by ``workers`` processes; None is the recipe's number.
-        """
+        """Iterate over batches of (vectors, labels), in order from item ``start``; the vectors are not normalised."""
         self.network.eval()
         with torch.inference_mode():
             for inputs, labels in ordered_batches(
-                split, self.recipe, self.device, start=start, batch=batch, workers=workers, tokenizer=self.tokenizer
+                split, self.recipe, self.device, start=start, batch=batch, tokenizer=self.tokenizer
             ):
                 with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
                     z = self.network.embed(inputs, flip=self.recipe.data.test_flip)

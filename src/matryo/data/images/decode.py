@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -50,7 +51,8 @@ def decode(data: bytes, name: str) -> Pixels:
     Transparent images are composited on white, 16-bit gray keeps its high byte, animations give their first frame,
     and EXIF orientation is ignored (as is usual for ImageNet).
     """
-    return decode_scaled(data, name, lambda *_: 1)[0]
+    pixels = decode_scaled(data, name, lambda *_: 1)[0]
+    return pixels if pixels.flags.writeable else pixels.copy()
 
 
 def decode_scaled(
@@ -66,6 +68,8 @@ def decode_scaled(
         pixels = decode_jpeg(data, *shape, divisor)
         if pixels is not None:
             return pixels, shape, divisor
+    if data.startswith(b"P6") and (pixels := _plain(data)) is not None:
+        return pixels, (pixels.shape[0], pixels.shape[1]), 1
     with _opened(data, name) as image:
         shape, divisor = (image.height, image.width), 1
         try:
@@ -80,6 +84,17 @@ def decode_scaled(
             raise
         except Exception as error:   # for damaged files, Pillow raises errors of many types
             raise _damaged(name, error) from error
+
+
+def _plain(data: bytes) -> Pixels | None:
+    """Return the pixels of an uncompressed image as :func:`matryo.data.pack` stores it; they share its memory."""
+    header = re.match(rb"P6\n(\d{1,9}) (\d{1,9})\n255\n", data)
+    if header is None:
+        return None
+    width, height = int(header[1]), int(header[2])
+    if height * width == 0 or len(data) != header.end() + 3 * height * width:
+        return None
+    return np.frombuffer(data, np.uint8, offset=header.end()).reshape(height, width, 3)
 
 
 def image_shape(data: bytes, name: str) -> tuple[int, int]:

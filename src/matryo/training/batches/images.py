@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -98,16 +98,21 @@ class StreamedImages:
 
     def stream(self, epoch: int, rows: Integers) -> Iterator[Tensor]:
         """One batch per step: the images at ``rows`` [steps, batch], augmented as in ``epoch``."""
-        how, device, size = self.recipe.augment, self.waiting.device, size_at(self.recipe, epoch)
-        drawn: deque[Floats] = deque()   # of the batches that are being read
+        device = self.waiting.device
+        for pixels, u in self.pixels(epoch, rows):
+            images = augment(copied(pixels, device), copied(u, device), self.recipe.augment, cropped=True)
+            yield self.normalise(images)
+
+    def pixels(self, epoch: int, rows: Integers) -> Iterator[tuple[Tensor, Tensor]]:
+        """One batch per step: the crops of the images, uint8, and the draws for their augmentation on the device."""
+        size, drawn = size_at(self.recipe, epoch), deque[Any]()   # the draws of the batches that are being read
 
         def crops(chosen: Integers) -> Crops:
             drawn.append(draws(self.recipe.loop.seed, epoch, chosen))
-            return Crops(chosen, size, _training_box(how, size, drawn[-1]))
+            return Crops(chosen, size, _training_box(self.recipe.augment, size, drawn[-1]))
 
-        for read in read_ahead(self.split, map(crops, rows), self.threads, self.waiting):
-            pixels, u = (copied(part, device) for part in (read, torch.from_numpy(drawn.popleft())))
-            yield self.normalise(augment(pixels, u, how, cropped=True))
+        for pixels in read_ahead(self.split, map(crops, rows), self.threads, self.waiting):
+            yield pixels, torch.from_numpy(drawn.popleft())
 
 
 def _training_box(how: Augment, size: int, u: Floats) -> Callable[[int, int, int], Box]:
@@ -123,12 +128,12 @@ def _training_box(how: Augment, size: int, u: Floats) -> Callable[[int, int, int
 
 
 def centred_images(
-    split: ImageSplit, recipe: Recipe, device: torch.device, rows: Iterable[Sequence[int]], workers: int | None = None
+    split: ImageSplit, recipe: Recipe, device: torch.device, rows: Iterable[Sequence[int]]
 ) -> Iterator[Tensor]:
     """The images at ``rows``, one sequence per batch, as the network sees them when encoding (no augmentation)."""
     size, share = recipe.data.encoded_size, recipe.data.test_crop
     normalise = Normalise(recipe.data.mean, recipe.data.std, device)
-    threads = threads_for(split, recipe.data.workers if workers is None else workers)
+    threads = threads_for(split, recipe.data.workers)
     batches = (Crops(indices, size, lambda _, height, width: _square(height, width, share)) for indices in rows)
     for pixels in read_ahead(split, batches, threads, Waiting(device)):
         yield normalise(copied(pixels, device))

@@ -15,7 +15,7 @@ from matryo.training.batches.masking import MaskedBatches
 from matryo.training.batches.order import Slices
 from matryo.training.batches.pairs import PairBatches
 from matryo.training.batches.reading import Waiting
-from matryo.training.batches.texts import ResidentTexts, StreamedTexts, to_tokens
+from matryo.training.batches.texts import ResidentTexts, StreamedTexts, tokens_ahead
 from matryo.training.recipe.against_data import check_objective, noun
 
 if TYPE_CHECKING:
@@ -114,7 +114,6 @@ def ordered_batches(
     *,
     start: int = 0,
     batch: int = 512,
-    workers: int | None = None,
     tokenizer: Tokenizer | None = None,
     progress: str = "",
 ) -> Iterator[tuple[Any, Tensor]]:
@@ -126,10 +125,9 @@ def ordered_batches(
     batches: Iterator[Tensor | Tokens]
     if isinstance(split, TextSplit):
         assert tokenizer is not None
-        texts = ([split.text(i) for i in indices] for indices in rows)
-        batches = (to_tokens(part, tokenizer, recipe.text.length, device) for part in texts)
+        batches = tokens_ahead(split, rows, tokenizer, recipe.text.length, Waiting(device))
     else:
-        batches = centred_images(split, recipe, device, rows, workers)
+        batches = centred_images(split, recipe, device, rows)
     unit = noun(split).removesuffix("s")
     with tqdm(total=len(split), initial=start, desc=progress, unit=unit, delay=2, disable=not progress) as bar:
         for indices, inputs in zip(rows, batches, strict=True):

@@ -1,7 +1,7 @@
-"""Read batches of image crops in threads, ahead of the step, and measure how long the device waited for them.
+"""Read batches in threads, ahead of the step, and measure how long the device waited for them.
 
-Decoding, cropping and resizing release the interpreter lock, so threads suffice; they share the split and its open
-files. A batch is a pure function of its request, however many threads read it.
+Decoding, cropping, resizing and tokenizing release the interpreter lock, so threads suffice; they share the split and
+its open files. A batch is a pure function of its request, however many threads read it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 
@@ -18,16 +19,21 @@ from matryo.data.images.crops import crop_into
 from matryo.data.images.decode import processors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from concurrent.futures import Future
+    from collections.abc import Iterable, Iterator, Sequence
 
     from torch import Tensor
 
     from matryo.data import ImageSplit
     from matryo.data.images.crops import Box
 
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+Started = tuple[list[Future[Any]], Callable[[], _R]]
+"""The tasks of an item, and the function that returns its result when they are done."""
+
 _AHEAD = 2   # batches that are read while one is trained on, or more if they are too small to occupy all threads
 _TASK = 8   # most images per task
+_SMALL, _FEW = 64 * 64, 2   # images of so few pixels hold the interpreter lock for most of the time: more threads wait
 _POLL = 0.001   # seconds between two looks at the device while waiting for a batch
 
 
@@ -70,34 +76,75 @@ def threads_for(split: ImageSplit, most: int) -> int:
     return min(most, share, _FEW if small else share)
 
 
-_SMALL, _FEW = 64 * 64, 2   # of images of so few pixels, most of the time is spent holding the interpreter lock
-
-
-def read_ahead(
-    split: ImageSplit, batches: Iterable[Crops], threads: int, waiting: Waiting
-) -> Iterator[Tensor]:
+def read_ahead(split: ImageSplit, batches: Iterable[Crops], threads: int, waiting: Waiting) -> Iterator[Tensor]:
     """Yield the pixels of each of ``batches`` in order, uint8 [batch, size, size, 3]; pinned memory for a GPU.
 
     With 0 threads, a batch is read when it is asked for.
     """
     pinned = waiting.device.type == "cuda"
-    if threads == 0:
-        for batch in batches:
-            pixels = _room(batch, pinned)
-            _read(split, batch, pixels.numpy(), 0, len(batch.indices))
-            yield pixels
-        return
-    queue: deque[tuple[Tensor, list[Future[None]]]] = deque()
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="matryo-reader")
-    try:
-        for batch in batches:
-            queue.append(_start(pool, split, batch, threads, pinned))
-            if len(queue) > max(_AHEAD, -(-2 * threads // max(1, len(batch.indices)))):
+
+    def start(pool: Executor, batch: Crops) -> Started[Tensor]:
+        pixels, count = _room(batch, pinned), len(batch.indices)
+        out, step = pixels.numpy(), min(_TASK, max(1, count // (2 * max(1, threads))))
+        lows = range(0, count, step)
+        tasks = [pool.submit(_read, split, batch, out, low, min(low + step, count)) for low in lows]
+        return tasks, lambda: pixels
+
+    # Enough of small batches to occupy all threads.
+    return _in_order(batches, start, threads, lambda batch: -(-2 * threads // max(1, len(batch.indices))), waiting)
+
+
+def prepare_ahead(work: Callable[[_T], _R], items: Iterable[_T], waiting: Waiting) -> Iterator[_R]:
+    """Yield ``work(item)`` in order, computed by one thread ahead of the step; ``work`` may use threads of its own."""
+
+    def start(pool: Executor, item: _T) -> Started[_R]:
+        task = pool.submit(work, item)
+        return [task], task.result
+
+    return _in_order(items, start, 1, lambda _: 0, waiting)
+
+
+def _in_order(
+    items: Iterable[_T], start: Callable[[Executor, _T], Started[_R]], threads: int, ahead: Callable[[_T], int],
+    waiting: Waiting,
+) -> Iterator[_R]:   # fmt: skip
+    """Start each of ``items`` and yield its result, with at least 2 or ``ahead(item)`` more that are under way."""
+    queue: deque[Started[_R]] = deque()
+    with _pool(threads) as pool:
+        try:
+            for item in items:
+                queue.append(start(pool, item))
+                if len(queue) > (max(_AHEAD, ahead(item)) if threads else 0):
+                    yield _finished(queue.popleft(), waiting)
+            while queue:
                 yield _finished(queue.popleft(), waiting)
-        while queue:
-            yield _finished(queue.popleft(), waiting)
-    finally:   # also if the training stops within an epoch
-        pool.shutdown(cancel_futures=True)
+        finally:   # also if the training stops within an epoch
+            pool.shutdown(cancel_futures=True)
+
+
+def _pool(threads: int) -> Executor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="matryo-reader") if threads else _Here()
+
+
+class _Here(Executor):
+    """Computes in the calling thread."""
+
+    def submit(self, work: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Compute now."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(work(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+def _finished(started: Started[_R], waiting: Waiting) -> _R:
+    tasks, result = started
+    waiting.until(tasks)
+    for task in tasks:
+        task.result()   # raises the error of the first image that cannot be read
+    return result()
 
 
 def copied(values: Tensor, device: torch.device) -> Tensor:
@@ -105,25 +152,6 @@ def copied(values: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda" and not values.is_pinned():
         values = values.pin_memory()
     return values.to(device, non_blocking=True)
-
-
-def _start(
-    pool: ThreadPoolExecutor, split: ImageSplit, batch: Crops, threads: int, pinned: bool
-) -> tuple[Tensor, list[Future[None]]]:
-    """Hand the images of a batch to the threads."""
-    pixels, count = _room(batch, pinned), len(batch.indices)
-    step = min(_TASK, max(1, count // (2 * threads)))
-    out = pixels.numpy()
-    tasks = [pool.submit(_read, split, batch, out, low, min(low + step, count)) for low in range(0, count, step)]
-    return pixels, tasks
-
-
-def _finished(started: tuple[Tensor, list[Future[None]]], waiting: Waiting) -> Tensor:
-    pixels, tasks = started
-    waiting.until(tasks)
-    for task in tasks:
-        task.result()   # raises the error of the first image that cannot be read
-    return pixels
 
 
 def _room(batch: Crops, pinned: bool) -> Tensor:
