@@ -125,6 +125,7 @@ class PackedFiles(EncodedImages):
             as_labels(np.concatenate([file.labels for file in files]), sum(map(len, files)), source),
             shapes.pop() if len(shapes) == 1 else None,
         )
+        self.source = source
         self._files = list(files)
         self._starts = np.cumsum([0, *map(len, files)])
 
