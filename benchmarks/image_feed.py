@@ -44,6 +44,7 @@ from matryo.training.recipe.load import override
 from matryo.training.run.paths import METRICS
 from matryo.training.step import autocast, make_step
 
+PARTS = ("read", "step", "whole", "encode")
 _IMAGENET, _EPOCHS = 1_281_167, 40   # the images and epochs of the paper's models
 
 
@@ -61,7 +62,7 @@ def main() -> None:
     measure.add_argument("--data", type=Path, required=True)
     measure.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="recipe fields to override")
     measure.add_argument("--subject", default="", help="the name of the row [the recipe and the source]")
-    measure.add_argument("--parts", nargs="+", default=["read", "step", "whole"], choices=["read", "step", "whole", "encode"])
+    measure.add_argument("--parts", nargs="+", default=["read", "step", "whole"], choices=[*PARTS])
     measure.add_argument("--steps", type=int, default=60, help="timed steps of the step alone")
     measure.add_argument("--train-steps", type=int, default=120, help="steps of the training")
     measure.add_argument("--images", type=int, default=10_000, help="images that are read")

@@ -64,7 +64,7 @@ TORCH_FREE = ("training/__init__.py", "training/recipe/*.py", "training/run/path
 # Only these may need a compiler to be imported, so nothing imports them before it searches or computes on a GPU.
 KERNELS = ("retrieve/engines/torch/*", "losses/engines/triton/*")
 EXTRAS = {"scipy", "triton", "matplotlib", "sklearn", "faiss", "pyarrow", "tokenizers", "transformers",
-          "uvicorn", "httptools", "uvloop", "orjson"}  # fmt: skip
+          "uvicorn", "httptools", "uvloop", "orjson", "simplejpeg"}  # fmt: skip
 MOST_NAMES = {"cli": 20}   # files in a folder, 16 elsewhere; cli has one per verb
 
 

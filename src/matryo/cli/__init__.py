@@ -18,8 +18,8 @@ from matryo.files import storage
 __all__ = ["VERBS", "build_parser", "main"]
 
 VERBS = (
-    "demo", "pack", "train", "encode", "export", "evaluate", "classify", "retrofit", "compress", "index", "search", "plan",
-    "check", "report", "serve", "reproduce", "info", "verify", "recipes", "completion",
+    "demo", "pack", "train", "encode", "export", "evaluate", "classify", "retrofit", "compress", "index", "search",
+    "plan", "check", "report", "serve", "reproduce", "info", "verify", "recipes", "completion",
 )  # fmt: skip
 _RESUMABLE = ("demo", "pack", "train", "encode", "index", "reproduce")
 

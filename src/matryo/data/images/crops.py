@@ -1,7 +1,7 @@
 """Read a crop of an image at a given size: decode no more than it needs, then crop and resize in one pass.
 
-Resizing is Pillow's antialiased bilinear filter, whose bits the compiled core reproduces. A JPEG whose crop is at least
-twice as large as the result is decoded at 1/2, 1/4 or 1/8, where every block of 8 × 8 pixels loses its high frequencies.
+Resizing is Pillow's antialiased bilinear filter, which the compiled core reproduces: the columns first, then the rows,
+rounded after each. A JPEG whose crop is at least twice as large as the result is decoded at 1/2, 1/4 or 1/8 of its size.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from matryo.compiled import require_core
 from matryo.data.images.decode import EncodedImages, decode_scaled, pillow
-from matryo.data.images.jpeg import SCALES
+from matryo.data.images.jpeg import SCALES, decoder
 from matryo.errors import MissingCore
 
 if TYPE_CHECKING:
@@ -65,6 +65,13 @@ def _decoded_into(data: bytes, name: str, box_of: BoxOf, out: Pixels) -> None:
     pixels, shape, divisor = decode_scaled(data, name, needed)
     left, top, right, bottom = box_of(*shape)
     resize_into(pixels, (left / divisor, top / divisor, right / divisor, bottom / divisor), out)
+
+
+def reader() -> dict[str, str]:
+    """Return what decodes JPEG files and what resizes here, for the record of a run."""
+    from PIL import __version__
+
+    return {"jpeg": decoder(), "resize": f"pillow {__version__}" if _resample() is None else "compiled core"}
 
 
 @cache

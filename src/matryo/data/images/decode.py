@@ -60,7 +60,8 @@ def decode_scaled(
 ) -> tuple[Pixels, tuple[int, int], int]:
     """:func:`decode`, but a JPEG has its sides divided by 1, 2, 4 or 8: what ``divisor_of(height, width)`` returns.
 
-    That must not exceed a side. The pixels may be read-only. Also returns the (height, width) of the file, and the divisor that was used.
+    That must not exceed a side. The pixels may be read-only. Also returns the (height, width) of the file, and the
+    divisor that was used.
     """
     shape = jpeg_shape(data)
     if shape is not None:

@@ -43,8 +43,8 @@ def pack(
 
     With ``size``, each image is cropped to its centre square and resized to size × size pixels. With ``side``, an image
     whose longer side has more pixels is reduced to that, and a JPEG file that has no more is kept as it is.
-    ``lossless`` keeps all pixels (webp); otherwise ``quality`` (0…100) is that of the ``format``. A share ``raw`` of the
-    images is stored without compression, which takes more space and no time to decode. Labels and image names are
+    ``lossless`` keeps all pixels (webp); otherwise ``quality`` (0…100) is that of the ``format``. A share ``raw`` of
+    the images is stored without compression, which takes more space and no time to decode. Labels and image names are
     kept; :func:`pack_dataset` also keeps class names. An existing file is replaced when the new one is complete.
     """
     path = Path(path)

@@ -1,4 +1,4 @@
-"""Image inputs: a small split is decoded once and kept on the device, a large one is read by threads as it is needed."""
+"""Image inputs: a small split is decoded once and kept on the device, a large one is read by threads when needed."""
 
 from __future__ import annotations
 

@@ -71,10 +71,21 @@ def tokens_ahead(
 
     def tokenized(indices: Any) -> Tokens:
         tokens = to_tokens([split.text(int(i)) for i in indices], tokenizer, length, torch.device("cpu"))
-        return tokens if waiting.device.type != "cuda" else Tokens(*(v if v is None else v.pin_memory() for v in tokens))
+        if waiting.device.type == "cuda":
+            return Tokens(tokens.ids.pin_memory(), None if tokens.mask is None else tokens.mask.pin_memory())
+        return tokens
 
     for tokens in prepare_ahead(tokenized, rows, waiting):
         yield tokens.to(waiting.device, non_blocking=True)
+
+
+def sorted_rows(split: TextSplit, start: int, span: int, batch: int) -> Iterator[Integers]:
+    """The rows from ``start``, ``batch`` at a time; within each ``span`` of rows in order of the length of the texts."""
+    for low in range(start, len(split), span):
+        rows = np.arange(low, min(low + span, len(split)))
+        lengths = np.array([len(split.text(int(row))) for row in rows])
+        in_order = rows[np.argsort(lengths, kind="stable")]
+        yield from (in_order[first : first + batch] for first in range(0, len(rows), batch))
 
 
 def to_tokens(texts: Sequence[str], tokenizer: Tokenizer, length: int, device: torch.device) -> Tokens:
