@@ -30,7 +30,7 @@ from matryo.results import Row, read_rows
 ROOT = Path(__file__).resolve().parent.parent
 MARKS = ("<!-- demo-table -->", "<!-- /demo-table -->")
 TABLES = (
-    "compress", "filters", "layers", "losses", "migration", "modalities", "models", "promises", "retrieval", "retrofit",
+    "compress", "feed", "filters", "layers", "losses", "migration", "modalities", "models", "promises", "retrieval", "retrofit",
     "serve", "settings", "shift", "unseen", "unseen_plans", "updates",
 )  # fmt: skip
 """The modules of pages/ that make tables from rows."""
@@ -42,6 +42,7 @@ TITLES = {
     "filters": "Search under filters",
     "fused-losses": "Fused nested losses: time and memory",
     "generator": "Generated embeddings for large databases",
+    "image-feed": "How fast training reads images",
     "image-text": "Dual encoders of images and texts",
     "layers": "Layers × dims",
     "migration": "Migration from one model to another",

@@ -8,6 +8,7 @@ from statistics import fmean
 from matryo.results import Row
 from pages import (
     compress,
+    feed,
     filters,
     layers,
     migration,
@@ -271,6 +272,7 @@ FINDINGS: dict[str, Callable[[list[Row]], str]] = {
     "filters": filters.finding,
     "fused-losses": _fused_losses,
     "generator": _generator,
+    "image-feed": feed.finding,
     "image-text": _image_text,
     "layers": layers.finding,
     "mlm": _mlm,

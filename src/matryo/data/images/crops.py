@@ -1,7 +1,7 @@
 """Read a crop of an image at a given size: decode no more than it needs, then crop and resize in one pass.
 
-Resizing is Pillow's antialiased bilinear filter, which the compiled core reproduces: the columns first, then the rows,
-rounded after each. A JPEG whose crop is at least twice as large as the result is decoded at 1/2, 1/4 or 1/8 of its size.
+Resizing is Pillow's antialiased bilinear filter, which the compiled core reproduces: first the columns, then the rows,
+rounded after each. A JPEG whose crop is at least twice as large as the result is decoded at 1/2, 1/4 or 1/8.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def tokens_ahead(
 
 
 def sorted_rows(split: TextSplit, start: int, span: int, batch: int) -> Iterator[Integers]:
-    """The rows from ``start``, ``batch`` at a time; within each ``span`` of rows in order of the length of the texts."""
+    """The rows from ``start``, ``batch`` at a time; within each ``span`` of rows sorted by the length of the texts."""
     for low in range(start, len(split), span):
         rows = np.arange(low, min(low + span, len(split)))
         lengths = np.array([len(split.text(int(row))) for row in rows])
