@@ -7,13 +7,14 @@ from typing import Any
 from matryo.results import Row
 from pages.markdown import grid, latest
 
-ABOUT = """Each line is one recipe on one machine. *Step alone*: training steps on one batch that stays on the device,
-with flips and normalisation. *Reading alone*: decode, random crop and resize by all threads, without a step; and by one
-thread. *Whole*: the second half of a training by `matryo train`, with the share of that time in which the device
-had no batch. *First 10 steps*: seconds from the call to the tenth step, with opening the data and choosing kernels.
-*× fixed*: the time of the nested step divided by that of a model with one head. Photos are those of Flickr8k enlarged
-to 500 × 375 pixels, with noise that brings a file to the 64 kB of ImageNet's."""
-HOURS = """**The paper's models.** 40 epochs of ImageNet-1K (51.2 million images) take the hours below at the rate of the
+ABOUT = """Each line is one recipe on one machine, in items per second. *Step alone*: training steps on one batch that
+stays on the device, with flips and normalisation. *Reading alone*: decode, random crop and resize by all threads, without
+a step; and by one thread. *Whole*: the second half of a training by `matryo train`, with the share of that time in which
+the device had no batch. *First 10 steps*: seconds from the call to the tenth step, with opening the data and choosing
+kernels. *× fixed*: the time of the nested step divided by that of a model with one head. *Encode*: reading and embedding
+as `matryo encode` does, with bf16. Photos are those of Flickr8k enlarged to 500 × 375 pixels, with noise that brings a
+file to the 64 kB of ImageNet's."""
+HOURS = """**The paper's models.** 40 epochs of ImageNet-1K (51.2 million images) take these hours at the rate of the
 whole training; eight GPUs take an eighth of that if each has as many processor cores and as fast a disk. MRL, MRL–E and
 FF have one step's time within the ratio above."""
 _COLUMNS = {
@@ -27,7 +28,7 @@ _COLUMNS = {
 def tables(rows: list[Row]) -> list[str]:
     """The rates of each recipe and machine, in images per second, and the hours of the paper's models."""
     shown = latest(rows, lambda row: (row.subject, row.hardware))
-    lines = [[row.subject, row.hardware, f"{row.figures['processors']}", row.figures["decoder"],
+    lines = [[row.subject, row.hardware, *(str(row.figures.get(name, "–")) for name in ("processors", "decoder")),
               *(_cell(name, row.figures.get(key)) for name, key in _COLUMNS.items())] for row in shown]  # fmt: skip
     parts = [ABOUT, grid(["", "hardware", "cores", "decoder", *_COLUMNS], lines)]
     hours = [[row.subject, row.hardware, f"{row.figures['imagenet_hours']:.1f}",
@@ -49,7 +50,8 @@ def _cell(name: str, value: Any) -> str:
 def finding(rows: list[Row]) -> str:
     """What a training on a GPU reaches of its step alone."""
     shown = [row.figures for row in latest(rows, lambda row: (row.subject, row.hardware)) if "160 px" in row.subject]
-    whole = next(figures for figures in shown if {"whole_images_per_second", "step_images_per_second"} <= figures.keys())
+    needed = {"whole_images_per_second", "step_images_per_second"}
+    whole = next(figures for figures in shown if needed <= figures.keys())
     rate, limit = whole["whole_images_per_second"], whole["step_images_per_second"]
     return (
         f"ResNet50 at 160 px with nine dims trains on a folder of JPEG files at {rate:,.0f} images per second on one "
