@@ -8,12 +8,12 @@ from matryo.results import Row
 from pages.markdown import grid, latest
 
 ABOUT = """Each line is one recipe on one machine, in items per second. *Step alone*: training steps on one batch that
-stays on the device, with flips and normalisation. *Reading alone*: decode, random crop and resize by all threads, without
-a step; and by one thread. *Whole*: the second half of a training by `matryo train`, with the share of that time in which
-the device had no batch. *First 10 steps*: seconds from the call to the tenth step, with opening the data and choosing
-kernels. *× fixed*: the time of the nested step divided by that of a model with one head. *Encode*: reading and embedding
-as `matryo encode` does, with bf16. Photos are those of Flickr8k enlarged to 500 × 375 pixels, with noise that brings a
-file to the 64 kB of ImageNet's."""
+stays on the device, with flips and normalisation. *Reading alone*: decode, random crop and resize by all threads,
+without a step; and by one thread. *Whole*: the second half of a training by `matryo train`, with the share of that
+time in which the device had no batch. *First 10 steps*: seconds from the call to the tenth step, with opening the
+data and choosing kernels. *× fixed*: the time of the nested step divided by that of a model with one head. *Encode*:
+reading and embedding as `matryo encode` does, with bf16. Photos are those of Flickr8k enlarged to 500 × 375 pixels,
+with noise that brings a file to the 64 kB of ImageNet's."""
 HOURS = """**The paper's models.** 40 epochs of ImageNet-1K (51.2 million images) take these hours at the rate of the
 whole training; eight GPUs take an eighth of that if each has as many processor cores and as fast a disk. MRL, MRL–E and
 FF have one step's time within the ratio above."""
