@@ -1,4 +1,4 @@
-"""Pack image folders or tar shards into few files of smaller images, from which training reads faster.
+"""Pack image folders, tar shards or Parquet tables into few files of smaller images, which training reads faster.
 
 Each split becomes one file, or several with --images-per-file. A longer side of more than --side pixels is reduced to
 that; a JPEG file that needs no reduction is kept as it is. If interrupted, run the same command again to resume; files
@@ -15,13 +15,13 @@ from typing import Any
 from matryo.errors import InputError
 from matryo.files import resolve
 
-_SOURCES = ("folder", "shards", "packed")
+_SOURCES = ("folder", "shards", "tables", "packed")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to pack, how, and where to."""
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder of the dataset")
-    parser.add_argument("--source", choices=_SOURCES, default="folder", help="kind of dataset in --data [folder]")
+    parser.add_argument("--source", choices=_SOURCES, default="folder", help="kind of dataset in --data: class folders, tar shards, Parquet tables of images, packed files [folder]")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write")
     parser.add_argument("--split", action="append", metavar="NAME", help="split to pack; repeat for more [all]")
     parser.add_argument("--side", type=int, default=500, metavar="PIXELS", help="most pixels of the longer side [500]")
@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> None:
     """Pack the splits and print the size of each."""
     from matryo.data import open_dataset, pack_dataset
     from matryo.data.dataset import Dataset
+    from matryo.data.images.tables import table_dataset
 
     number, _, machines = args.machine.partition("/")
     if not (number.isdecimal() and machines.isdecimal() and 1 <= int(number) <= int(machines)):
@@ -53,7 +54,8 @@ def run(args: argparse.Namespace) -> None:
     out = resolve(args.out)
     if out == resolve(args.data, "read"):
         raise InputError("--out must be another folder than --data", got=args.out, cure="choose a new folder")
-    dataset: Dataset[Any] = open_dataset(args.source, args.data)
+    tables = args.source == "tables"
+    dataset: Dataset[Any] = table_dataset(args.data) if tables else open_dataset(args.source, args.data)
     chosen = {name: dataset.split(name) for name in args.split or dataset.splits}
     part = Dataset(dataset.name, dataset.classes, chosen, dataset.superclasses, dataset.superclass_of)
     pack_dataset(

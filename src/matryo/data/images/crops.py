@@ -62,7 +62,7 @@ def _decoded_into(data: bytes, name: str, box_of: BoxOf, out: Pixels) -> None:
     def needed(height: int, width: int) -> int:
         return divisor_of(box_of(height, width), *out.shape[:2])
 
-    pixels, shape, divisor = decode_scaled(data, name, needed)
+    pixels, shape, divisor = decode_scaled(data, name, needed, reuse=True)
     left, top, right, bottom = box_of(*shape)
     resize_into(pixels, (left / divisor, top / divisor, right / divisor, bottom / divisor), out)
 

@@ -56,17 +56,17 @@ def decode(data: bytes, name: str) -> Pixels:
 
 
 def decode_scaled(
-    data: bytes, name: str, divisor_of: Callable[[int, int], int]
+    data: bytes, name: str, divisor_of: Callable[[int, int], int], *, reuse: bool = False
 ) -> tuple[Pixels, tuple[int, int], int]:
     """:func:`decode`, but a JPEG has its sides divided by 1, 2, 4 or 8: what ``divisor_of(height, width)`` returns.
 
-    That must not exceed a side. The pixels may be read-only. Also returns the (height, width) of the file, and the
-    divisor that was used.
+    That must not exceed a side. The pixels may be read-only; with ``reuse``, the next such call of this thread may
+    overwrite them. Also returns the (height, width) of the file, and the divisor that was used.
     """
     shape = jpeg_shape(data)
     if shape is not None:
         divisor = divisor_of(*shape)
-        pixels = decode_jpeg(data, *shape, divisor)
+        pixels = decode_jpeg(data, *shape, divisor, reuse=reuse)
         if pixels is not None:
             return pixels, shape, divisor
     if data.startswith(b"P6") and (pixels := _plain(data)) is not None:

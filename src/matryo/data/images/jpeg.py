@@ -7,8 +7,11 @@ files, CMYK, 12 bits per channel.
 
 from __future__ import annotations
 
+import threading
 from functools import cache
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from matryo.data.limits import PIXELS
 
@@ -19,6 +22,7 @@ SCALES = (8, 4, 2)
 """The divisors of scaled decoding, other than 1, that libjpeg-turbo has fast code for."""
 _START = b"\xff\xd8\xff"
 _SPACES = ("YCbCr", "Gray", "RGB")
+_NONE, _own = np.empty(0, np.uint8), threading.local()
 
 
 def jpeg_shape(data: bytes) -> tuple[int, int] | None:
@@ -34,18 +38,28 @@ def jpeg_shape(data: bytes) -> tuple[int, int] | None:
     return (int(height), int(width)) if fits else None
 
 
-def decode_jpeg(data: bytes, height: int, width: int, divisor: int = 1) -> Pixels | None:
+def decode_jpeg(data: bytes, height: int, width: int, divisor: int = 1, *, reuse: bool = False) -> Pixels | None:
     """Decode a JPEG file of that shape to uint8 RGB, each side divided by ``divisor`` and rounded up.
 
-    Returns None if it has any damage.
+    Returns None if it has any damage. With ``reuse``, the next such call of this thread overwrites the pixels.
     """
+    high, wide = -(-height // divisor), -(-width // divisor)
+    buffer = _room(high * wide * 3) if reuse else None
     try:
         pixels: Pixels = _simplejpeg().decode_jpeg(
-            data, "RGB", min_height=-(-height // divisor), min_width=-(-width // divisor), min_factor=divisor
+            data, "RGB", min_height=high, min_width=wide, min_factor=divisor, buffer=buffer
         )
     except ValueError:
         return None
     return pixels
+
+
+def _room(size: int) -> Pixels:
+    """Return memory of this thread: for every image anew, the system would map and clear it, one thread at a time."""
+    if getattr(_own, "room", _NONE).size < size:
+        _own.room = np.empty(size, np.uint8)
+    room: Pixels = _own.room
+    return room
 
 
 def decoder() -> str:

@@ -159,7 +159,8 @@ def _reduced(split: ImageSplit, index: int, data: bytes, side: int) -> Pixels:
 
     if data:
         pixels, shape, _ = decode_scaled(
-            data, split.name(index), lambda height, width: divisor_of((0, 0, width, height), *target(height, width))
+            data, split.name(index), lambda height, width: divisor_of((0, 0, width, height), *target(height, width)),
+            reuse=True,
         )
     else:
         pixels = split.image(index)

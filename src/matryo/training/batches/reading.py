@@ -34,7 +34,7 @@ Started = tuple[list[Future[Any]], Callable[[], _R]]
 _AHEAD = 2   # batches that are read while one is trained on, or more if they are too small to occupy all threads
 _TASK = 8   # most images per task
 _SMALL, _FEW = 64 * 64, 2   # images of so few pixels hold the interpreter lock for most of the time: more threads wait
-_POLL = 0.001   # seconds between two looks at the device while waiting for a batch
+_POLL = 0.0005   # seconds between two looks at the device while waiting for a batch
 
 
 class Crops(NamedTuple):
@@ -52,21 +52,25 @@ class Waiting:
     def __init__(self, device: torch.device) -> None:
         self.device, self.seconds = device, 0.0
 
-    def until(self, futures: Iterable[Future[Any]]) -> None:
-        """Wait until all ``futures`` are done."""
-        unread = {future for future in futures if not future.done()}
-        if not unread:
-            return
+    def until(self, tasks: Sequence[Future[Any]]) -> None:
+        """Wait until all ``tasks`` are done."""
+        unread = deque(tasks)
         if self.device.type == "cuda":   # the device may still compute the steps that were launched
             launched = torch.cuda.Event()
             launched.record()
-            while not launched.query():
-                unread = wait(unread, timeout=_POLL).not_done
-                if not unread:
-                    return
-        began = time.monotonic()
-        wait(unread)
-        self.seconds += time.monotonic() - began
+            while _drop_done(unread) and not launched.query():
+                time.sleep(_POLL)
+        if _drop_done(unread):
+            began = time.monotonic()
+            wait(unread)
+            self.seconds += time.monotonic() - began
+
+
+def _drop_done(tasks: deque[Future[Any]]) -> bool:
+    """Remove the tasks in front that are done; returns whether others are left."""
+    while tasks and tasks[0].done():
+        tasks.popleft()
+    return bool(tasks)
 
 
 def threads_for(split: ImageSplit, most: int) -> int:
