@@ -21,7 +21,10 @@ _SOURCES = ("folder", "shards", "tables", "packed")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to pack, how, and where to."""
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder of the dataset")
-    parser.add_argument("--source", choices=_SOURCES, default="folder", help="kind of dataset in --data: class folders, tar shards, Parquet tables of images, packed files [folder]")
+    parser.add_argument(
+        "--source", choices=_SOURCES, default="folder",
+        help="kind of dataset in --data: class folders, tar shards, Parquet tables or packed files [folder]",
+    )  # fmt: skip
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write")
     parser.add_argument("--split", action="append", metavar="NAME", help="split to pack; repeat for more [all]")
     parser.add_argument("--side", type=int, default=500, metavar="PIXELS", help="most pixels of the longer side [500]")
