@@ -165,3 +165,16 @@ def test_plain_pixels_are_not_decoded(encode, monkeypatch):
     monkeypatch.undo()
     with pytest.raises(ImageError, match="cannot be decoded"):
         decode.decode(data[:-1], "x")
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("quality", [0, 50, 90, 100])
+def test_an_encoded_jpeg_is_as_close_as_pillows(quality):
+    pixels = photo(33, 47)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "JPEG", quality=max(1, quality))
+    ours, theirs = (
+        np.abs(decode.decode(data, "x").astype(int) - pixels).mean()
+        for data in (jpeg.encode_jpeg(pixels, quality), file.getvalue())
+    )
+    assert ours < 1.1 * theirs + 0.1

@@ -1,12 +1,13 @@
-"""Decode JPEG files by libjpeg-turbo, at full scale or at 1/2, 1/4 or 1/8, without holding the interpreter lock.
+"""Decode JPEG files at full scale or at 1/2, 1/4 or 1/8, and encode them, without holding the interpreter lock.
 
 simplejpeg does so where it is installed, and is about twice as fast as Pillow. Where Pillow's wheel holds the same
-library, as the published ones do, the pixels have the same bits. Whatever simplejpeg refuses is left to Pillow: damaged
-files, CMYK, 12 bits per channel.
+library, libjpeg-turbo, as the published ones do, the pixels have the same bits. Whatever simplejpeg refuses is left to
+Pillow: damaged files, CMYK, 12 bits per channel.
 """
 
 from __future__ import annotations
 
+import io
 import threading
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,18 @@ def decode_jpeg(data: bytes, height: int, width: int, divisor: int = 1, *, reuse
     except ValueError:
         return None
     return pixels
+
+
+def encode_jpeg(pixels: Pixels, quality: int) -> bytes:
+    """Return ``pixels`` as a JPEG file, with colours at half the resolution as is usual."""
+    library = _simplejpeg()
+    if library is not None:
+        return bytes(library.encode_jpeg(np.ascontiguousarray(pixels), max(1, quality), "RGB", "420"))
+    from PIL import Image
+
+    file = io.BytesIO()   # Pillow holds the interpreter lock while it encodes to memory
+    Image.fromarray(pixels).save(file, "JPEG", quality=max(1, quality), subsampling="4:2:0")
+    return file.getvalue()
 
 
 def _room(size: int) -> Pixels:

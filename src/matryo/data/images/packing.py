@@ -17,6 +17,7 @@ from matryo.arguments import checked
 from matryo.data.dataset import ImageSplit
 from matryo.data.images.crops import divisor_of, resize_into
 from matryo.data.images.decode import EncodedImages, decode_scaled, image_shape, in_threads, pillow, progress_bar
+from matryo.data.images.jpeg import encode_jpeg
 from matryo.data.images.packed import PackedImages
 from matryo.errors import DataError
 from matryo.files import replacing, storage
@@ -99,13 +100,12 @@ class Form:
         return self._encoded(pixels, raw), pixels.shape[0], pixels.shape[1]
 
     def _encoded(self, pixels: Pixels, raw: bool) -> bytes:
-        file = io.BytesIO()
         if raw:
-            pillow().fromarray(pixels).save(file, "PPM")
-        elif self.format == "webp":
-            pillow().fromarray(pixels).save(file, "WEBP", quality=self.quality, lossless=self.lossless)
-        else:
-            pillow().fromarray(pixels).save(file, "JPEG", quality=self.quality)
+            return b"P6\n%d %d\n255\n" % (pixels.shape[1], pixels.shape[0]) + pixels.tobytes()
+        if self.format == "jpeg":
+            return encode_jpeg(pixels, self.quality)
+        file = io.BytesIO()
+        pillow().fromarray(pixels).save(file, "WEBP", quality=self.quality, lossless=self.lossless)
         return file.getvalue()
 
 
