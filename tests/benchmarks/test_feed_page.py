@@ -17,7 +17,7 @@ def row(subject, **figures):
 
 ROWS = [
     row("ResNet50 160 px, folder", whole_images_per_second=3600.0, step_images_per_second=4000.0, whole_waiting=0.08,
-        step_ratio_to_fixed=1.012, seconds_to_20_steps=12.3, imagenet_hours=4.0),
+        step_ratio_to_fixed=1.012, read_images_per_second=2000.0, seconds_to_20_steps=12.3, imagenet_hours=4.0),
     row("encodes", encode_images_per_second=5000.4),
 ]  # fmt: skip
 
@@ -28,6 +28,6 @@ def test_the_finding_is_the_share_of_the_step():
 
 def test_the_page_shows_rates_and_hours():
     page = results_page("image-feed", ROWS)
-    assert "| ResNet50 160 px, folder | GPU | 16 | d 1 | 4,000 | – | – | 3,600 | 8% | 12.3 s | 1.012 | – |" in page
+    assert "| ResNet50 160 px, folder | GPU | 16 | d 1 | 4,000 | 2,000 | – | 3,600 | 8% | 12.3 s | 1.012 | – |" in page
     assert "| encodes | GPU | 16 | d 1 | – | – | – | – | – | – | – | 5,000 |" in page
-    assert "| ResNet50 160 px, folder | GPU | 4.0 | 0.50 |" in page
+    assert "| ResNet50 160 px, folder | GPU | 4.0 | 0.50 | 32 |" in page
