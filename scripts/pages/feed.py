@@ -15,9 +15,10 @@ data and choosing kernels. *× fixed*: the time of the nested step divided by th
 reading and embedding as `matryo encode` does, with bf16. Photos are those of Flickr8k enlarged to 500 × 375 pixels,
 with noise that brings a file to the 64 kB of ImageNet's."""
 HOURS = """**The paper's models.** 40 epochs of ImageNet-1K (51.2 million images) take these hours at the rate of the
-whole training at 160 px. The recipe grows to 192 px from epoch 29 on, where a step takes up to 1.44 times as long. Eight
-GPUs take an eighth if each has as many cores and as fast a disk. MRL, MRL–E and FF take one time within the ratio above.
-*Cores per GPU* is how many would read as fast as the step alone: its rate divided by that of reading alone per core."""
+whole training at 160 px. The recipe grows to 192 px from epoch 29 on, where a step takes up to 1.44 times as long.
+Eight GPUs take an eighth if each has as many cores and as fast a disk. MRL, MRL–E and FF take one time within the
+ratio above. *Cores per GPU* is how many would read as fast as the step alone: its rate divided by that of reading
+alone per core."""
 _COLUMNS = {
     "step alone": "step_images_per_second", "reading alone": "read_images_per_second",
     "one thread": "read_images_per_second_of_one_thread", "whole": "whole_images_per_second",
