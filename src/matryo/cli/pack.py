@@ -19,7 +19,7 @@ _SOURCES = ("folder", "shards", "tables", "packed")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to pack, how, and where to."""
+    """The dataset, the form of the images, and the folder to write."""
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder of the dataset")
     parser.add_argument(
         "--source", choices=_SOURCES, default="folder",

@@ -83,7 +83,7 @@ def threads_for(split: ImageSplit, most: int) -> int:
 def read_ahead(split: ImageSplit, batches: Iterable[Crops], threads: int, waiting: Waiting) -> Iterator[Tensor]:
     """Yield the pixels of each of ``batches`` in order, uint8 [batch, size, size, 3]; pinned memory for a GPU.
 
-    With 0 threads, a batch is read when it is asked for.
+    With 0 threads, a batch is read at the moment it is needed.
     """
     pinned = waiting.device.type == "cuda"
 
