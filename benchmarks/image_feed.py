@@ -149,6 +149,7 @@ def reading(split: Any, recipe: Recipe, device: torch.device, count: int) -> dic
 
 def stepping(recipe: Recipe, classes: int, device: torch.device, steps: int) -> dict[str, float]:
     """Images per second of the step alone, and its time beside that of a model with one fixed head."""
+    kinds: tuple[tuple[str, dict[str, str]], ...]
     kinds = ((recipe.head.kind, {}), ("fixed", {"head.dims": "", "head.weights": ""}))
     calls = {kind: _step_of(override(recipe, {"head.kind": kind, **dims}), classes, device) for kind, dims in kinds}
     seconds = stepping_of(calls, device, steps)

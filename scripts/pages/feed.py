@@ -13,7 +13,9 @@ without a step; and by one thread. *Whole*: the second half of a training by `ma
 time in which the device had no batch. *First 20 steps*: seconds from the call to the twentieth step, with opening the
 data and choosing kernels. *× fixed*: the time of the nested step divided by that of a model with one head. *Encode*:
 reading and embedding as `matryo encode` does, with bf16. Photos are those of Flickr8k enlarged to 500 × 375 pixels,
-with noise that brings a file to the 64 kB of ImageNet's."""
+with noise that brings a file to the 64 kB of ImageNet's. *Whole* may stay below both of its parts although the device
+hardly waits for a batch: the threads that read and the one that launches the steps then compete for Python's
+interpreter lock, and launching is late."""
 HOURS = """**The paper's models.** 40 epochs of ImageNet-1K (51.2 million images) take these hours at the rate of the
 whole training at 160 px. The recipe grows to 192 px from epoch 29 on, where a step takes up to 1.44 times as long.
 Eight GPUs take an eighth if each has as many cores and as fast a disk. MRL, MRL–E and FF take one time within the

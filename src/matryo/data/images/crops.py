@@ -40,7 +40,8 @@ def crop_into(split: ImageSplit, index: int, box_of: BoxOf, out: Pixels) -> None
 
 def resize_into(pixels: Pixels, box: Box, out: Pixels) -> None:
     """Write the ``box`` of an image to ``out``, resized by Pillow's antialiased bilinear filter."""
-    if pixels.shape == out.shape and box == (0, 0, pixels.shape[1], pixels.shape[0]):
+    height, width = pixels.shape[:2]
+    if pixels.shape == out.shape and box == (0.0, 0.0, float(width), float(height)):
         out[:] = pixels
     elif (resample := _resample()) is not None and out.flags.c_contiguous:
         resample(np.ascontiguousarray(pixels), *box, out)

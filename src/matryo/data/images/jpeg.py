@@ -42,12 +42,15 @@ def jpeg_shape(data: bytes) -> tuple[int, int] | None:
 def decode_jpeg(data: bytes, height: int, width: int, divisor: int = 1, *, reuse: bool = False) -> Pixels | None:
     """Decode a JPEG file of that shape to uint8 RGB, each side divided by ``divisor`` and rounded up.
 
-    Returns None if it has any damage. With ``reuse``, the next such call of this thread overwrites the pixels.
+    Returns None if it has any damage, or simplejpeg is missing. With ``reuse``, the next such call of this thread overwrites the pixels.
     """
+    library = _simplejpeg()
+    if library is None:
+        return None
     high, wide = -(-height // divisor), -(-width // divisor)
     buffer = _room(high * wide * 3) if reuse else None
     try:
-        pixels: Pixels = _simplejpeg().decode_jpeg(
+        pixels: Pixels = library.decode_jpeg(
             data, "RGB", min_height=high, min_width=wide, min_factor=divisor, buffer=buffer
         )
     except ValueError:

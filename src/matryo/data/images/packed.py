@@ -174,7 +174,7 @@ def packed_dataset(root: Path | str, classes: Sequence[str] | None = None) -> Da
     return align(Dataset(root.resolve().name, own, splits, groups, tuple(parents)), classes)
 
 
-def _open(split: str, paths: Sequence[Path]) -> EncodedImages:
+def _open(split: str, paths: Sequence[Path]) -> PackedImages | PackedFiles:
     return PackedImages.open(paths[0]) if len(paths) == 1 else PackedFiles(list(map(PackedImages.open, paths)), split)
 
 

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from matryo.arrays import Integers
     from matryo.data import ImageSplit
     from matryo.data.images.crops import Box
 
@@ -40,7 +42,7 @@ _POLL = 0.0005   # seconds between two looks at the device while waiting for a b
 class Crops(NamedTuple):
     """A batch to read: the image at each of ``indices`` with its box, resized to ``size`` × ``size`` pixels."""
 
-    indices: Sequence[int]
+    indices: Sequence[int] | Integers
     size: int
     box_of: Callable[[int, int, int], Box]
     """The box of the image at a position in the batch, of (height, width)."""
@@ -166,7 +168,4 @@ def _room(batch: Crops, pinned: bool) -> Tensor:
 def _read(split: ImageSplit, batch: Crops, out: Any, first: int, last: int) -> None:
     """Read the images at positions ``first`` … ``last`` − 1 of a batch."""
     for position in range(first, last):
-        crop_into(
-            split, int(batch.indices[position]),
-            lambda height, width, position=position: batch.box_of(position, height, width), out[position],
-        )  # fmt: skip
+        crop_into(split, int(batch.indices[position]), partial(batch.box_of, position), out[position])
