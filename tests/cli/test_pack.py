@@ -58,8 +58,7 @@ def test_machines_share_the_work(folder, tmp_path, capsys):
     words = ["pack", "--data", folder, "--out", tmp_path / "p", "--split", "train", "--images-per-file", 3, "--machine"]
     assert run(capsys, *words, "1/2")[0] == 0
     assert [path.name for path in (tmp_path / "p").glob("*.npz")] == ["train_0001-of-0002.npz"]
-    code, _, err = run(capsys, "train", "demo", "--data.source", "packed", "--data", tmp_path / "p",
-                       "--out", tmp_path / "r")  # fmt: skip
+    code, _, err = run(capsys, "pack", "--source", "packed", "--data", tmp_path / "p", "--out", tmp_path / "q")
     assert code == 1 and "every file of split 'train' must be there (got 1 of 2)" in err
     assert run(capsys, *words, "2/2")[0] == 0
     packed = packed_dataset(tmp_path / "p").split("train")

@@ -1,6 +1,6 @@
 """Decode JPEG files at full scale or at 1/2, 1/4 or 1/8, and encode them, without holding the interpreter lock.
 
-simplejpeg does so where it is installed, and is about twice as fast as Pillow. Where Pillow's wheel holds the same
+simplejpeg does so where it is installed, and is faster than Pillow. Where Pillow's wheel holds the same
 library, libjpeg-turbo, as the published ones do, the pixels have the same bits. Whatever simplejpeg refuses is left to
 Pillow: damaged files, CMYK, 12 bits per channel.
 """
@@ -42,7 +42,8 @@ def jpeg_shape(data: bytes) -> tuple[int, int] | None:
 def decode_jpeg(data: bytes, height: int, width: int, divisor: int = 1, *, reuse: bool = False) -> Pixels | None:
     """Decode a JPEG file of that shape to uint8 RGB, each side divided by ``divisor`` and rounded up.
 
-    Returns None if it has any damage, or simplejpeg is missing. With ``reuse``, the next such call of this thread overwrites the pixels.
+    Returns None if the file has any damage, or simplejpeg is missing. With ``reuse``, the next such call of this thread
+    overwrites the pixels.
     """
     library = _simplejpeg()
     if library is None:
