@@ -60,7 +60,7 @@ FUZZ     ?= 120
 PRELOAD   = LD_PRELOAD="$$($(CXX) -print-file-name=$(1).so) $$($(CXX) -print-file-name=libstdc++.so)"
 ADDRESS   = $(call PRELOAD,libasan) ASAN_OPTIONS=detect_leaks=0 .venv-address/bin/python
 THREAD    = $(call PRELOAD,libtsan) .venv-thread/bin/python
-SEARCH   := tests/retrieve tests/evaluation/knn tests/hostile/test_exact.py tests/hostile/test_damaged_guides.py
+SEARCH   := tests/retrieve tests/evaluation/knn tests/data/images/test_crops.py tests/hostile/test_exact.py tests/hostile/test_damaged_guides.py
 sanitize: export OMP_NUM_THREADS := 1
 sanitize: .venv-address/ready .venv-thread/ready
 	$(ADDRESS) -m pytest $(SEARCH)

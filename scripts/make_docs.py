@@ -30,8 +30,8 @@ from matryo.results import Row, read_rows
 ROOT = Path(__file__).resolve().parent.parent
 MARKS = ("<!-- demo-table -->", "<!-- /demo-table -->")
 TABLES = (
-    "compress", "engines", "filters", "layers", "losses", "maps", "migration", "modalities", "models", "promises", "retrieval",
-    "retrofit", "serve", "settings", "shift", "unseen", "unseen_plans", "updates",
+    "compress", "engines", "feed", "filters", "layers", "losses", "maps", "migration", "modalities", "models",
+    "promises", "retrieval", "retrofit", "serve", "settings", "shift", "unseen", "unseen_plans", "updates",
 )  # fmt: skip
 """The modules of pages/ that make tables from rows."""
 TITLES = {
@@ -43,6 +43,7 @@ TITLES = {
     "filters": "Search under filters",
     "fused-losses": "Fused nested losses: time and memory",
     "generator": "Generated embeddings for large databases",
+    "image-feed": "How fast training reads images",
     "image-text": "Dual encoders of images and texts",
     "layers": "Layers × dims",
     "migration": "Migration from one model to another",

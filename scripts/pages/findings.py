@@ -9,6 +9,7 @@ from matryo.results import Row
 from pages import (
     compress,
     engines,
+    feed,
     filters,
     layers,
     migration,
@@ -273,6 +274,7 @@ FINDINGS: dict[str, Callable[[list[Row]], str]] = {
     "filters": filters.finding,
     "fused-losses": _fused_losses,
     "generator": _generator,
+    "image-feed": feed.finding,
     "image-text": _image_text,
     "layers": layers.finding,
     "mlm": _mlm,

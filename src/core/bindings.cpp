@@ -10,12 +10,13 @@ void bind_means(nb::module_& m);        // means_bindings.cpp
 void bind_packed(nb::module_& m);       // packed_bindings.cpp
 void bind_products(nb::module_& m);     // products_bindings.cpp
 void bind_ids(nb::module_& m);          // ids_bindings.cpp
+void bind_resample(nb::module_& m);     // resample_bindings.cpp
 
 }   // namespace matryo
 
 NB_MODULE(_core, m) {
   using namespace matryo;
-  m.doc() = "Compiled search kernels; see docs/internals/search-core.md.";
+  m.doc() = "Compiled kernels; see docs/internals/search-core.md.";
   m.attr("ISA") = kernels().name;
   m.def("default_threads", &default_threads);
   nb::class_<PyVectors>(m, "Vectors")
@@ -40,4 +41,5 @@ NB_MODULE(_core, m) {
   bind_packed(m);
   bind_products(m);
   bind_ids(m);
+  bind_resample(m);
 }

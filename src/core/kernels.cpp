@@ -6,6 +6,7 @@
 #include "packed.h"
 #include "partition.h"
 #include "products.h"
+#include "resample.h"
 #include "scan.h"
 #include "sketch.h"
 
@@ -77,6 +78,7 @@ const Kernels table = {
                           float* scores) { ProductScan(products).search(queries, count, mask, k, rows, scores); },
     .sum_products = [](const ProductRows& products, const float* tables,
                        float* sums) { ProductScan(products).sums(tables, sums); },
+    .resample = resample,
 };
 
 }   // namespace

@@ -69,6 +69,17 @@ class MeanSearch {
   virtual void assign(const float* vectors, int64_t count, int copies, int64_t* chosen) const = 0;
 };
 
+constexpr int kWeightBits = 22;   // after the point, in the weights of pixels
+
+// The pixels that each of `count` pixels of a resampled axis is the weighted sum of: see resample.h.
+struct Taps {
+  const int32_t* first;     // [count]: the first pixel
+  const int32_t* taps;      // [count]: the number of pixels
+  const int32_t* weights;   // [count, most], in fixed point
+  int64_t count;
+  int most;
+};
+
 struct Kernels {
   const char* name;
 
@@ -112,6 +123,9 @@ struct Kernels {
   void (*search_products)(const ProductRows&, const ProductQueries&, int64_t count, Mask, int64_t k, int64_t* rows,
                           float* scores);
   void (*sum_products)(const ProductRows&, const float* tables, float* sums);
+  // resample.h
+  void (*resample)(const uint8_t* pixels, int64_t height, int64_t width, const Taps& columns, const Taps& rows,
+                   uint8_t* work, uint8_t* out);
 };
 
 // The kernels in use: those of the best instruction set that the processor has, or of MATRYO_ISA in the environment.

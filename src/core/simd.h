@@ -284,4 +284,57 @@ MATRYO_INLINE Ints widen_bytes(const int8_t* from) {
 }
 #endif
 
+// ── weighted sums of pixels ──────────────────────────────────────────────────────────────────────────────────────────
+
+// The sums of four pixels of four bytes, each byte in 32 bits.
+class PixelSums {
+ public:
+#if MATRYO_AVX512 || MATRYO_AVX2
+  MATRYO_INLINE explicit PixelSums(int32_t start) : low_(_mm256_set1_epi32(start)), high_(low_) {}
+
+  MATRYO_INLINE void add(const uint8_t* a, const uint8_t* b, const uint8_t* c, const uint8_t* d, int32_t weight) {
+    __m256i weights = _mm256_set1_epi32(weight);
+    low_ = _mm256_add_epi32(low_, _mm256_mullo_epi32(pair(a, b), weights));
+    high_ = _mm256_add_epi32(high_, _mm256_mullo_epi32(pair(c, d), weights));
+  }
+
+  // Write the sums, shifted and clamped to bytes: pixel i to out + i * line.
+  MATRYO_INLINE void write(int shift, uint8_t* out, int64_t line) const {
+    __m256i words = _mm256_packus_epi32(_mm256_srai_epi32(low_, shift), _mm256_srai_epi32(high_, shift));
+    __m256i bytes = _mm256_packus_epi16(words, words);   // each half has two of the pixels: 0 and 2, 1 and 3
+    __m128i even = _mm256_castsi256_si128(bytes), odd = _mm256_extracti128_si256(bytes, 1);
+    store(out, _mm_extract_epi32(even, 0));
+    store(out + line, _mm_extract_epi32(odd, 0));
+    store(out + 2 * line, _mm_extract_epi32(even, 1));
+    store(out + 3 * line, _mm_extract_epi32(odd, 1));
+  }
+
+ private:
+  MATRYO_INLINE static __m256i pair(const uint8_t* a, const uint8_t* b) {
+    return _mm256_cvtepu8_epi32(_mm_insert_epi32(_mm_cvtsi32_si128(load<int>(a)), load<int>(b), 1));
+  }
+
+  __m256i low_, high_;
+#else
+  MATRYO_INLINE explicit PixelSums(int32_t start) {
+    for (int i = 0; i < 16; i++) sums_[i] = start;
+  }
+
+  MATRYO_INLINE void add(const uint8_t* a, const uint8_t* b, const uint8_t* c, const uint8_t* d, int32_t weight) {
+    const uint8_t* pixels[4] = {a, b, c, d};
+    for (int i = 0; i < 16; i++) sums_[i] += pixels[i / 4][i % 4] * weight;
+  }
+
+  MATRYO_INLINE void write(int shift, uint8_t* out, int64_t line) const {
+    for (int i = 0; i < 16; i++) {
+      int32_t sum = sums_[i] >> shift;
+      out[i / 4 * line + i % 4] = static_cast<uint8_t>(sum < 0 ? 0 : sum > 255 ? 255 : sum);
+    }
+  }
+
+ private:
+  int32_t sums_[16];
+#endif
+};
+
 }   // namespace matryo::MATRYO_ISA

@@ -39,7 +39,7 @@ def test_version(capsys: Captured, option: str) -> None:
     ("words", "cure"),
     [
         (["trian"], "no such verb (got trian): did you mean train?"),
-        (["xyzzy"], "no such verb (got xyzzy): choose from demo, train,"),
+        (["xyzzy"], "no such verb (got xyzzy): choose from demo, pack,"),
         (["train", "demo", "--lr", "1"], "unrecognized argument --lr: did you mean --optim.lr?"),
         (["encode", "run", "--splt", "x"], "unrecognized argument --splt: did you mean --split?"),
         (["train", "demo", "optim.lr=1"], "unrecognized argument optim.lr=1: write --optim.lr 1"),

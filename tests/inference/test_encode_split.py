@@ -4,6 +4,7 @@ import json
 import pkgutil
 import re
 import shutil
+import threading
 from dataclasses import replace
 from itertools import islice
 
@@ -12,7 +13,6 @@ import pytest
 import texts_made
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader
 
 from matryo import inference
 from matryo.data import Dataset, Pairs, array_dataset, pair_dataset, text_dataset
@@ -190,6 +190,22 @@ def test_encode_gives_the_vectors_of_the_split_at_any_dim(model, dataset):
     np.testing.assert_allclose(model.encode(list(images), dim=8), short, rtol=1e-4, atol=1e-5)
 
 
+def test_texts_are_embedded_by_length_and_come_back_in_order():
+    """Each as alone, whatever is beside it, and with equal bits if encoding starts within a sorted span."""
+    model, texts = text_model(), [" ".join(["cat"] * (1 + 7 * row % 13)) for row in range(70)]
+    split = text_dataset({"one": (texts, np.arange(70) % 3)}, ["a", "b", "c"]).split("one")
+    found = list(model.embed(split, batch=2))
+    assert [len(vectors) for vectors, _ in found] == [2] * 35
+    assert np.concatenate([labels for _, labels in found]).tolist() == (np.arange(70) % 3).tolist()
+    together = np.concatenate([vectors for vectors, _ in found])
+    alone = np.concatenate([vectors for text in texts[:9] for vectors, _ in model.embed(model._split([text], None))])
+    np.testing.assert_allclose(together[:9], alone, rtol=1e-4, atol=1e-5)
+    for start in (2, 30, 32, 34, 69):
+        rest = np.concatenate([vectors for vectors, _ in model.embed(split, start=start, batch=2)])
+        np.testing.assert_array_equal(rest, together[start:])
+    assert list(model.embed(split, start=70, batch=2)) == []
+
+
 def test_encode_names_the_item_or_the_dim_that_is_wrong(model, monkeypatch):
     texts = text_model()
     with pytest.raises(InputError, match=r"this model reads texts \(got NoneType at position 1\): pass a list of str"):
@@ -203,19 +219,10 @@ def test_encode_names_the_item_or_the_dim_that_is_wrong(model, monkeypatch):
                 model.encode(items, dim=wrong)
 
 
-def test_encode_starts_no_processes_however_many_images(model, monkeypatch):
-    """A worker would import the caller's script, which calls encode, which would start workers."""
-    started = []
-    before = DataLoader.__init__
-
-    def watched(self, *args, num_workers=0, **options):
-        started.append(num_workers)
-        before(self, *args, num_workers=num_workers, **options)
-
-    monkeypatch.setattr(DataLoader, "__init__", watched)
+def test_encode_leaves_no_threads_however_many_images(model):
     images, _ = pictures(0, count=600)
     assert model.encode(images).shape == (600, 16)
-    assert started == [0]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("matryo-reader")]
 
 
 def test_no_module_hides_a_public_name():

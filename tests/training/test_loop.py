@@ -114,7 +114,8 @@ def finish(process, out):
 
 
 def test_killed_at_any_moment_it_ends_with_the_same_bits(tmp_path):
-    changes = {"loop__epochs": 10, "optim__ema": 0.99}
+    streamed = {"data__resident": "no", "data__size": 12, "augment__crop": "resized"}   # read by threads
+    changes = {"loop__epochs": 10, "optim__ema": 0.99, **streamed}
     plain, killed = tmp_path / "plain", tmp_path / "killed"
     train(recipe(**changes), dataset(), plain, progress=False)
     rng, kills = np.random.default_rng(0), 0
@@ -159,7 +160,8 @@ train(recipe(**changes), dataset(), Path(sys.argv[2]), progress=False)
 
 
 def test_two_processes_equal_one_on_the_same_global_batch(tmp_path):
-    changes = {"encoder__norm": "group", "loop__precision": "fp32", "optim__lr_batch": 32, "loop__epochs": 2}
+    changes = {"encoder__norm": "group", "loop__precision": "fp32", "optim__lr_batch": 32, "loop__epochs": 2,
+               "data__resident": "no"}   # each process reads its part
     train(recipe(**changes, loop__batch=32), dataset(), tmp_path / "one", progress=False)
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

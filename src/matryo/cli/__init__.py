@@ -18,10 +18,10 @@ from matryo.files import storage
 __all__ = ["VERBS", "build_parser", "main"]
 
 VERBS = (
-    "demo", "train", "encode", "export", "evaluate", "classify", "retrofit", "compress", "index", "search", "plan",
-    "check", "engines", "report", "serve", "reproduce", "info", "verify", "recipes", "completion",
+    "demo", "pack", "train", "encode", "export", "evaluate", "classify", "retrofit", "compress", "index", "search",
+    "plan", "check", "engines", "report", "serve", "reproduce", "info", "verify", "recipes", "completion",
 )  # fmt: skip
-_RESUMABLE = ("demo", "train", "encode", "engines", "index", "reproduce")
+_RESUMABLE = ("demo", "pack", "train", "encode", "engines", "index", "reproduce")
 
 
 class _Parser(argparse.ArgumentParser):

@@ -1,4 +1,4 @@
-"""Read every byte of runs, embeddings, indexes, exported models or reports, and compare the checksums.
+"""Read every byte of runs, embeddings, indexes, exports, reports or packed images, and compare the checksums.
 
 PATH may also be a folder that holds some of these, such as runs/. A run includes its embeddings and exports. No file is
 changed. One line per part says what was checked, or which file is damaged and how to repair it; the exit code is 1 if
@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from matryo.data.images.npz import verify_npz
 from matryo.embeddings import EmbeddingSet
 from matryo.embeddings.manifest import FILES, MANIFEST
 from matryo.errors import InputError, MatryoError
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """PATHs, and the form of the answer."""
     parser.add_argument(
         "paths", nargs="+", type=Path, metavar="PATH",
-        help="run folder, embeddings folder, index, exported model or report, or a folder of these",
+        help="run folder, embeddings folder, index, exported model, report or packed images, or a folder of these",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -68,7 +69,7 @@ def _parts_of(path: Path) -> list[tuple[Path, str]]:
     restore(path)
     parts = list(_find(path, _DEPTH))
     if not parts:
-        rule = "PATH must be or hold a run, embeddings, an index, an exported model or a report"
+        rule = "PATH must be or hold a run, embeddings, an index, an exported model, a report or packed images"
         state = "holds none of these" if path.exists() else "does not exist"
         raise InputError(rule, got=f"{path}, which {state}", cure="check the path")
     return parts
@@ -88,6 +89,8 @@ def _find(path: Path, depth: int) -> Iterator[tuple[Path, str]]:
         yield path, "index"
     elif (path / RECORD).is_file():
         yield path, "report" if (path / "index.html").is_file() else "exported model"
+    elif (path / "meta.json").is_file() and any(path.glob("*.npz")):
+        yield path, "packed images"
     elif path.is_dir() and depth:
         for inside in sorted(path.iterdir()):
             if inside.is_dir() and not inside.is_symlink() and not inside.name.startswith("."):
@@ -103,6 +106,9 @@ def _verify(path: Path, kind: str) -> str:
     elif kind == "index":
         with Index.open(path) as index:
             index.verify()
+    elif kind == "packed images":
+        for file in sorted(path.glob("*.npz")):
+            verify_npz(file)
     else:
         verify_record(path)
     return "checksums"

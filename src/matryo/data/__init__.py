@@ -37,8 +37,9 @@ from matryo.data.held_out import hold_out
 from matryo.data.images.arrays import array_dataset
 from matryo.data.images.decode import decode_all
 from matryo.data.images.folder import image_folder
+from matryo.data.images.pack_files import pack_dataset
 from matryo.data.images.packed import packed_dataset
-from matryo.data.images.packing import pack, pack_dataset
+from matryo.data.images.packing import pack
 from matryo.data.images.shards import shard_dataset
 from matryo.data.open import open_dataset
 from matryo.data.pairs.beir import beir_folder

@@ -88,7 +88,7 @@ def gradcam(
     chosen = _check_classes(classes, len(given), len(dims), len(model.classes))
     model.network.eval()
     normalise = Normalise(model.recipe.data.mean, model.recipe.data.std, model.device)
-    batches = ordered_batches(given, model.recipe, model.device, batch=_BATCH, workers=0)
+    batches = ordered_batches(given, model.recipe, model.device, batch=_BATCH)
     parts: list[tuple[Tensor, ...]] = []
     for start, (pixels, _) in zip(range(0, len(given), _BATCH), batches, strict=True):
         layer = _choose_layer(model.network.encoder, pixels[:1]) if layer is None else layer

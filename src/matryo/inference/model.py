@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 
 from matryo.arguments import checked
+from matryo.data.dataset import TextSplit
 from matryo.data.texts.rows import TextRows
 from matryo.data.texts.tokenizer import Tokenizer
 from matryo.data.unlabelled import open_unlabelled
@@ -19,6 +21,8 @@ from matryo.inference.encode import head_arrays
 from matryo.inference.items import as_images, as_list
 from matryo.nesting import truncate
 from matryo.training.batches.open import ordered_batches
+from matryo.training.batches.reading import Waiting
+from matryo.training.batches.texts import sorted_rows, tokens_ahead
 from matryo.training.distributed import choose_device
 from matryo.training.objectives.classify import Classifier, at_width
 from matryo.training.objectives.depths import after_layers
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from matryo.arrays import Floats
-    from matryo.data import ImageSplit, TextSplit
+    from matryo.data import ImageSplit
     from matryo.heads import NestedLinear
     from matryo.nesting import Nesting
     from matryo.training.objectives.base import NestedModel
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
 
 PRECISIONS = ("fp32", "bf16")
 _SIDES = ("queries", "candidates")
+_SORTED = 16   # batches of texts that are sorted by length together
 
 
 @dataclass(frozen=True)
@@ -174,8 +179,7 @@ class TrainedModel:
         return Prediction(tuple(self.classes[index] for index in best), confidence.astype(np.float32), dim)
 
     def _vectors(self, split: ImageSplit | TextSplit) -> Floats:
-        # No worker processes: they would run the caller's script again, and receive copies of all the images.
-        return np.concatenate([vectors for vectors, _ in self.embed(split, workers=0)])
+        return np.concatenate([vectors for vectors, _ in self.embed(split)])
 
     def _split(self, items: Any, side: str | None) -> ImageSplit | TextSplit:
         """``items`` as a split without labels."""
@@ -217,20 +221,40 @@ class TrainedModel:
 
     @checked
     def embed(
-        self, split: ImageSplit | TextSplit, *, start: int = 0, batch: int = 512, workers: int | None = None
+        self, split: ImageSplit | TextSplit, *, start: int = 0, batch: int = 512
     ) -> Iterator[tuple[Floats, Any]]:
-        """Iterate over batches of (vectors, labels), in order from item ``start``; the vectors are not normalised.
-
-        Large splits are decoded by ``workers`` processes; None is the recipe's number.
-        """
+        """Iterate over batches of (vectors, labels), in order from item ``start``; the vectors are not normalised."""
         self.network.eval()
+        if isinstance(split, TextSplit):
+            yield from self._embed_texts(split, start, batch)
+            return
         with torch.inference_mode():
-            for inputs, labels in ordered_batches(
-                split, self.recipe, self.device, start=start, batch=batch, workers=workers, tokenizer=self.tokenizer
-            ):
+            for inputs, labels in ordered_batches(split, self.recipe, self.device, start=start, batch=batch):
                 with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
                     z = self.network.embed(inputs, flip=self.recipe.data.test_flip)
                 yield z.cpu().numpy(), labels.numpy()
+
+    def _embed_texts(self, split: TextSplit, start: int, batch: int) -> Iterator[tuple[Floats, Any]]:
+        """As :meth:`embed`; texts of similar length are embedded together, so that few tokens are padding."""
+        assert self.tokenizer is not None
+        span = _SORTED * batch
+        low, filled, vectors = start // span * span, 0, torch.empty(0)   # a resumed encoding has the same batches
+        rows, again = tee(sorted_rows(split, low, span, batch))
+        tokens = tokens_ahead(split, again, self.tokenizer, self.recipe.text.length, Waiting(self.device))
+        with torch.inference_mode():
+            for part, inputs in zip(rows, tokens, strict=True):
+                with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+                    z = self.network.embed(inputs, flip=self.recipe.data.test_flip)
+                if not filled:
+                    vectors = torch.empty(min(span, len(split) - low), z.shape[1], device=self.device)
+                vectors[torch.from_numpy(part - low).to(self.device)] = z.float()
+                filled += len(part)
+                if filled == len(vectors):
+                    found, high = vectors.cpu().numpy(), low + filled
+                    for first in range(max(start, low), high, batch):
+                        last = min(first + batch, high)
+                        yield found[first - low : last - low], split.labels[first:last]
+                    low, filled = high, 0
 
 
 @checked

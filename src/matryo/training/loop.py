@@ -22,6 +22,7 @@ from matryo.training.model import build_model, freeze_before, start_from
 from matryo.training.objectives.pairs import DistilledModel, PairModel
 from matryo.training.objectives.teacher import open_teacher
 from matryo.training.optim import learning_rate, make_optimizer, moving_average
+from matryo.training.pace import Pace
 from matryo.training.recipe.against_data import check_encoder, check_normalisation, check_objective, noun
 from matryo.training.run.folder import Run, describe, is_complete, writing
 from matryo.training.run.log import Log
@@ -103,7 +104,7 @@ def _train(
 
     # Train, step by step; save when a checkpoint is due or after Ctrl-C.
     with contextlib.closing(log), _gpu_kernels():
-        stop_agreed = Agreement(group)
+        stop_agreed, pace = Agreement(group), Pace(batches.waiting, run.done)
         for epoch in range(run.done // batches.steps, math.ceil(total / batches.steps) if run.done < total else 0):
             model.train()
             for layer in frozen:
@@ -123,7 +124,7 @@ def _train(
                     run.advance()
                     log.bar.update()
                     if run.done % recipe.loop.log_every == 0 or run.done == total:
-                        _report(run, log, step, z, losses, target, rate, noun(split, recipe.objective.kind))
+                        _report(run, log, step, pace, z, losses, target, rate, noun(split, recipe.objective.kind))
                     stopping = stop_agreed(interrupted.is_set())
                     if run.is_due() or stopping:
                         if not step.may_skip:
@@ -137,6 +138,7 @@ def _train(
             if recipe.loop.test_every and (epoch + 1) % recipe.loop.test_every == 0 and run.done < total:
                 run.save()   # Ctrl-C during a test stops at once
                 tests.measure(run, log)
+                pace.restart(run.done)
 
         # Measure the result and complete the run folder.
         run.save()
@@ -225,12 +227,13 @@ def _warn_if_slow(step: Step, log: Log, inputs: Any, target: Tensor, steps: int,
 
 
 def _report(
-    run: Run, log: Log, step: Step, z: Tensor, losses: Tensor, target: Tensor, rate: float, items: str
+    run: Run, log: Log, step: Step, pace: Pace, z: Tensor, losses: Tensor, target: Tensor, rate: float, items: str
 ) -> None:
     """Log the loss and accuracy of this batch at every dim; stop the run if the loss is not finite."""
     with torch.no_grad():
         correct = run.model.hits(z, target)
         figures = run.group.mean(torch.cat([losses.float(), correct])).tolist()
+    current = pace.report(run.done)   # after the line above, which waits for the device
     skipped, in_a_row = step.skipped_steps()
     if not in_a_row or in_a_row >= _LOST:
         _check_finite(run, figures[: len(losses)], in_a_row)
@@ -244,8 +247,11 @@ def _report(
     values = iter(figures)   # the order of losses and hits
     by_dim = {name: {dim: next(values) for dim in dims} for name, dims in names.items()}
     loss, top1, dims = by_dim["loss"], by_dim.get("top1", {}), run.model.nesting.dims
-    speed = run.speed(run.seconds)
-    log.line(run.done, "train", **by_dim, lr=rate, **extra, **{f"{items}_per_second": round(speed, 1)})
+    speed = current.steps * run.recipe.loop.batch * run.group.world
+    figures_of_speed = {f"{items}_per_second": round(speed, 1), "waiting": round(current.waiting, 3)}
+    log.line(run.done, "train", **by_dim, lr=rate, **extra, **figures_of_speed)
+    if advice := pace.advice(current, run.recipe, items):
+        log.remark(advice)
     ends = {f"top1@{dim}": f"{top1[dim]:.1%}" for dim in dict.fromkeys((dims[0], dims[-1])) if top1}
     mean = f"{sum(loss.values()) / len(loss):.3f}"
     log.bar.set_postfix({"loss": mean, **ends, items: f"{speed:,.{speed < 10:d}f}/s"}, refresh=False)

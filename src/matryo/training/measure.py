@@ -47,10 +47,10 @@ class Measured:
     progress: str = ""
     """The label of a progress bar; empty shows none."""
 
-    def batches(self, split: Any, batch: int = _BATCH, workers: int | None = None) -> Iterator[tuple[Any, Tensor]]:
+    def batches(self, split: Any, batch: int = _BATCH) -> Iterator[tuple[Any, Tensor]]:
         """Iterate over (inputs, labels) of ``split``."""
         read = partial(ordered_batches, tokenizer=self.tokenizer, progress=self.progress)
-        return read(split, self.recipe, self.device, batch=batch, workers=workers)
+        return read(split, self.recipe, self.device, batch=batch)
 
     def embedded(self, split: Any, batch: int = _BATCH) -> Iterator[tuple[Tensor, Tensor]]:
         """Iterate over (vectors, labels) of ``split``."""
@@ -110,7 +110,7 @@ def rehearse(measured: Measured, split: Any) -> None:
         check_windows(split, measured.tokenizer, measured.recipe.text.length)
         return
     for side in sides_of(split):
-        for inputs, _ in measured.batches(side, batch=2, workers=0):
+        for inputs, _ in measured.batches(side, batch=2):
             model.embed(inputs)
             break
 

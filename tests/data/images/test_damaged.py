@@ -1,13 +1,14 @@
 """Splits with gray images for damaged ones, over real image files, some of which are no images."""
 
 import contextlib
-import pickle
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from matryo.data import ImageSplit, array_dataset, image_folder
+from matryo.data.images.crops import crop_into
 from matryo.data.images.damaged import DamagedAsGray
 from matryo.data.images.decode import decode
 from matryo.data.images.packed import PackedImages
@@ -106,7 +107,22 @@ def test_other_errors_are_raised(folder):
         DamagedAsGray(folder(2, ()), 8).image(7)
 
 
-def test_it_goes_to_worker_processes(folder):
-    split_with_gray = pickle.loads(pickle.dumps(DamagedAsGray(folder(3, {1}), 8)))
+def test_threads_count_together(folder):
+    """The eleventh damaged image is one too many, whichever thread reads it."""
+    split_with_gray = DamagedAsGray(folder(40, set(range(40))), 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with ThreadPoolExecutor(4) as pool, pytest.raises(DataError, match="tolerates 1 %"):
+            list(pool.map(split_with_gray.image, range(40)))
+    assert split_with_gray.damaged == split_with_gray.read
+
+
+def test_a_crop_of_a_damaged_image_is_gray(folder):
+    split_with_gray = DamagedAsGray(folder(3, {1}), 8)
+    out = np.zeros((5, 5, 3), np.uint8)
     with pytest.warns(UserWarning, match="gray"):
-        assert (split_with_gray.image(1) == 128).all()
+        crop_into(split_with_gray, 1, lambda height, width: (0, 0, width, height), out)
+    assert (out == 128).all()
+    crop_into(split_with_gray, 0, lambda height, width: (0, 0, width, height), out)
+    assert (out != 128).any()
+    assert (split_with_gray.read, split_with_gray.damaged) == (2, 1)

@@ -10,7 +10,7 @@ from PIL import Image
 from matryo.data import array_dataset, image_folder, pack, packed_dataset
 from matryo.errors import DataError
 from matryo.training import train
-from matryo.training.batches import images
+from matryo.training.batches import images, reading
 from matryo.training.batches import open as batches
 from matryo.training.batches.augment import augment, crop_box, draws
 from matryo.training.batches.order import epoch_order
@@ -159,16 +159,20 @@ def test_streamed_crops_without_padding():
             assert np.array_equal(got, np.asarray(wanted))
 
 
-def test_worker_processes_change_nothing(tmp_path):
-    """A packed file, which workers must open again, over two epochs, so that they are used twice."""
+def test_threads_change_nothing(tmp_path, monkeypatch):
+    """None, one, or more of them than images in a batch, over two epochs."""
     pack(split(20, 12, 10), tmp_path / "train.npz", progress=False)
     source = packed_dataset(tmp_path).split("train")
     changes = {"augment__crop": "resized", "augment__flip": "true", "augment__colour": 0.2, "loop__batch": 8}
-    one, two = (
-        batches.open_batches(source, recipe(data__workers=n, **changes), ALONE, progress=False) for n in (0, 2)
+    monkeypatch.setattr(reading, "processors", lambda: 9)
+    monkeypatch.setattr(reading, "_FEW", 9)   # of threads that read small images
+    none, *others = (
+        batches.open_batches(source, recipe(data__workers=n, **changes), ALONE, progress=False) for n in (0, 1, 9)
     )
     for number, start in ((0, 1), (1, 0)):
-        assert same(list(one.epoch(number, start)), list(two.epoch(number, start)))
+        for other in others:
+            assert same(list(none.epoch(number, start)), list(other.epoch(number, start)))
+    assert [each.inputs.threads for each in (none, *others)] == [0, 1, 9]
 
 
 def test_gray_stands_in_for_a_damaged_image_if_the_recipe_says_so(tmp_path):
@@ -296,7 +300,8 @@ def test_test_images_are_cropped_in_the_middle_and_resized_as_pillow_does(folder
         left, top = (width - side) / 2, (height - side) / 2
         image = Image.fromarray(pixels)
         wanted = image.resize((16, 16), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side))
-        assert np.array_equal(got[index], np.asarray(wanted))
+        # Pillow 13 resizes the rows of some tall images before the columns, which rounds other intermediate values.
+        assert np.abs(got[index] - np.asarray(wanted, np.int16)).max() <= 1
     assert torch.cat([y for _, y in found]).tolist() == source.labels.tolist()
 
 

@@ -175,7 +175,7 @@ def encode_queries(words: Sequence[str], index: Index, run: Path | None) -> tupl
         own, other = ("texts", "images") if model.tokenizer is not None else ("images", "texts")
         cure = "pass a text in quotes" if own == "texts" else "pass the path of an image"
         raise InputError(f"the model of {index.given} reads {own}, not {other}", got=shown(words[0]), cure=cure)
-    vectors = np.concatenate([vectors for vectors, _ in model.embed(items, workers=0)])
+    vectors = np.concatenate([vectors for vectors, _ in model.embed(items)])
     return names, truncate(vectors, index.nesting.dim, _are_unit(index))
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import threading
 import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from matryo.data.images.crops import crop_into
 from matryo.errors import DataError, ImageError
 
 if TYPE_CHECKING:
     from matryo.data.dataset import ImageSplit, Labels, Pixels
+    from matryo.data.images.crops import BoxOf
 
 _FEW = 10   # damaged images that are always tolerated
 _SHARE = 0.01   # the share of damaged images that is tolerated
@@ -28,6 +31,7 @@ class DamagedAsGray:
     def __init__(self, split: ImageSplit, side: int) -> None:
         self.split, self.side = split, side
         self.read = self.damaged = 0
+        self._lock = threading.Lock()
 
     @property
     def labels(self) -> Labels:
@@ -48,18 +52,38 @@ class DamagedAsGray:
 
     def image(self, index: int) -> Pixels:
         """Return image ``index``, or a gray image if it is damaged."""
-        self.read += 1
         try:
-            return self.split.image(index)
+            pixels = self.split.image(index)
         except ImageError as error:
-            self.damaged += 1
-            expected = _SHARE * self.read
-            if self.damaged > _FEW + expected + _DEVIATIONS * math.sqrt(expected):
-                raise DataError(
-                    "data.damaged = gray tolerates 1 % damaged images",
-                    got=f"{self.damaged} damaged of the first {self.read} read, the last: {error}",
-                    cure="remove the damaged images, or restore them",
-                ) from error
-            if self.damaged <= _FEW:
-                warnings.warn(f"{error}; replaced by a gray image", stacklevel=2)
+            self._count(error)
             return np.full((*(self.shape or (self.side, self.side)), 3), _GRAY, np.uint8)
+        self._count(None)
+        return pixels
+
+    def crop_into(self, index: int, box_of: BoxOf, out: Pixels) -> None:
+        """Write a crop of image ``index`` to ``out``, which becomes gray if the image is damaged."""
+        try:
+            crop_into(self.split, index, box_of, out)
+        except ImageError as error:
+            self._count(error)
+            out[:] = _GRAY
+        else:
+            self._count(None)
+
+    def _count(self, error: ImageError | None) -> None:
+        """Count an image that was read, from any thread; warn of the first damaged ones, and raise if they are many."""
+        with self._lock:
+            self.read += 1
+            self.damaged += error is not None
+            read, damaged = self.read, self.damaged
+        if error is None:
+            return
+        expected = _SHARE * read
+        if damaged > _FEW + expected + _DEVIATIONS * math.sqrt(expected):
+            raise DataError(
+                "data.damaged = gray tolerates 1 % damaged images",
+                got=f"{damaged} damaged of the first {read} read, the last: {error}",
+                cure="remove the damaged images, or restore them",
+            ) from error
+        if damaged <= _FEW:
+            warnings.warn(f"{error}; replaced by a gray image", stacklevel=3)

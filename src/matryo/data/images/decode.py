@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from matryo.arguments import checked
+from matryo.data.images.jpeg import decode_jpeg, jpeg_shape
 from matryo.data.limits import check_pixels
 from matryo.data.split import ImageRows, subset_indices
 from matryo.errors import DataError, ImageError, MissingExtra
@@ -49,16 +51,51 @@ def decode(data: bytes, name: str) -> Pixels:
     Transparent images are composited on white, 16-bit gray keeps its high byte, animations give their first frame,
     and EXIF orientation is ignored (as is usual for ImageNet).
     """
+    pixels = decode_scaled(data, name, lambda *_: 1)[0]
+    return pixels if pixels.flags.writeable else pixels.copy()
+
+
+def decode_scaled(
+    data: bytes, name: str, divisor_of: Callable[[int, int], int], *, reuse: bool = False
+) -> tuple[Pixels, tuple[int, int], int]:
+    """:func:`decode`, but a JPEG has its sides divided by 1, 2, 4 or 8: what ``divisor_of(height, width)`` returns.
+
+    That must not exceed a side. The pixels may be read-only; with ``reuse``, the next such call of this thread may
+    overwrite them. Also returns the (height, width) of the file, and the divisor that was used.
+    """
+    shape = jpeg_shape(data)
+    if shape is not None:
+        divisor = divisor_of(*shape)
+        pixels = decode_jpeg(data, *shape, divisor, reuse=reuse)
+        if pixels is not None:
+            return pixels, shape, divisor
+    if data.startswith(b"P6") and (pixels := _plain(data)) is not None:
+        return pixels, (pixels.shape[0], pixels.shape[1]), 1
     with _opened(data, name) as image:
+        shape, divisor = (image.height, image.width), 1
         try:
+            if image.format in ("JPEG", "MPO") and image.mode in ("RGB", "L"):
+                divisor = divisor_of(*shape)
+                if divisor > 1:
+                    image.draft(image.mode, (shape[1] // divisor, shape[0] // divisor))
             image.load()
-            if image.mode != "RGB" or image.has_transparency_data:
-                return to_rgb(image, name)
-            return np.array(image)
+            plain = image.mode == "RGB" and not image.has_transparency_data
+            return np.array(image) if plain else to_rgb(image, name), shape, divisor
         except (ImageError, MemoryError):
             raise
         except Exception as error:   # for damaged files, Pillow raises errors of many types
             raise _damaged(name, error) from error
+
+
+def _plain(data: bytes) -> Pixels | None:
+    """Return the pixels of an uncompressed image as :func:`matryo.data.pack` stores it; they share its memory."""
+    header = re.match(rb"P6\n(\d{1,9}) (\d{1,9})\n255\n", data)
+    if header is None:
+        return None
+    width, height = int(header[1]), int(header[2])
+    if height * width == 0 or len(data) != header.end() + 3 * height * width:
+        return None
+    return np.frombuffer(data, np.uint8, offset=header.end()).reshape(height, width, 3)
 
 
 def image_shape(data: bytes, name: str) -> tuple[int, int]:

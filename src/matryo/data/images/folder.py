@@ -25,7 +25,7 @@ from matryo.arguments import checked
 from matryo.data.class_names import in_order, is_number, superclasses
 from matryo.data.dataset import UNKNOWN, Dataset
 from matryo.data.images.decode import EncodedImages
-from matryo.data.images.listing import list_images
+from matryo.data.images.listing import list_images, read_file
 from matryo.data.meta import read_json
 from matryo.data.split import as_labels, check_distinct
 from matryo.errors import DataError
@@ -52,7 +52,7 @@ class FolderImages(EncodedImages):
         """Return the encoded bytes of image ``index``."""
         path = self.name(index)
         try:
-            return (self._root / path).read_bytes()
+            return read_file(f"{self._root}/{path}")
         except OSError as error:
             raise DataError(
                 f"image {path} cannot be read",

@@ -47,6 +47,19 @@ def list_images(root: Path, progress: bool) -> dict[str, Listing]:
     return dict(sorted(splits.items()))
 
 
+def read_file(path: str) -> bytes:
+    """Return the bytes of a file with as few calls of the system as possible; many threads share its locks."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    try:
+        size = os.fstat(handle).st_size
+        data = os.read(handle, size)
+        while len(data) < size and (more := os.read(handle, size - len(data))):
+            data += more
+        return data
+    finally:
+        os.close(handle)
+
+
 def is_image(name: str) -> bool:
     """Return whether a file name has the ending of an image and is not hidden."""
     return name.rpartition(".")[2].lower() in IMAGE_ENDINGS and not name.startswith(".")

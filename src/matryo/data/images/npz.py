@@ -45,12 +45,31 @@ def read_npz(path: Path, needed: Collection[str], mapped: str) -> dict[str, Arra
     except DataError:
         raise
     except (OSError, ValueError, EOFError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(
-            f"{path.name} cannot be read as a packed file",
-            got=f"{type(error).__name__}: {error}",
-            cure="check the path, or write it again with matryo.data.pack",
-        ) from error
+        raise _unreadable(path, error) from error
     return arrays
+
+
+def verify_npz(path: Path) -> None:
+    """Read every byte of the file at ``path`` and compare the CRC-32 of its arrays; raise if one is damaged."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            damaged = file.testzip()
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise _unreadable(path, error) from error
+    if damaged is not None:
+        raise DataError(
+            f"{path.name} is damaged",
+            got=f"other bytes in its array {damaged.removesuffix('.npy')}",
+            cure="copy it again, or delete it and run `matryo pack` again",
+        )
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    return DataError(
+        f"{path.name} cannot be read as a packed file",
+        got=f"{type(error).__name__}: {error}",
+        cure="check the path, or write it again with matryo.data.pack",
+    )
 
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:

@@ -8,6 +8,7 @@ stores ``name`` (the origin of each image) and ``shape`` ((0, 0) if the shapes d
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 
 _KEYS = ("blob", "off", "y")
+_NUMBERED = re.compile(r"_(\d+)-of-(\d+)$")   # the end of the name of one of several files of a split
 
 
 class PackedImages(EncodedImages):
@@ -114,16 +116,47 @@ class PackedImages(EncodedImages):
             self._blob = np.memmap(name, np.uint8, "r", offset, (length,))
 
 
+class PackedFiles(EncodedImages):
+    """A split of several packed files, one after the other."""
+
+    def __init__(self, files: Sequence[PackedImages], source: str) -> None:
+        shapes = {file.shape for file in files}
+        super().__init__(
+            as_labels(np.concatenate([file.labels for file in files]), sum(map(len, files)), source),
+            shapes.pop() if len(shapes) == 1 else None,
+        )
+        self.source = source
+        self._files = list(files)
+        self._starts = np.cumsum([0, *map(len, files)])
+
+    def encoded(self, index: int) -> bytes:
+        """Return the encoded bytes of image ``index``."""
+        file, row = self._find(index)
+        return file.encoded(row)
+
+    def name(self, index: int) -> str:
+        """Return the name stored for image ``index``, or else its file and the row there."""
+        file, row = self._find(index)
+        return file.name(row)
+
+    def _find(self, index: int) -> tuple[PackedImages, int]:
+        row = self._row(index)
+        number = int(np.searchsorted(self._starts, row, side="right")) - 1
+        return self._files[number], row - int(self._starts[number])
+
+
 @checked
-def packed_dataset(root: Path | str, classes: Sequence[str] | None = None) -> Dataset[PackedImages]:
+def packed_dataset(root: Path | str, classes: Sequence[str] | None = None) -> Dataset[EncodedImages]:
     """Open the ``.npz`` files of a folder as splits, named up to the underscore: ``train_64px.npz`` is ``train``.
+
+    A split may be several files, all of ``train_0001-of-0128.npz`` to ``train_0128-of-0128.npz``.
 
     ``meta.json`` may list the class names under ``names``, ``classes`` or ``label``, and superclasses under
     ``superclass_names`` with ``superclass``, one index per class. Without it, the classes are "0", "1", …
     With ``classes``, labels index that list, matched by name.
     """
     root = Path(root)
-    splits = {split: PackedImages.open(path) for split, path in sorted(_split_files(root).items())}
+    splits = {split: _open(split, paths) for split, paths in sorted(_split_files(root).items())}
     meta = read_json(root / "meta.json", dict, default={})
     key = next((key for key in ("names", "classes", "label") if key in meta), None)
     own = class_names(
@@ -141,22 +174,38 @@ def packed_dataset(root: Path | str, classes: Sequence[str] | None = None) -> Da
     return align(Dataset(root.resolve().name, own, splits, groups, tuple(parents)), classes)
 
 
-def _split_files(root: Path) -> dict[str, Path]:
-    files: dict[str, Path] = {}
+def _open(split: str, paths: Sequence[Path]) -> PackedImages | PackedFiles:
+    return PackedImages.open(paths[0]) if len(paths) == 1 else PackedFiles(list(map(PackedImages.open, paths)), split)
+
+
+def _split_files(root: Path) -> dict[str, list[Path]]:
+    """Return the files of each split: one, or those numbered 1 … n of n."""
+    files: dict[str, list[Path]] = {}
     for path in sorted(root.glob("*.npz")):
-        split = path.stem.split("_")[0]
-        if split in files:
+        files.setdefault(path.stem.split("_")[0], []).append(path)
+    for split, paths in files.items():
+        count = len(paths)
+        numbers = [_NUMBERED.search(path.stem) for path in paths]
+        if count > 1 and not all(numbers):
             raise DataError(
-                f"split {split!r} must be one file",
-                got=f"{files[split].name} and {path.name}",
+                f"split {split!r} must be one file, or files that are numbered",
+                got=" and ".join(path.name for path in paths[:2]),
                 cure="keep one of them in this folder",
             )
-        files[split] = path
+        first = numbers[0]
+        if first is not None and [match and match.groups() for match in numbers] != [
+            (f"{number:0{len(first[1])}}", f"{count:0{len(first[2])}}") for number in range(1, count + 1)
+        ]:
+            raise DataError(
+                f"every file of split {split!r} must be there",
+                got=f"{count} of {int(first[2])}",
+                cure="run `matryo pack` again to write the missing ones, or copy them",
+            )
     if not files:
         raise DataError(
             "a packed dataset must be a folder with one .npz file per split",
             got=root if root.exists() else f"{root}, which does not exist",
-            cure="give the folder that holds train.npz, or write one with matryo.data.pack",
+            cure="give the folder that holds train.npz, or write one with `matryo pack`",
         )
     return files
 

@@ -14,6 +14,7 @@ import torch
 from matryo.encoders import Tokens
 from matryo.errors import DataError
 from matryo.training.batches.order import GOLDEN, MIX, Slices, mix
+from matryo.training.batches.reading import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +49,7 @@ class MaskedBatches:
         self.slices.check(f"windows of {recipe.text.length} tokens")
         self.windows = torch.from_numpy(windows).to(group.device)
         self.masks = Masks(tokenizer, recipe.objective.mask, recipe.loop.seed, group.device)
-        self.steps, self.device = self.slices.steps, group.device
+        self.steps, self.device, self.waiting = self.slices.steps, group.device, Waiting(group.device)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[MaskedText, Tensor]]:
         """Masked windows, and the words that were masked."""

@@ -10,11 +10,12 @@ from matryo.data.dataset import PairSplit, TextSplit
 from matryo.data.pairs.pairs import pairs_by_label
 from matryo.errors import DataError
 from matryo.progress import tqdm
-from matryo.training.batches.images import StreamedImages, centred_images, open_images
+from matryo.training.batches.images import centred_images, open_images
 from matryo.training.batches.masking import MaskedBatches
 from matryo.training.batches.order import Slices
 from matryo.training.batches.pairs import PairBatches
-from matryo.training.batches.texts import ResidentTexts, StreamedTexts, to_tokens
+from matryo.training.batches.reading import Waiting
+from matryo.training.batches.texts import ResidentTexts, StreamedTexts, tokens_ahead
 from matryo.training.recipe.against_data import check_objective, noun
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class Batches(Protocol):
 
     steps: int
     """The number of batches per epoch."""
+    waiting: Waiting
+    """How long the device has waited for batches."""
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Any, Tensor]]:
         """Iterate over the batches of an epoch from step ``start``: network input and target."""
@@ -62,23 +65,24 @@ def open_batches(
         split = pairs_by_label(split, recipe.loop.seed, per_item=_PARTNERS)
     if not isinstance(split, PairSplit):
         return _Labelled(split, recipe, group, tokenizer, progress)
-    queries = open_inputs(split.queries, recipe, group.device, tokenizer, progress=progress)
-    # The workers of streamed images can serve only one iterator.
-    if split.candidates is split.queries and not isinstance(queries, StreamedImages):
-        return PairBatches(split, queries, queries, recipe, group)
-    candidates = open_inputs(split.candidates, recipe, group.device, tokenizer, progress=progress)
-    return PairBatches(split, queries, candidates, recipe, group)
+    waiting = Waiting(group.device)
+    queries = open_inputs(split.queries, recipe, waiting, tokenizer, progress=progress)
+    candidates = queries
+    if split.candidates is not split.queries:
+        candidates = open_inputs(split.candidates, recipe, waiting, tokenizer, progress=progress)
+    return PairBatches(split, queries, candidates, recipe, group, waiting)
 
 
 def open_inputs(
-    split: Any, recipe: Recipe, device: torch.device, tokenizer: Tokenizer | None, *, progress: bool
+    split: Any, recipe: Recipe, waiting: Waiting, tokenizer: Tokenizer | None, *, progress: bool
 ) -> Inputs:
     """Open a split of images or texts for training."""
     if isinstance(split, TextSplit):
         assert tokenizer is not None
-        texts = ResidentTexts if len(split) <= _RESIDENT_TEXTS else StreamedTexts
-        return texts(split, tokenizer, recipe.text.length, device)
-    return open_images(split, recipe, device, progress=progress)
+        if len(split) <= _RESIDENT_TEXTS:
+            return ResidentTexts(split, tokenizer, recipe.text.length, waiting.device)
+        return StreamedTexts(split, tokenizer, recipe.text.length, waiting)
+    return open_images(split, recipe, waiting, progress=progress)
 
 
 class _Labelled:
@@ -92,7 +96,8 @@ class _Labelled:
         if recipe.objective.kind == "classify" and (split.labels < 0).any():
             item = noun(split).removesuffix("s")
             raise DataError(f"every training {item} needs a known class", got="labels below 0", cure="remove them")
-        self.inputs = open_inputs(split, recipe, group.device, tokenizer, progress=progress)
+        self.waiting = Waiting(group.device)
+        self.inputs = open_inputs(split, recipe, self.waiting, tokenizer, progress=progress)
         self.labels = torch.from_numpy(split.labels).to(group.device)
         self.steps, self.device = self.slices.steps, group.device
 
@@ -109,7 +114,6 @@ def ordered_batches(
     *,
     start: int = 0,
     batch: int = 512,
-    workers: int | None = None,
     tokenizer: Tokenizer | None = None,
     progress: str = "",
 ) -> Iterator[tuple[Any, Tensor]]:
@@ -121,10 +125,9 @@ def ordered_batches(
     batches: Iterator[Tensor | Tokens]
     if isinstance(split, TextSplit):
         assert tokenizer is not None
-        texts = ([split.text(i) for i in indices] for indices in rows)
-        batches = (to_tokens(part, tokenizer, recipe.text.length, device) for part in texts)
+        batches = tokens_ahead(split, rows, tokenizer, recipe.text.length, Waiting(device))
     else:
-        batches = centred_images(split, recipe, device, rows, workers)
+        batches = centred_images(split, recipe, device, rows)
     unit = noun(split).removesuffix("s")
     with tqdm(total=len(split), initial=start, desc=progress, unit=unit, delay=2, disable=not progress) as bar:
         for indices, inputs in zip(rows, batches, strict=True):

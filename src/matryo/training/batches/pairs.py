@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from matryo.arrays import Doubles, Integers
     from matryo.data.dataset import PairSplit
     from matryo.training.batches.open import Inputs
+    from matryo.training.batches.reading import Waiting
     from matryo.training.distributed import Group
     from matryo.training.recipe.fields import Recipe
 
@@ -36,7 +37,7 @@ class PairBatches:
     """Batches of (queries, candidates): candidate i is the positive of query i, and all hard negatives follow."""
 
     def __init__(
-        self, split: PairSplit, queries: Inputs, candidates: Inputs, recipe: Recipe, group: Group
+        self, split: PairSplit, queries: Inputs, candidates: Inputs, recipe: Recipe, group: Group, waiting: Waiting
     ) -> None:
         kept = split.grades > 0   # pairs of grade 0 were judged not to belong together
         self.pairs = split.pairs[kept]
@@ -51,7 +52,7 @@ class PairBatches:
         self.slices.check("queries with a positive", least=2)
         if split.by_label:
             _check_labels(len(np.unique(split.queries.labels[self.pairs[:, 0]])), self.slices)
-        self.steps, self.group = self.slices.steps, group
+        self.steps, self.group, self.waiting = self.slices.steps, group, waiting
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
         """Inputs, and as target the index of each query's candidate, which is its own."""

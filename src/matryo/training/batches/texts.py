@@ -12,11 +12,12 @@ from matryo.data.dataset import TextSplit
 from matryo.data.texts.tokenizer import BUNDLE, Tokenizer
 from matryo.encoders import Tokens
 from matryo.errors import DataError, RecipeError
+from matryo.training.batches.reading import Waiting, prepare_ahead
 from matryo.training.recipe.against_data import sides_of
 from matryo.training.run.paths import TOKENIZER, RunFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from matryo.arrays import Integers
     from matryo.training.distributed import Group
@@ -53,15 +54,38 @@ class ResidentTexts:
 
 
 class StreamedTexts:
-    """Texts that are tokenized when they are needed, for splits of many millions."""
+    """Texts that are tokenized by a thread ahead of the step, for splits of many millions."""
 
-    def __init__(self, split: TextSplit, tokenizer: Tokenizer, length: int, device: torch.device) -> None:
-        self.split, self.tokenizer, self.length, self.device = split, tokenizer, length, device
+    def __init__(self, split: TextSplit, tokenizer: Tokenizer, length: int, waiting: Waiting) -> None:
+        self.split, self.tokenizer, self.length, self.waiting = split, tokenizer, length, waiting
 
     def stream(self, epoch: int, rows: Integers) -> Iterator[Tokens]:   # noqa: ARG002 - texts do not vary by epoch
         """One batch per step: the texts at ``rows`` [steps, batch]."""
-        for indices in rows:
-            yield to_tokens([self.split.text(int(i)) for i in indices], self.tokenizer, self.length, self.device)
+        return tokens_ahead(self.split, rows, self.tokenizer, self.length, self.waiting)
+
+
+def tokens_ahead(
+    split: TextSplit, rows: Iterable[Any], tokenizer: Tokenizer, length: int, waiting: Waiting
+) -> Iterator[Tokens]:
+    """One batch per element of ``rows``, the texts at these indices, tokenized by a thread ahead of their use."""
+
+    def tokenized(indices: Any) -> Tokens:
+        tokens = to_tokens([split.text(int(i)) for i in indices], tokenizer, length, torch.device("cpu"))
+        if waiting.device.type == "cuda":
+            return Tokens(tokens.ids.pin_memory(), None if tokens.mask is None else tokens.mask.pin_memory())
+        return tokens
+
+    for tokens in prepare_ahead(tokenized, rows, waiting):
+        yield tokens.to(waiting.device, non_blocking=True)
+
+
+def sorted_rows(split: TextSplit, start: int, span: int, batch: int) -> Iterator[Integers]:
+    """The rows from ``start``, ``batch`` at a time; within each ``span`` of rows sorted by the length of the texts."""
+    for low in range(start, len(split), span):
+        rows = np.arange(low, min(low + span, len(split)))
+        lengths = np.array([len(split.text(int(row))) for row in rows])
+        in_order = rows[np.argsort(lengths, kind="stable")]
+        yield from (in_order[first : first + batch] for first in range(0, len(rows), batch))
 
 
 def to_tokens(texts: Sequence[str], tokenizer: Tokenizer, length: int, device: torch.device) -> Tokens:

@@ -46,7 +46,7 @@ def _of_fields(recipe: Recipe) -> list[Rule]:
         (loop.log_every >= 1, "loop.log_every must be at least 1", loop.log_every, "use 1 to log every step"),
         (0 <= loop.seed < 2**32, "loop.seed must be in [0, 2³²)", loop.seed, "use a small integer"),
         (data.size >= 8, "data.size must be at least 8 pixels", data.size, "use larger images"),
-        (data.workers >= 0, "data.workers must not be negative", data.workers, "0 decodes in the training process"),
+        (data.workers >= 0, "data.workers must not be negative", data.workers, "0 decodes between the steps"),
         (optim.lr > 0, "optim.lr must be positive", optim.lr, "use a positive learning rate"),
         (optim.lr_batch >= 0, "optim.lr_batch must not be negative", optim.lr_batch,
          "use 0 for optim.lr without scaling"),

@@ -45,7 +45,9 @@ class Data:
         Literal["auto", "yes", "no"],
         "keep the decoded images on the device (auto: if all have the training size and fit in 4 GB)",
     ] = "auto"
-    workers: Annotated[int, "processes that decode streamed images"] = 8
+    workers: Annotated[
+        int, "most threads that decode streamed images; never more than the processors of this process"
+    ] = 64
     damaged: Annotated[
         Literal["stop", "gray"],
         "an image that cannot be decoded: stop the training; or gray: train on a gray image instead, at most 1 in 100, "

@@ -16,6 +16,7 @@ import torch
 from matryo import results
 from matryo.data import TextSplit
 from matryo.data.content import content_digest
+from matryo.data.images.crops import reader
 from matryo.data.texts.tokenizer import BUNDLE
 from matryo.embeddings.manifest import FileRecord
 from matryo.errors import DataError, RunError
@@ -148,6 +149,7 @@ class Run:
             "superclass_of": dataset.superclass_of,
             "dims": self.model.nesting.dims,
             "sides": [noun(side) for side in sides_of(split)] if noun(split) == "pairs" else [],
+            **({"reader": reader()} if any(noun(side) == "images" for side in sides_of(split)) else {}),
             **({"unreadable": unreadable} if unreadable else {}),   # images that do not count in the figures, by split
             "row": dataclasses.asdict(row),
             "files": {name: dataclasses.asdict(record) for name, record in self.files.items()},
