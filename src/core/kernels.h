@@ -85,7 +85,7 @@ struct Kernels {
   Work* (*make_sketch_work)();
   void (*drop_sketch_work)(Work*);
   int64_t (*search_sketch)(const Vectors&, const Sketch&, int exponent, Mask, Work*, const float* queries,
-                           int64_t count, int64_t k, int64_t* rows, double* scores, int64_t* left);
+                           int64_t count, int64_t k, const double* bars, int64_t* rows, double* scores, int64_t* left);
   bool (*bound_sketch)(const Vectors&, const Sketch&, int exponent, Work*, const float* query, double* bounds);
 
   // partition.h

@@ -81,9 +81,11 @@ class CertifiedSearch {
         columns_(vectors.dims[vectors.levels - 1]),
         factor_(vectors.metric == Metric::l2 ? 2 : 1) {}
 
-  // Search some queries [count, columns]. `left` [count, levels] gets the number of rows left after each level. Returns
-  // −1, or the number of the first query that has no score.
-  int64_t search(const float* queries, int64_t count, int64_t k, int64_t* rows, double* scores, int64_t* left) {
+  // Search some queries [count, columns]. `left` [count, levels] gets the number of rows left after each level. Rows
+  // that score less than the query's entry of `bars` [count] may be left out. Returns −1, or the number of the first
+  // query that has no score.
+  int64_t search(const float* queries, int64_t count, int64_t k, const double* bars, int64_t* rows, double* scores,
+                 int64_t* left) {
     for (int64_t first = 0; first < count; first += kTogether) {
       int some = count - first < kTogether ? static_cast<int>(count - first) : kTogether;
       for (int q = 0; q < some; q++) {
@@ -108,7 +110,8 @@ class CertifiedSearch {
       }
       for (int q = 0; q < some; q++) {
         int64_t at = first + q;
-        finish(q, queries + at * columns_, Hits{rows + at * k, scores + at * k, k}, left + at * sketch_.level_count);
+        finish(q, queries + at * columns_, bars == nullptr ? -INFINITY : bars[at],
+               Hits{rows + at * k, scores + at * k, k}, left + at * sketch_.level_count);
       }
     }
     return -1;
@@ -276,7 +279,7 @@ class CertifiedSearch {
     return found;
   }
 
-  void finish(int q, const float* given, const Hits& hits, int64_t* left) {
+  void finish(int q, const float* given, double known, const Hits& hits, int64_t* left) {
     SketchQuery& query = work_.queries[q];
     double* exact = work_.exact.reserve(columns_);
     for (int64_t j = 0; j < columns_; j++) exact[j] = given[j];
@@ -288,11 +291,12 @@ class CertifiedSearch {
       int64_t row = row_of(work_.best[q].keys[i]);
       ranked[i] = Ranked{score(row), row};
     }
-    double bar = -INFINITY;
+    double bar = known;
     if (looked >= hits.k) {
       select_largest(ranked, looked, hits.k);
-      bar = ranked[hits.k - 1].score * query.unit;
+      bar = ranked[hits.k - 1].score > known ? ranked[hits.k - 1].score : known;
     }
+    bar *= query.unit;
     if (vectors_.metric == Metric::l2) bar += query.square;   // bounds are of 2·q·x − ‖x‖²
     const SketchLook& first = work_.looks[q];
     double shift = first.scale * 128 * static_cast<double>(work_.codes[q].sum());   // codes in tiles are 128 too large
