@@ -50,10 +50,11 @@ ALLOWED = {
     "report": SEAM | {"baselines", "classify", "evaluation"},
     "serve": SEAM | {"encoders", "training", "inference", "retrieve"},
     "integrations": SEAM | {"retrieve"},
+    "ray": SEAM | {"inference", "retrofit", "retrieve", "evaluation"},
     "reproduce": SEAM | {"training", "inference", "baselines", "classify", "retrieve", "evaluation", "report"},
     "cli": SEAM
     | {"training", "inference", "export", "baselines", "classify", "retrofit", "retrieve", "evaluation", "report"}
-    | {"compress", "serve", "reproduce"},
+    | {"compress", "serve", "reproduce", "ray"},
     "__main__": {"cli"},
 }
 TORCH_SIDE = LEARNING | {"training", "inference", "export"}
@@ -64,7 +65,7 @@ TORCH_FREE = ("training/__init__.py", "training/recipe/*.py", "training/run/path
 # Only these may need a compiler to be imported, so nothing imports them before it searches or computes on a GPU.
 KERNELS = ("retrieve/engines/torch/*", "losses/engines/triton/*")
 EXTRAS = {"scipy", "triton", "matplotlib", "sklearn", "faiss", "pyarrow", "tokenizers", "transformers",
-          "uvicorn", "httptools", "uvloop", "orjson"}  # fmt: skip
+          "uvicorn", "httptools", "uvloop", "orjson", "ray", "fsspec"}  # fmt: skip
 MOST_NAMES = {"cli": 20}   # files in a folder, 16 elsewhere; cli has one per verb
 
 

@@ -50,7 +50,7 @@ class NeighbourSearch {
   // Whether fewer than k rows were above the bar at a dim.
   virtual bool is_short(int64_t query) const = 0;
   // Write the best rows [levels, queries, k], best first; −1 where there are fewer.
-  virtual void write(int64_t first_group, int64_t last_group, int64_t* rows) = 0;
+  virtual void write(int64_t first_group, int64_t last_group, bool packed, int64_t* rows) = 0;
 };
 
 struct MeanShape {

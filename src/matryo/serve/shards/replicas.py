@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -62,7 +61,7 @@ class _Replica:
 
     def fail(self) -> None:
         """Note that the replica does not answer: others come first until a probe succeeds."""
-        self.up, self.probed = False, time.monotonic()
+        self.up, self.probed = False, asyncio.get_running_loop().time()
 
 
 @dataclass(eq=False)
@@ -154,7 +153,8 @@ class Replicas:
         tasks[asyncio.ensure_future(self._send(replica, method, path, body))] = replica
 
     async def _send(self, replica: _Replica, method: str, path: str, body: bytes) -> Answer:
-        start = time.perf_counter()
+        clock = asyncio.get_running_loop().time
+        start = clock()
         try:
             replica.index = replica.index or await self._only_index(replica.server)
             path = path.replace("{index}", replica.index)
@@ -164,7 +164,7 @@ class Replicas:
             self.count("shard_failures_total")
             raise
         replica.up = answer.status != 503
-        self._note(time.perf_counter() - start)
+        self._note(clock() - start)
         return answer
 
     async def _only_index(self, server: Server) -> str:
@@ -201,7 +201,7 @@ class Replicas:
 
     def probe(self) -> None:
         """Ask replicas that are down for their health, from time to time."""
-        now = time.monotonic()
+        now = asyncio.get_running_loop().time()
         for replica in self._replicas:
             if not replica.up and now - replica.probed > _PROBE:
                 replica.probed = now

@@ -1,0 +1,184 @@
+"""Encode on a cluster: workers with the model encode ranges of rows and write parts, which a manifest merges.
+
+A part holds whole batches, so each row is computed in the batch that one process would compute it in. A part is
+acknowledged when its record is written; a job that starts again skips the parts that are there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from matryo.arguments import as_integer
+from matryo.data import Dataset, open_dataset
+from matryo.data.unlabelled import open_unlabelled
+from matryo.embeddings import EmbeddingSet
+from matryo.embeddings.place import as_place, check_place, sweep_partial
+from matryo.errors import EmbeddingsError, InputError
+from matryo.files import json_digest
+from matryo.progress import tqdm
+from matryo.ray.cluster import Cluster
+from matryo.ray.parts import MANIFEST, Parts, gather, write_part, written_parts
+from matryo.ray.place import Place
+
+if TYPE_CHECKING:
+    from matryo.inference import TrainedModel
+
+__all__ = ["Data", "encode"]
+
+_PART_BYTES = 64 << 20
+_PARTS = 4   # per worker, at least: the last one to end should not keep the others waiting
+
+
+@dataclass(frozen=True)
+class Data:
+    """What to encode: ``items`` as of ``matryo encode RUN ITEM …``, or a split of a dataset. URLs are fetched."""
+
+    items: tuple[str, ...] = ()
+    source: str = ""
+    root: str = ""
+    split: str = "new"
+
+    def open(self, model: TrainedModel) -> Dataset:
+        """The dataset, on this machine."""
+        if not self.items:
+            root = Path(self.root) if self.root else None
+            dataset = open_dataset(self.source, root, classes=model.classes or None)
+            labels = dataset.split(self.split).labels
+            return dataset if not model.classes or (labels >= 0).any() else open_dataset(self.source, root)
+        fetched = [str(Place.of(item).fetched()) for item in dict.fromkeys(self.items)]
+        return Dataset(Path(fetched[0]).name, model.classes, {self.split: open_unlabelled(fetched)})
+
+
+class _Encoder:
+    """A worker: the model and the data, opened once."""
+
+    def __init__(self, run: str, options: dict[str, Any], data: Data, out: str, dtype: str, batch: int) -> None:
+        from matryo.inference import load
+
+        self.model = load(run, **options)
+        self.items = data.open(self.model).split(data.split)
+        self.out, self.dtype, self.batch = Place(out), dtype, batch
+
+    def run(self, number: int, first: int, count: int, ids: Any, stamp: str) -> dict[str, Any]:
+        """Encode some rows, and write them as a part."""
+        vectors, labels, rows = [], [], 0
+        for z, some in self.model.embed(self.items, start=first, batch=self.batch, workers=0):
+            vectors.append(z[: count - rows].astype(self.dtype))
+            labels.append(some[: count - rows])
+            rows += len(z)
+            if rows >= count:
+                break
+        columns = {"vectors": np.concatenate(vectors), "labels": np.concatenate(labels).astype(np.int64)}
+        if not np.isfinite(columns["vectors"]).all():
+            raise EmbeddingsError(f"vectors must be finite in {self.dtype}", got=f"a row from {first} on",
+                                  cure="use --dtype float32, or look at these items")  # fmt: skip
+        return write_part(self.out, number, first, columns | ({} if ids is None else {"ids": ids}), stamp)
+
+
+def encode(
+    run: Any, data: Data, out: Any, *, cluster: Cluster | None = None, keep_parts: bool | None = None,
+    dtype: str = "float32", batch: int = 512, part_rows: int | None = None, overwrite: bool = False,
+    progress: bool = True, **options: Any,
+) -> EmbeddingSet | Parts:  # fmt: skip
+    """Encode ``data`` with the model of the folder ``run`` on a cluster.
+
+    Parts are written to ``out``, a URL or a folder that all machines see. With ``keep_parts`` (the default for a URL)
+    they stay there, and the result is their :class:`Parts`. Otherwise they are written to ``out``.parts, and gathered
+    into one embeddings folder ``out``, which is byte for byte that of one process with one thread on the same kind of
+    device. ``options`` are those of :func:`matryo.load`, except that a worker with GPUs uses "cuda".
+    """
+    from matryo.inference import load
+    from matryo.inference.encode import Encoding
+
+    cluster, place = cluster or Cluster(), Place.of(out)
+    keep = not place.is_local if keep_parts is None else keep_parts
+    run = str(Path(run).absolute())
+    options["device"] = "cuda" if cluster.gpus else options.get("device", "cpu")
+    model = load(run, **{**options, "device": "cpu"})
+    dataset = data.open(model)
+    items = dataset.split(data.split)
+    if hasattr(items, "pairs"):
+        raise InputError("a cluster encodes items, not pairs", got=data.split, cure="encode pairs on one machine")
+    model.check_reads(items)
+    ids, settings = Encoding(model, dataset, data.split, dtype, batch, overwrite, progress).settings(items)
+    settings["fingerprint"]["device"] = options["device"].split(":")[0]
+    if not keep:
+        sweep_partial(place.path)
+        if (place.path / "manifest.json").exists() and not overwrite:
+            return Encoding(model, dataset, data.split, dtype, batch, overwrite, progress)._stored(
+                place.path, settings["content"], items.labels, ids)   # fmt: skip
+        check_place(as_place(place.path), overwrite)
+    parts_at = place if keep else Place(f"{place.url}.parts")
+    with cluster:
+        rows = _part_rows(part_rows, batch, settings["dim"], len(items), cluster.room())
+        about = _about(settings)
+        stamp = json_digest({"about": about, "rows": rows, "options": options})
+        found = _resumable(parts_at, stamp, overwrite=overwrite)
+        if settings["head"] is not None:
+            _save_head(settings["head"], parts_at)
+        jobs = [(number, first, min(rows, len(items) - first)) for number, first in
+                enumerate(range(0, len(items), rows)) if number not in found]  # fmt: skip
+        arguments = (run, options, data, parts_at.url, dtype, batch)
+        given = [(*job, None if ids is None else np.array(ids[job[1] : job[1] + job[2]]), stamp) for job in jobs]
+        done = sum(record["count"] for record in found.values())
+        with tqdm(desc=f"encode on {cluster.address}", total=len(items), initial=done, unit="row", unit_scale=True,
+                  delay=2, disable=not progress) as bar:  # fmt: skip
+            for _, record in cluster.run(_Encoder, arguments, given):
+                found[record["number"]] = record
+                bar.update(record["count"])
+    parts = Parts.commit(parts_at, found, settings["dim"], about)
+    if keep:
+        return parts
+    gathered = gather(parts, place.path, overwrite=overwrite, progress=progress)
+    parts_at.remove()
+    return gathered
+
+
+def _part_rows(given: int | None, batch: int, dim: int, count: int, workers: int) -> int:
+    """The rows of a part: whole batches."""
+    if given is not None:
+        as_integer(given, "part_rows", 1)
+        if given % batch:
+            raise InputError(f"part_rows must be a multiple of the batch, {batch}", got=given, cure="round it up")
+        return given
+    few = min(_PART_BYTES // (4 * dim), -(-count // (_PARTS * workers)))
+    return max(1, -(-few // batch)) * batch
+
+
+def _about(settings: dict[str, Any]) -> dict[str, Any]:
+    """What the manifest of parts keeps for :func:`gather`."""
+    described = {name: value for name, value in settings.items() if name not in ("dim", "dtype", "head", "fingerprint")}
+    described["nesting"] = list(settings["nesting"].dims)
+    described = {name: list(value) if isinstance(value, tuple) else value for name, value in described.items()}
+    head = None if settings["head"] is None else settings["head"].kind
+    return {"dtype": settings["dtype"], "fingerprint": settings["fingerprint"], "head": head, "description": described}
+
+
+def _resumable(place: Place, stamp: str, *, overwrite: bool) -> dict[int, dict[str, Any]]:
+    """The parts of an earlier attempt; those of another job are an error, unless they may be replaced."""
+    names = place.names()
+    found = written_parts(place, stamp)
+    records = [name for name in names if name.startswith("part-") and name.endswith(".json")]
+    foreign = [name for name in names if not name.startswith("part-") and name not in (MANIFEST, "head.safetensors")]
+    if foreign or (len(records) > len(found) and not overwrite):
+        got = ", ".join(foreign[:4]) or f"{len(records) - len(found)} parts of another job"
+        cure = "choose another --out, or repeat the original command (--force replaces parts)"
+        raise EmbeddingsError(f"{place} must hold nothing but the parts of this job", got=got, cure=cure)
+    if len(records) > len(found):
+        place.remove()
+        return {}
+    return found
+
+
+def _save_head(head: Any, place: Place) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        head.save(Path(folder) / "head.safetensors")
+        (place / "head.safetensors").write((Path(folder) / "head.safetensors").read_bytes())
+
+
