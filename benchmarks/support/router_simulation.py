@@ -130,7 +130,8 @@ def _measured(folder: Path, seed: int) -> Doubles:
         index.build(sketch=True)
     queries = rng.normal(size=(_ASKED, _DIM)).astype(np.float32) * spread
     port = free_port()
-    command = [sys.executable, "-m", "matryo", "serve", "--quiet", "--index", str(folder / "shard"), "--port", str(port)]
+    words = ["serve", "--quiet", "--index", str(folder / "shard"), "--port", str(port)]
+    command = [sys.executable, "-m", "matryo", *words]
     with server(command, port, "/health/ready"):
         return asyncio.run(_ask_all(f"http://127.0.0.1:{port}", queries))
 
