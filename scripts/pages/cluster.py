@@ -11,12 +11,12 @@ from pages.markdown import grid, latest
 MARKS = ("<!-- estimate -->", "<!-- /estimate -->")
 NOTES = """*Two machines* are two nodes of a Ray cluster on one computer (`ray.cluster_utils.Cluster`), of which one is
 killed while the job runs. The encoding applies a small network to random features, and writes labels too; the
-evaluation searches 500 queries at 5 dims. *Files equal* counts the files of the gathered embeddings whose bytes are those
-of one process. *Scaling* has the same work with one worker and with two, after the workers have started. *One core* has
-the constants of the estimate in [More than one machine](../scale.md). *Router* is a simulation in virtual time with the
-code of the router: the times of answers are drawn from those measured on a real shard over HTTP, each replica does one
-request at a time and is busy for 30 % of the time. The pauses (50 ms, once in 5 seconds per replica) and the slow replica
-(10 times slower, one of 128) are assumptions."""
+evaluation searches 500 queries at 5 dims. *Files equal* counts the files of the gathered embeddings whose bytes are
+those of one process. *Scaling* has the same work with one worker and with two, after a first job has started them.
+*One core* has the constants of the estimate in [More than one machine](../scale.md). *Router* is a simulation in
+virtual time with the code of the router: the times of answers are drawn from those measured on a real shard over HTTP,
+and each replica does one request at a time and is busy for 30 % of the time. The pauses (50 ms, once in 5 seconds per
+replica) and the slow replica (10 times slower, one of 128) are assumptions."""
 
 
 def tables(rows: list[Row]) -> list[str]:
@@ -48,8 +48,8 @@ def finding(rows: list[Row]) -> str:
         said.append(f"two workers do {min(ratios):.2f} to {max(ratios):.2f} times the work of one")
     pauses = _figures(rows, "router", "with pauses")
     if pauses:
-        said.append("hedged requests lower the p99 of 64 shards with pauses from "
-                    f"{pauses['without hedging, p99, ms']:.0f} to {pauses['with hedging, p99, ms']:.0f} ms")  # fmt: skip
+        before, after = (pauses[f"{way} hedging, p99, ms"] for way in ("without", "with"))
+        said.append(f"hedged requests change the p99 of 64 shards with pauses from {before:.1f} to {after:.1f} ms")
     return "; ".join(said) + "." if said else "Work on a cluster, and searches behind a router."
 
 
@@ -112,12 +112,12 @@ def estimate(rows: list[Row]) -> str:
 
 
 def _routers(routers: list[Row]) -> str:
-    lines = []
+    lines: list[list[str]] = []
     for row in routers:
         case = row.subject.rsplit(", ", 1)[1]
-        for way in ("without hedging", "with hedging"):
-            lines.append([case, way, *(f"{row.figures[f'{way}, p{q}, ms']:.1f}" for q in (50, 90, 99)),
-                          f"{row.figures[f'{way}, requests per shard and search']:.3f}"])  # fmt: skip
+        lines += [[case, way, *(f"{row.figures[f'{way}, p{q}, ms']:.1f}" for q in (50, 90, 99)),
+                   f"{row.figures[f'{way}, requests per shard and search']:.3f}"]
+                  for way in ("without hedging", "with hedging")]  # fmt: skip
     return grid(["case", "", "p50, ms", "p90, ms", "p99, ms", "requests per shard and search"], lines)
 
 

@@ -1,7 +1,6 @@
 """Encode on a cluster: byte for byte the folder of one process, whatever is killed."""
 
 import filecmp
-import json
 import os
 import signal
 import subprocess
@@ -25,8 +24,8 @@ def run_folder(tmp_path_factory):
     """A tiny trained model of bundled images, and its embeddings by one process."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     torch.set_num_threads(1)
-    words = ["train", "demo", "--out", str(folder), "--set", "loop.epochs=1", "--quiet"]
-    assert not main(words)
+    small = ["--data.size=8", "--encoder.dim=16", "--head.dims=8,16", "--loop.epochs=1", "--data.test=flat"]
+    assert not main(["train", "demo", "--out", str(folder), *small, "--quiet"])
     assert not main(["encode", str(folder), "--device", "cpu", "--quiet"])
     return folder
 
@@ -43,21 +42,20 @@ def test_it_equals_one_process_byte_for_byte(run_folder, bucket, tmp_path, capsy
     for split in (run_folder / "embeddings").iterdir():
         assert same(split, tmp_path / "out" / split.name), split.name
         assert not (tmp_path / "out" / f"{split.name}.parts").exists()
-    assert not main(["encode", str(run_folder), "--ray", "local", "--out", f"{bucket}/encoded", "--split", "test"])
+    assert not main(["encode", str(run_folder), "--ray", "local", "--out", f"{bucket}/encoded", "--split", "flat"])
     assert "parts" in capsys.readouterr().out
-    gathered = gather(Parts.open(f"{bucket}/encoded/test"), tmp_path / "gathered", progress=False)
-    assert same(run_folder / "embeddings" / "test", gathered.path)
+    gathered = gather(Parts.open(f"{bucket}/encoded/flat"), tmp_path / "gathered", progress=False)
+    assert same(run_folder / "embeddings" / "flat", gathered.path)
     assert main(["encode", str(run_folder), "--ray", "local", "--device", "cuda"]) != 0
     assert "workers choose their device" in capsys.readouterr().err
 
 
-def data_of(run_folder, split):
-    recipe = json.loads((run_folder / "run.json").read_text())
-    return Data((), "emoji", "", split) if recipe else None
+def data_of(split):
+    return Data((), "emoji", "", split)
 
 
 def test_parts_of_another_job_are_refused_and_damaged_ones_made_again(run_folder, cluster, tmp_path):
-    data, out = data_of(run_folder, "test"), tmp_path / "parts"
+    data, out = data_of("flat"), tmp_path / "parts"
     parts = encode(run_folder, data, out, cluster=cluster, keep_parts=True, batch=64, part_rows=64, progress=False)
     whole = np.asarray(parts.read(0, parts.count))
     with pytest.raises(EmbeddingsError, match="parts of another job"):
@@ -94,7 +92,7 @@ def test_a_killed_driver_resumes_with_what_was_acknowledged(run_folder, cluster,
     records = {file.name: file.stat().st_mtime_ns for file in parts.glob("part-*.json")}
     assert len(records) >= 3 and not out.exists()
     time.sleep(1)   # orphaned workers end with their cluster
-    encode(run_folder, data_of(run_folder, "train"), out, cluster=cluster, batch=32, part_rows=32, progress=False)
+    encode(run_folder, data_of("train"), out, cluster=cluster, batch=32, part_rows=32, progress=False)
     one = EmbeddingSet.open(run_folder / "embeddings" / "train")
     np.testing.assert_allclose(EmbeddingSet.open(out).vectors, one.vectors, atol=1e-4)
     assert not parts.exists()

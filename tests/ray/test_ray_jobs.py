@@ -49,10 +49,19 @@ class Fragile:
         return number * number
 
 
+class Hopeless:
+    """A worker that cannot start."""
+
+    def __init__(self):
+        raise InputError("no such model", got="runs/none")
+
+
 def test_jobs_of_dead_workers_run_again_and_errors_are_raised(cluster, tmp_path):
     assert dict(cluster.run(Fragile, (str(tmp_path),), [(n,) for n in range(10)])) == {n: n * n for n in range(10)}
     with pytest.raises(InputError, match="must not be 100"):
         dict(cluster.run(Fragile, (str(tmp_path),), [(1,), (100,)]))
+    with pytest.raises(InputError, match="could not start.*no such model"):
+        dict(cluster.run(Hopeless, (), [(1,)]))
     with pytest.raises(InputError, match="workers must be at least 1"):
         Cluster(workers=0)
 

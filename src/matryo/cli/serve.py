@@ -54,8 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         "[index]")  # fmt: skip
     parser.add_argument("--shard-timeout", type=float, default=5.0, metavar="X", help="seconds for the answer of a "
                         "shard [5]")  # fmt: skip
-    parser.add_argument("--hedge", type=float, metavar="X", help="seconds after which another replica is asked too; 0 "
-                        "for never [the 95th percentile of recent answers]")  # fmt: skip
+    parser.add_argument("--hedge", type=float, metavar="X", help="seconds after which another replica gets the "
+                        "request, too; 0 for never [the 95th percentile of recent answers]")  # fmt: skip
     parser.add_argument("--writable", action="store_true", help="allow changes to the indexes, as their only writer")
     parser.add_argument("--host", default="127.0.0.1", metavar="H", help="address to listen on [127.0.0.1]")
     parser.add_argument("--port", type=int, default=8080, metavar="N", help="port to listen on; 0 chooses one [8080]")

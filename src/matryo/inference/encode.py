@@ -108,7 +108,7 @@ class Encoding:
         ids, settings = self.settings(items)
         sweep_partial(out)
         if (out / "manifest.json").exists() and not self.overwrite:
-            return self._stored(out, settings["content"], items.labels, ids)
+            return self.stored(out, settings["content"], items.labels, ids)
         writer = EmbeddingWriter(out, overwrite=self.overwrite, **settings)
         with writer, tqdm(
             total=len(items), initial=writer.count, desc=f"encode {self.split} {what}", unit=what[:-1], delay=2,
@@ -150,7 +150,7 @@ class Encoding:
             "superclass_of": dataset.superclass_of,
         }
 
-    def _stored(self, out: Path, content: str, labels: Any, ids: Any) -> EmbeddingSet:
+    def stored(self, out: Path, content: str, labels: Any, ids: Any) -> EmbeddingSet:
         """The embeddings in ``out``; raises unless they are what would be written now."""
         stored = EmbeddingSet.open(out)
         about = stored.manifest

@@ -154,11 +154,10 @@ class _Pool:
         try:
             return False, self._ray.get(ref)
         except (errors.RayActorError, errors.ObjectLostError, errors.NodeDiedError, errors.WorkerCrashedError) as error:
-            cause = getattr(error, "cause", None) or error.__cause__
-            if isinstance(cause, MatryoError):
-                raise cause from None
-            if "creation task" in str(error) and "exited" not in str(error) and "died" not in str(error):
-                raise InputError("a worker could not start", got=str(error).splitlines()[-1], cure="fix it") from error
+            if "error raised in its creation task" in str(error):
+                got = str(error).strip().splitlines()[-1]
+                cure = "check that all machines see the same files and have the same packages"
+                raise InputError("a worker could not start", got=got, cure=cure) from None
             return True, None
         except errors.RayTaskError as error:
             cause = error.as_instanceof_cause()

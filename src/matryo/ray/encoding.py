@@ -35,7 +35,7 @@ _PARTS = 4   # per worker, at least: the last one to end should not keep the oth
 
 @dataclass(frozen=True)
 class Data:
-    """What to encode: ``items`` as of ``matryo encode RUN ITEM …``, or a split of a dataset. URLs are fetched."""
+    """The data to encode: ``items`` as of ``matryo encode RUN ITEM …``, or a split of a dataset. URLs are fetched."""
 
     items: tuple[str, ...] = ()
     source: str = ""
@@ -104,20 +104,20 @@ def encode(
     if hasattr(items, "pairs"):
         raise InputError("a cluster encodes items, not pairs", got=data.split, cure="encode pairs on one machine")
     model.check_reads(items)
-    ids, settings = Encoding(model, dataset, data.split, dtype, batch, overwrite, progress).settings(items)
+    encoding = Encoding(model, dataset, data.split, dtype, batch, overwrite, progress)
+    ids, settings = encoding.settings(items)
     settings["fingerprint"]["device"] = options["device"].split(":")[0]
     if not keep:
         sweep_partial(place.path)
         if (place.path / "manifest.json").exists() and not overwrite:
-            return Encoding(model, dataset, data.split, dtype, batch, overwrite, progress)._stored(
-                place.path, settings["content"], items.labels, ids)   # fmt: skip
+            return encoding.stored(place.path, settings["content"], items.labels, ids)
         check_place(as_place(place.path), overwrite)
     parts_at = place if keep else Place(f"{place.url}.parts")
     with cluster:
-        rows = _part_rows(part_rows, batch, settings["dim"], len(items), cluster.room())
         about = _about(settings)
-        stamp = json_digest({"about": about, "rows": rows, "options": options})
-        found = _resumable(parts_at, stamp, overwrite=overwrite)
+        stamp = json_digest({"about": about, "options": options})
+        rows = _part_rows(part_rows, batch, settings["dim"], len(items), cluster.room())
+        found, rows = _resumable(parts_at, stamp, rows, given=part_rows is not None, overwrite=overwrite)
         if settings["head"] is not None:
             _save_head(settings["head"], parts_at)
         jobs = [(number, first, min(rows, len(items) - first)) for number, first in
@@ -150,7 +150,7 @@ def _part_rows(given: int | None, batch: int, dim: int, count: int, workers: int
 
 
 def _about(settings: dict[str, Any]) -> dict[str, Any]:
-    """What the manifest of parts keeps for :func:`gather`."""
+    """The entry of the manifest of parts that :func:`gather` needs."""
     described = {name: value for name, value in settings.items() if name not in ("dim", "dtype", "head", "fingerprint")}
     described["nesting"] = list(settings["nesting"].dims)
     described = {name: list(value) if isinstance(value, tuple) else value for name, value in described.items()}
@@ -158,20 +158,34 @@ def _about(settings: dict[str, Any]) -> dict[str, Any]:
     return {"dtype": settings["dtype"], "fingerprint": settings["fingerprint"], "head": head, "description": described}
 
 
-def _resumable(place: Place, stamp: str, *, overwrite: bool) -> dict[int, dict[str, Any]]:
-    """The parts of an earlier attempt; those of another job are an error, unless they may be replaced."""
+def _resumable(
+    place: Place, stamp: str, rows: int, *, given: bool, overwrite: bool
+) -> tuple[dict[int, dict[str, Any]], int]:
+    """The parts of an earlier attempt, and the rows per part; those of another job are an error, or are replaced.
+
+    An attempt on another number of workers continues with the rows per part of the first one.
+    """
     names = place.names()
     found = written_parts(place, stamp)
     records = [name for name in names if name.startswith("part-") and name.endswith(".json")]
+    later = next((record for record in found.values() if record["number"]), None)
+    before = rows if later is None else later["first"] // later["number"]
     foreign = [name for name in names if not name.startswith("part-") and name not in (MANIFEST, "head.safetensors")]
-    if foreign or (len(records) > len(found) and not overwrite):
-        got = ", ".join(foreign[:4]) or f"{len(records) - len(found)} parts of another job"
+    others = len(records) - len(found)   # also records that were damaged, which are made again
+    damaged = sum((place / name).read() in (b"", None) or not _is_record(place / name) for name in records)
+    if not foreign and overwrite and (others > damaged or before != rows):
+        place.remove()
+        return {}, rows
+    if foreign or others > damaged or (given and before != rows):
+        got = ", ".join(foreign[:4]) or f"{max(1, others)} parts of another job"
         cure = "choose another --out, or repeat the original command (--force replaces parts)"
         raise EmbeddingsError(f"{place} must hold nothing but the parts of this job", got=got, cure=cure)
-    if len(records) > len(found):
-        place.remove()
-        return {}
-    return found
+    return {number: record for number, record in found.items() if record["first"] == number * before}, before
+
+
+def _is_record(place: Place) -> bool:
+    content = place.read() or b""
+    return b'"stamp"' in content and b'"sha256"' in content
 
 
 def _save_head(head: Any, place: Place) -> None:

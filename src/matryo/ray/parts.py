@@ -82,7 +82,7 @@ class Parts:
     records: tuple[dict[str, Any], ...] = ()
     """The parts in the order of their rows; none for a folder or a file."""
     about: Any = None
-    """What :func:`gather` needs: the description of the embeddings."""
+    """The description of the embeddings, for :func:`gather`."""
 
     @classmethod
     def open(cls, url: Any) -> Parts:

@@ -271,7 +271,7 @@ class Fit:
 
 
 class Statistics(ABC):
-    """What a fit reads of vectors, where another program reads them: on a cluster, for example."""
+    """The statistics of vectors that another program reads: on a cluster, for example."""
 
     @abstractmethod
     def collect(self, unit: bool, wanted: Integers, rng: np.random.Generator) -> tuple[Moments, Any, int]:

@@ -1,4 +1,4 @@
-"""What a shard answers to a router: hits with exact scores and row numbers, samples of rows, and additions.
+"""The answers of a shard to a router: hits with exact scores and row numbers, samples of rows, and additions.
 
 Scores in float64 and row numbers let the router merge the hits of all shards as one index would. JSON carries both
 without loss.

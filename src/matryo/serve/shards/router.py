@@ -51,7 +51,7 @@ class Found(list[list[dict[str, Any]]]):
 
 
 class _Alive:
-    """What a server asks of the queue of an index: a router has none of its own."""
+    """Stands for the queue of an index, which a router does not have."""
 
     waiting = 0.0
 
