@@ -57,7 +57,7 @@ def encode(rows: int, out: Path, cluster: Cluster) -> Parts:
     """Encode on a cluster, as :func:`matryo.ray.encode` does with a model."""
     about = {"dtype": "float32", "head": None, "fingerprint": {"rows": rows}, "description": {"nesting": DIMS}}
     stamp, place = json_digest(about), Place.of(out)
-    found = written_parts(place, stamp)
+    found, _ = written_parts(place, stamp)
     jobs = [(number, first, min(PART, rows - first), stamp) for number, first in enumerate(range(0, rows, PART))
             if number not in found]  # fmt: skip
     for _, record in cluster.run(Encoder, (place.url,), jobs):

@@ -165,27 +165,20 @@ def _resumable(
 
     An attempt on another number of workers continues with the rows per part of the first one.
     """
-    names = place.names()
-    found = written_parts(place, stamp)
-    records = [name for name in names if name.startswith("part-") and name.endswith(".json")]
+    found, others = written_parts(place, stamp)   # damaged records are neither: their parts are made again
     later = next((record for record in found.values() if record["number"]), None)
     before = rows if later is None else later["first"] // later["number"]
-    foreign = [name for name in names if not name.startswith("part-") and name not in (MANIFEST, "head.safetensors")]
-    others = len(records) - len(found)   # also records that were damaged, which are made again
-    damaged = sum((place / name).read() in (b"", None) or not _is_record(place / name) for name in records)
-    if not foreign and overwrite and (others > damaged or before != rows):
-        place.remove()
-        return {}, rows
-    if foreign or others > damaged or (given and before != rows):
-        got = ", ".join(foreign[:4]) or f"{max(1, others)} parts of another job"
+    foreign = [name for name in place.names()
+               if not name.startswith("part-") and name not in (MANIFEST, "head.safetensors")]  # fmt: skip
+    differ = others or (given and before != rows)
+    if foreign or (differ and not overwrite):
+        got = ", ".join(foreign[:4]) or f"{others or len(found)} parts of another job"
         cure = "choose another --out, or repeat the original command (--force replaces parts)"
         raise EmbeddingsError(f"{place} must hold nothing but the parts of this job", got=got, cure=cure)
+    if differ:
+        place.remove()
+        return {}, rows
     return {number: record for number, record in found.items() if record["first"] == number * before}, before
-
-
-def _is_record(place: Place) -> bool:
-    content = place.read() or b""
-    return b'"stamp"' in content and b'"sha256"' in content
 
 
 def _save_head(head: Any, place: Place) -> None:

@@ -61,15 +61,16 @@ def write_part(
     return record
 
 
-def written_parts(place: Place, stamp: str) -> dict[int, dict[str, Any]]:
-    """The records of the complete parts that ``stamp`` identifies, by number."""
-    found = {}
+def written_parts(place: Place, stamp: str) -> tuple[dict[int, dict[str, Any]], int]:
+    """The records of the complete parts that ``stamp`` identifies, by number, and the number of other parts."""
+    found, others = {}, 0
     for name in place.names():
         if name.startswith("part-") and name.endswith(".json"):
             record = _opened(place / name)
             if record is not None and record["stamp"] == stamp:
                 found[int(record["number"])] = record
-    return found
+            others += record is not None and record["stamp"] != stamp
+    return found, others
 
 
 @dataclass(frozen=True)
