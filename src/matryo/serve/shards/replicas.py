@@ -1,8 +1,9 @@
 """The replicas of one shard: failover, hedged requests, and which of them are up.
 
-A request goes to one replica. If it fails, the next one is asked at once. If it takes longer than most, the next one is
-asked too, and the first answer counts (a hedged request); at most one request in ten is hedged, so that an overloaded
-shard does not get more work. A replica that hangs is given up after its share of the time.
+A request goes to the replica that should answer first, by its requests in progress and the time of its latest answers.
+If it fails, the next one gets the request at once. If it takes longer than most, the next one gets it too, and the
+first answer counts (a hedged request); at most one request in ten is hedged, so that an overloaded shard does not get
+more work. A replica that hangs is given up after its share of the time.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ _KEPT = 512   # latencies
 _FEWEST = 20   # latencies before requests are hedged
 _SHARE, _SAVED = 0.1, 10.0   # hedged requests per request, and the most that quiet times allow at once
 _LEAST = 0.001   # seconds before a request is hedged
+_FADE, _TINY = 0.1, 1e-6   # the weight of the latest answer in the time of answers; seconds
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,15 @@ class _Replica:
     """The name of the index there, once it is known."""
     up: bool = True
     probed: float = 0.0
+    running: int = 0
+    """Requests in progress."""
+    seconds: float = 0.0
+    """The time of an answer, lately; of a request that another replica answered first, the time until then."""
+
+    @property
+    def wait(self) -> float:
+        """How long another request would take."""
+        return (self.running + 1) * (self.seconds + _TINY)
 
     def fail(self) -> None:
         """Note that the replica does not answer: others come first until a probe succeeds."""
@@ -155,6 +166,7 @@ class Replicas:
     async def _send(self, replica: _Replica, method: str, path: str, body: bytes) -> Answer:
         clock = asyncio.get_running_loop().time
         start = clock()
+        replica.running += 1
         try:
             replica.index = replica.index or await self._only_index(replica.server)
             path = path.replace("{index}", replica.index)
@@ -163,6 +175,9 @@ class Replicas:
             replica.fail()
             self.count("shard_failures_total")
             raise
+        finally:
+            replica.running -= 1
+            replica.seconds += _FADE * (clock() - start - replica.seconds)
         replica.up = answer.status != 503
         self._note(clock() - start)
         return answer
@@ -194,10 +209,10 @@ class Replicas:
         return None if self._delay == float("inf") else self._delay
 
     def _order(self) -> list[_Replica]:
-        """Those that are up take turns; the others are the last."""
+        """Those that are up, the one that will answer first before the others. The others are the last."""
         first = next(self._turn) % len(self._replicas)
         turned = self._replicas[first:] + self._replicas[:first]
-        return sorted(turned, key=lambda replica: not replica.up)
+        return sorted(turned, key=lambda replica: (not replica.up, replica.wait))
 
     def probe(self) -> None:
         """Ask replicas that are down for their health, from time to time."""
