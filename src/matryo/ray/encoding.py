@@ -47,8 +47,9 @@ class Data:
         if not self.items:
             root = Path(self.root) if self.root else None
             dataset = open_dataset(self.source, root, classes=model.classes or None)
-            labels = dataset.split(self.split).labels
-            return dataset if not model.classes or (labels >= 0).any() else open_dataset(self.source, root)
+            labels = getattr(dataset.split(self.split), "labels", None)   # pairs have none
+            known = labels is None or not model.classes or (labels >= 0).any()
+            return dataset if known else open_dataset(self.source, root)
         fetched = [str(Place.of(item).fetched()) for item in dict.fromkeys(self.items)]
         return Dataset(Path(fetched[0]).name, model.classes, {self.split: open_unlabelled(fetched)})
 
@@ -107,35 +108,60 @@ def encode(
     encoding = Encoding(model, dataset, data.split, dtype, batch, overwrite, progress)
     ids, settings = encoding.settings(items)
     settings["fingerprint"]["device"] = options["device"].split(":")[0]
+    parts_at = place if keep else Place(f"{place.url}.parts")
     if not keep:
         sweep_partial(place.path)
         if (place.path / "manifest.json").exists() and not overwrite:
-            return encoding.stored(place.path, settings["content"], items.labels, ids)
+            stored = encoding.stored(place.path, settings["content"], items.labels, ids)
+            if (parts_at / MANIFEST).read() is not None:   # of a driver that was killed when it had gathered them
+                parts_at.remove()
+            return stored
         check_place(as_place(place.path), overwrite)
-    parts_at = place if keep else Place(f"{place.url}.parts")
+    work = _Work(run, options, data, parts_at, batch, part_rows)
     with cluster:
-        about = _about(settings)
-        stamp = json_digest({"about": about, "options": options})
-        rows = _part_rows(part_rows, batch, settings["dim"], len(items), cluster.room())
-        found, rows = _resumable(parts_at, stamp, rows, given=part_rows is not None, overwrite=overwrite)
-        if settings["head"] is not None:
-            _save_head(settings["head"], parts_at)
-        jobs = [(number, first, min(rows, len(items) - first)) for number, first in
-                enumerate(range(0, len(items), rows)) if number not in found]  # fmt: skip
-        arguments = (run, options, data, parts_at.url, dtype, batch)
-        given = [(*job, None if ids is None else np.array(ids[job[1] : job[1] + job[2]]), stamp) for job in jobs]
-        done = sum(record["count"] for record in found.values())
-        with tqdm(desc=f"encode on {cluster.address}", total=len(items), initial=done, unit="row", unit_scale=True,
-                  delay=2, disable=not progress) as bar:  # fmt: skip
-            for _, record in cluster.run(_Encoder, arguments, given):
-                found[record["number"]] = record
-                bar.update(record["count"])
-    parts = Parts.commit(parts_at, found, settings["dim"], about)
+        parts = work.encode(cluster, len(items), ids, settings, overwrite=overwrite, progress=progress)
     if keep:
         return parts
     gathered = gather(parts, place.path, overwrite=overwrite, progress=progress)
     parts_at.remove()
     return gathered
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The parts of one call."""
+
+    run: str
+    options: dict[str, Any]
+    data: Data
+    place: Place
+    batch: int
+    part_rows: int | None
+
+    def encode(
+        self, cluster: Cluster, count: int, ids: Any, settings: dict[str, Any], *, overwrite: bool, progress: bool
+    ) -> Parts:
+        """Encode the parts that are missing, and write their manifest."""
+        about = _about(settings)
+        stamp = json_digest({"about": about, "options": self.options})
+        rows = _part_rows(self.part_rows, self.batch, settings["dim"], count, cluster.room())
+        given = self.part_rows is not None
+        found, rows = _resumable(self.place, stamp, rows, given=given, overwrite=overwrite)
+        if settings["head"] is not None:
+            _save_head(settings["head"], self.place)
+        jobs = []
+        for number, first in enumerate(range(0, count, rows)):
+            if number not in found:
+                own = None if ids is None else np.array(ids[first : first + rows])
+                jobs.append((number, first, min(rows, count - first), own, stamp))
+        arguments = (self.run, self.options, self.data, self.place.url, settings["dtype"], self.batch)
+        done = sum(record["count"] for record in found.values())
+        with tqdm(desc=f"encode on {cluster.address}", total=count, initial=done, unit="row", unit_scale=True,
+                  delay=2, disable=not progress) as bar:  # fmt: skip
+            for _, record in cluster.run(_Encoder, arguments, jobs):
+                found[record["number"]] = record
+                bar.update(record["count"])
+        return Parts.commit(self.place, found, settings["dim"], about)
 
 
 def _part_rows(given: int | None, batch: int, dim: int, count: int, workers: int) -> int:
