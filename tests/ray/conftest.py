@@ -1,4 +1,4 @@
-"""Tests of Ray run where it is installed: `make ray`. One local cluster serves all tests of a file."""
+"""Most tests of Ray run where it is installed: `make ray`. One local cluster serves all tests of a file."""
 
 import importlib.util
 import os
@@ -6,7 +6,7 @@ import os
 import pytest
 
 FOUND = importlib.util.find_spec("ray")   # without Ray, this folder is found
-collect_ignore_glob = [] if FOUND is not None and FOUND.origin else ["test_*.py"]
+collect_ignore_glob = [] if FOUND is not None and FOUND.origin else ["test_ray_*.py", "test_spark.py"]
 
 
 @pytest.fixture(scope="module")
