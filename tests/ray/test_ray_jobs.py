@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,9 @@ from matryo.ray import evaluate as evaluate_on
 from matryo.ray.parts import gather, write_part, written_parts
 from matryo.ray.place import Place
 from matryo.retrieve.shards import ShardedIndex
+from ray import cloudpickle
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])   # workers cannot import tests
 
 
 @pytest.fixture(scope="module")
