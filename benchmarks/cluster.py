@@ -31,13 +31,14 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000, help="of jobs and of scaling")
     parser.add_argument("--shards", type=int, default=64, help="of the simulated router")
     parser.add_argument("--requests", type=int, default=3000, help="to the simulated router, per case")
+    parser.add_argument("--shared", action="store_true", help="others use the computer, too: store no times of jobs")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("docs/results/cluster.jsonl"))
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as name:
         folder = Path(name)
         found: dict[str, dict[str, Any]] = {
-            "jobs": lambda: cluster_jobs.with_a_killed_machine(folder, args.rows),
+            "jobs": lambda: cluster_jobs.with_a_killed_machine(folder, args.rows, timed=not args.shared),
             "scaling": lambda: cluster_jobs.scaling(folder, args.rows),
             "constants": lambda: cluster_constants.measure(folder, args.seed),
             "router": lambda: router_simulation.measure(folder, args.shards, args.requests, args.seed),
