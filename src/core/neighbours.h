@@ -208,8 +208,10 @@ class Neighbours final : public NeighbourSearch {
         counts_[slot] = kept = kept < k_ ? kept : k_;
         sort_descending(keys, kept);
         for (int64_t j = 0; j < k_; j++) {
-          if (packed) found[j] = j < kept ? keys[j] : kLowestKey;
-          else found[j] = j < kept ? row_of(keys[j]) : -1;
+          if (packed)
+            found[j] = j < kept ? keys[j] : kLowestKey;
+          else
+            found[j] = j < kept ? row_of(keys[j]) : -1;
         }
       }
   }

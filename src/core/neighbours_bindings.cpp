@@ -133,7 +133,8 @@ void bind_neighbours(nb::module_& m) {
       .def("score", &PyNeighbours::score, "first"_a)
       .def("guess", &PyNeighbours::guess, "keep"_a)
       .def("short", &PyNeighbours::find_short, "result"_a.noconvert())
-      .def("indices", [](PyNeighbours& self, Out<int64_t, 3> rows) { self.best(rows, false); }, "rows"_a.noconvert())
+      .def(
+          "indices", [](PyNeighbours& self, Out<int64_t, 3> rows) { self.best(rows, false); }, "rows"_a.noconvert())
       .def("keys", [](PyNeighbours& self, Out<int64_t, 3> keys) { self.best(keys, true); }, "keys"_a.noconvert());
 }
 

@@ -59,10 +59,10 @@ class PySketch {
     nb::gil_scoped_release release;
     share_queries(rows_of(queries), threads, 4, [&](int64_t first, int64_t some) {
       work_.lend([&](Work* work) {
-        int64_t found = kernels().search_sketch(vectors_->view, view_, exponent_, bytes, work,
-                                                queries.data() + first * columns, some, k,
-                                                bars ? bars->data() + first : nullptr, rows.data() + first * k,
-                                                scores.data() + first * k, left.data() + first * levels);
+        int64_t found =
+            kernels().search_sketch(vectors_->view, view_, exponent_, bytes, work, queries.data() + first * columns,
+                                    some, k, bars ? bars->data() + first : nullptr, rows.data() + first * k,
+                                    scores.data() + first * k, left.data() + first * levels);
         if (found >= 0) bad = first + found;
       });
     });
@@ -100,8 +100,8 @@ void bind_sketch(nb::module_& m) {
                     std::optional<In<float, 1>>, int>(),
            "vectors"_a, "axes"_a.noconvert(), "steps"_a.noconvert(), "levels"_a, "offsets"_a.noconvert().none(),
            "exponent"_a)
-      .def("search", &PySketch::search, "queries"_a.noconvert(), "mask"_a.noconvert().none(), "bars"_a.noconvert().none(),
-           "rows"_a.noconvert(), "scores"_a.noconvert(), "left"_a.noconvert(), "threads"_a)
+      .def("search", &PySketch::search, "queries"_a.noconvert(), "mask"_a.noconvert().none(),
+           "bars"_a.noconvert().none(), "rows"_a.noconvert(), "scores"_a.noconvert(), "left"_a.noconvert(), "threads"_a)
       .def("bounds", &PySketch::bounds, "query"_a.noconvert(), "bounds"_a.noconvert());
 }
 

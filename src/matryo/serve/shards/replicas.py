@@ -41,7 +41,8 @@ class Routing:
     timeout: float = 5.0
     """Seconds for the answer of a shard, with all its replicas."""
     hedge: float | None = None
-    """Seconds after which another replica is asked too; None for the 95th percentile of recent answers, 0 for never."""
+    """Seconds after which another replica gets the request, too; None for the 95th percentile of recent answers, 0 for
+    never."""
 
     def __post_init__(self) -> None:
         as_number(self.timeout, "timeout", 0.001, 3600, cure="pass --shard-timeout 5")
