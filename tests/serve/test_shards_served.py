@@ -8,10 +8,11 @@ import time
 import numpy as np
 import pytest
 
-from matryo import Index
+from conftest import call
+from matryo import Index, Plan
 from matryo.errors import InputError
 from matryo.retrieve.shards import ShardedIndex
-from matryo.serve import Limits, Routing
+from matryo.serve import Limits, Routing, app
 from matryo.serve.http.metrics import Metrics
 from matryo.serve.shards import RoutedIndex
 from matryo.serve.shards.client import Server
@@ -109,6 +110,27 @@ def test_changes_through_a_router_keep_the_order_of_one_index(serve, folders):
     assert stale.status == 400 and "numbers must increase" in stale.json["error"]["message"]
     with pytest.raises(InputError, match="in the order of their numbers"):
         RoutedIndex("docs", [servers[n][0].url for n in (1, 0, 2)], Limits(), Metrics())
+
+
+def test_a_folder_of_shards_is_served_like_an_index(folders):
+    one, shards = folders
+    service = app(index={"docs": shards[0].parent}, writable=True)
+    try:
+        query = np.arange(8.0).tolist()
+        with Index.open(one) as index:
+            for more in ({}, {"where": {"n": {"$gt": 200}}, "payload": True}, {"dim": 4}):
+                answer = call(service, "POST", PATH, {"vector": query, "k": 4, **more})
+                plan = Plan.single(4) if "dim" in more else None
+                wanted = index.search(query, 4, plan, where=more.get("where"), payload="payload" in more)
+                assert answer.json["results"] == wanted.to_dicts(), answer.body
+        upserted = call(service, "POST", "/v1/indexes/docs/upsert", {"ids": ["new"], "vectors": [query]})
+        assert upserted.json["count"] == 301
+        assert call(service, "POST", PATH, {"vector": query, "k": 1}).json["results"][0][0]["id"] == "new"
+        assert call(service, "GET", "/v1/indexes/docs").json["shards"] == 3
+        refused = call(service, "POST", "/v1/indexes/docs/nearest", {"vector": query, "k": 1})
+        assert refused.status == 400 and refused.json["error"]["code"] == "not_a_shard"
+    finally:
+        service.close()
 
 
 def test_urls_and_times_are_checked():
