@@ -16,7 +16,9 @@ from matryo.cli import main
 from matryo.errors import EmbeddingsError, InputError
 from matryo.ray import Data, Parts, encode, gather
 
+pytest_plugins = ["ray_cluster"]
 torch = pytest.importorskip("torch")
+pytest.importorskip("ray._raylet")   # a folder is no Ray
 
 
 @pytest.fixture(scope="module")

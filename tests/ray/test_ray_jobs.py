@@ -17,8 +17,9 @@ from matryo.ray import evaluate as evaluate_on
 from matryo.ray.parts import gather, write_part, written_parts
 from matryo.ray.place import Place
 from matryo.retrieve.shards import ShardedIndex
-from ray import cloudpickle
 
+pytest_plugins = ["ray_cluster"]
+cloudpickle = pytest.importorskip("ray._raylet") and pytest.importorskip("ray.cloudpickle")   # a folder is no Ray
 cloudpickle.register_pickle_by_value(sys.modules[__name__])   # workers cannot import tests
 
 

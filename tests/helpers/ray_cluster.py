@@ -1,12 +1,8 @@
-"""Most tests of Ray run where it is installed: `make ray`. One local cluster serves all tests of a file."""
+"""A local cluster of Ray, and a bucket of an S3 server that its workers reach: one of each for all tests of a file."""
 
-import importlib.util
 import os
 
 import pytest
-
-FOUND = importlib.util.find_spec("ray")   # without Ray, this folder is found
-collect_ignore_glob = [] if FOUND is not None and FOUND.origin else ["test_ray_*.py", "test_spark.py"]
 
 
 @pytest.fixture(scope="module")
