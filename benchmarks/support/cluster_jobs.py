@@ -35,8 +35,7 @@ def batches(first: int, count: int) -> Iterator[tuple[Floats, Any]]:
         labels = own.integers(0, CLASSES, BATCH)[:size]
         features = centres[labels] + own.normal(size=(BATCH, _WIDTH)).astype(np.float32)[:size]
         hidden = np.tanh(features @ one / 16)
-        for _ in range(2):
-            hidden = np.tanh(hidden @ one / 16)
+        hidden = np.tanh(hidden @ one / 16)
         yield hidden @ two * np.linspace(2, 0.2, DIM, dtype=np.float32), labels
 
 
