@@ -14,7 +14,7 @@ CORE    := -C cmake.define.MATRYO_WERROR=ON -C build-dir=build/core
 # Whole test files per core, as fixtures are costly; in the given order, or files with few long tests would run last.
 SHARED  := -n auto --dist loadfile --no-loadscope-reorder -o tmp_path_retention_policy=failed
 
-.PHONY: demo test lint docs unit light wheel soak sanitize neon explorer clients engines lowest newest audit clean
+.PHONY: demo test lint docs unit light wheel soak sanitize neon explorer clients engines ray lowest newest audit clean
 
 demo: $(VENV)/train
 	$(VENV)/bin/matryo demo
@@ -97,6 +97,17 @@ engines: $(VENV)/dev
 	$(VENV)/bin/python $(INSTALL) "chdb-core>=26" "qdrant-edge-py>=0.9"
 	MATRYO_ENGINES=all $(VENV)/bin/python -m pytest tests/engines src/matryo/engines
 
+# Jobs on local clusters of Ray, with machines that are killed, S3 from moto, and the recipe for Spark where it is
+# installed (SPARK=pyspark installs it: 460 MB; needs Java). They see the packages of the development environment.
+RAY   := .venv-ray
+SPARK ?=
+ray: $(VENV)/dev
+	$(PYTHON) -m venv $(RAY)
+	$(VENV)/bin/python -c 'import site; print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' \
+	  > "$$($(RAY)/bin/python -c 'import site; print(site.getsitepackages()[0])')/dev.pth"
+	$(RAY)/bin/python $(INSTALL) "ray>=2.50" s3fs "moto[server]" $(SPARK)
+	$(RAY)/bin/python -m pytest tests/ray src/matryo/ray -o filterwarnings=default
+
 # The tests with the lowest version of each dependency that pyproject.toml allows, and with the newest one.
 # EXTRAS="all" also tests PyTorch. Warnings are no errors here: old and new packages deprecate each other.
 EXTRAS  ?= images,report,graph,arrow,frames,serve,completion
@@ -124,7 +135,7 @@ docs: $(VENV)/dev
 	@echo "site/index.html"
 
 clean:
-	rm -rf $(VENV) $(LIGHT) $(CLEAN) $(LOWEST) $(NEWEST) .venv-address .venv-thread build dist site
+	rm -rf $(VENV) $(LIGHT) $(CLEAN) $(LOWEST) $(NEWEST) $(RAY) .venv-address .venv-thread build dist site
 
 # --- environments, updated when pyproject.toml, constraints.txt or the compiled core changes ---
 BUILT := CMakeLists.txt $(wildcard src/core/*)

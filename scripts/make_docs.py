@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pages import migration_picture, paper, promises, shift
+from pages import cluster, migration_picture, paper, promises, shift
 from pages.best import best_tables
 from pages.findings import finding
 from pages.markdown import GENERATED, page, sources
@@ -30,12 +30,13 @@ from matryo.results import Row, read_rows
 ROOT = Path(__file__).resolve().parent.parent
 MARKS = ("<!-- demo-table -->", "<!-- /demo-table -->")
 TABLES = (
-    "compress", "engines", "feed", "filters", "layers", "losses", "maps", "migration", "modalities", "models",
+    "cluster", "compress", "engines", "feed", "filters", "layers", "losses", "maps", "migration", "modalities", "models",
     "promises", "retrieval", "retrofit", "serve", "settings", "shift", "unseen", "unseen_plans", "updates",
 )  # fmt: skip
 """The modules of pages/ that make tables from rows."""
 TITLES = {
     "cascade": "Adaptive classification",
+    "cluster": "Clusters and routers",
     "compress": "Vectors in 8 to 1024 bytes",
     "demo": "Demo: bundled emoji",
     "demo-settings": "Settings of the demo",
@@ -131,6 +132,9 @@ def pages(root: Path) -> dict[Path, str]:
     planning = read(docs / "planning.md")
     if planning is not None and "shift" in stored:
         made[docs / "planning.md"] = between_marks(planning, shift.summary(stored["shift"]), shift.MARKS)
+    scale = read(docs / "scale.md")
+    if scale is not None and "cluster" in stored:
+        made[docs / "scale.md"] = between_marks(scale, cluster.estimate(stored["cluster"]), cluster.MARKS)
     promised = read(docs / "promises.md")
     if promised is not None and "soak" in stored:
         made[docs / "promises.md"] = between_marks(promised, promises.table(stored["soak"]), promises.MARKS)

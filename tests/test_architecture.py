@@ -50,10 +50,11 @@ ALLOWED = {
     "report": SEAM | {"baselines", "classify", "evaluation"},
     "serve": SEAM | {"encoders", "training", "inference", "retrieve"},
     "integrations": SEAM | {"retrieve"},
+    "ray": SEAM | {"inference", "retrofit", "retrieve", "evaluation"},
     "reproduce": SEAM | {"training", "inference", "baselines", "classify", "retrieve", "evaluation", "report"},
     "cli": SEAM
     | {"training", "inference", "export", "baselines", "classify", "retrofit", "retrieve", "evaluation", "report"}
-    | {"engines", "serve", "reproduce"},
+    | {"engines", "serve", "reproduce", "ray"},
     "__main__": {"cli"},
 }
 TORCH_SIDE = LEARNING | {"training", "inference", "export"}
@@ -65,7 +66,7 @@ TORCH_FREE = ("training/__init__.py", "training/recipe/*.py", "training/run/path
 KERNELS = ("retrieve/engines/torch/*", "losses/engines/triton/*")
 EXTRAS = {"scipy", "triton", "matplotlib", "sklearn", "faiss", "pyarrow", "tokenizers", "transformers",
           "uvicorn", "httptools", "uvloop", "orjson", "psycopg", "duckdb", "qdrant_edge", "qdrant_client", "chdb",
-          "clickhouse_connect", "pymilvus", "simplejpeg"}  # fmt: skip
+          "clickhouse_connect", "pymilvus", "simplejpeg", "ray", "fsspec"}  # fmt: skip
 MOST_NAMES = {"cli": 22}   # files in a folder, 16 elsewhere; cli has one per verb
 
 

@@ -7,6 +7,7 @@ from statistics import fmean
 
 from matryo.results import Row
 from pages import (
+    cluster,
     compress,
     engines,
     feed,
@@ -269,6 +270,7 @@ FINDINGS: dict[str, Callable[[list[Row]], str]] = {
     "cascade": _cascade,
     "demo": _demo,
     "compress": compress.finding,
+    "cluster": cluster.finding,
     "demo-settings": settings.finding,
     "engines": engines.finding,
     "filters": filters.finding,

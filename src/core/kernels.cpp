@@ -39,9 +39,10 @@ const Kernels table = {
     .drop_sketch_work = [](Work* work) { delete reinterpret_cast<SketchWork*>(work); },
     .search_sketch =
         [](const Vectors& vectors, const Sketch& sketch, int exponent, Mask mask, Patience& patience, Work* work,
-           const float* queries, int64_t count, int64_t k, int64_t* rows, double* scores, int64_t* left) {
+           const float* queries, int64_t count, int64_t k, const double* bars, int64_t* rows, double* scores,
+           int64_t* left) {
           CertifiedSearch search(vectors, sketch, exponent, mask, *reinterpret_cast<SketchWork*>(work));
-          return search.search(queries, count, k, patience, rows, scores, left);
+          return search.search(queries, count, k, bars, patience, rows, scores, left);
         },
     .bound_sketch =
         [](const Vectors& vectors, const Sketch& sketch, int exponent, Work* work, const float* query, double* bounds) {

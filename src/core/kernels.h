@@ -50,7 +50,7 @@ class NeighbourSearch {
   // Whether fewer than k rows were above the bar at a dim.
   virtual bool is_short(int64_t query) const = 0;
   // Write the best rows [levels, queries, k], best first; −1 where there are fewer.
-  virtual void write(int64_t first_group, int64_t last_group, int64_t* rows) = 0;
+  virtual void write(int64_t first_group, int64_t last_group, bool packed, int64_t* rows) = 0;
 };
 
 struct MeanShape {
@@ -96,7 +96,7 @@ struct Kernels {
   Work* (*make_sketch_work)();
   void (*drop_sketch_work)(Work*);
   int64_t (*search_sketch)(const Vectors&, const Sketch&, int exponent, Mask, Patience&, Work*, const float* queries,
-                           int64_t count, int64_t k, int64_t* rows, double* scores, int64_t* left);
+                           int64_t count, int64_t k, const double* bars, int64_t* rows, double* scores, int64_t* left);
   bool (*bound_sketch)(const Vectors&, const Sketch&, int exponent, Work*, const float* query, double* bounds);
 
   // partition.h

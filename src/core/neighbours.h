@@ -198,7 +198,7 @@ class Neighbours final : public NeighbourSearch {
     return few;
   }
 
-  void write(int64_t first_group, int64_t last_group, int64_t* rows) override {
+  void write(int64_t first_group, int64_t last_group, bool packed, int64_t* rows) override {
     for (int64_t query = first_group * kGroupQueries; query < last_group * kGroupQueries && query < count_; query++)
       for (int i = 0; i < levels_; i++) {
         int64_t slot = slot_of(query / kGroupQueries, i, static_cast<int>(query % kGroupQueries));
@@ -207,7 +207,12 @@ class Neighbours final : public NeighbourSearch {
         if (kept > k_) select_largest(keys, kept, k_);
         counts_[slot] = kept = kept < k_ ? kept : k_;
         sort_descending(keys, kept);
-        for (int64_t j = 0; j < k_; j++) found[j] = j < kept ? row_of(keys[j]) : -1;
+        for (int64_t j = 0; j < k_; j++) {
+          if (packed)
+            found[j] = j < kept ? keys[j] : kLowestKey;
+          else
+            found[j] = j < kept ? row_of(keys[j]) : -1;
+        }
       }
   }
 

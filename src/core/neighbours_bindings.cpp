@@ -84,12 +84,13 @@ class PyNeighbours {
     for (int64_t i = 0; i < queries_; i++) result.data()[i] = search_->is_short(i);
   }
 
-  void indices(Out<int64_t, 3> rows) {
+  // The rows of the best, or with `packed` their keys, which hold the scores too.
+  void best(Out<int64_t, 3> rows, bool packed) {
     require(rows_of(rows) == levels_ && columns_of(rows) == queries_ && static_cast<int64_t>(rows.shape(2)) == k_,
             "rows must have the shape [dims, queries, k]");
     nb::gil_scoped_release release;
     std::lock_guard guard(lock_);
-    by_groups([&](int64_t first, int64_t last) { search_->write(first, last, rows.data()); });
+    by_groups([&](int64_t first, int64_t last) { search_->write(first, last, packed, rows.data()); });
   }
 
  private:
@@ -129,7 +130,9 @@ void bind_neighbours(nb::module_& m) {
       .def("score", &PyNeighbours::score, "first"_a)
       .def("guess", &PyNeighbours::guess, "keep"_a)
       .def("short", &PyNeighbours::find_short, "result"_a.noconvert())
-      .def("indices", &PyNeighbours::indices, "rows"_a.noconvert());
+      .def(
+          "indices", [](PyNeighbours& self, Out<int64_t, 3> rows) { self.best(rows, false); }, "rows"_a.noconvert())
+      .def("keys", [](PyNeighbours& self, Out<int64_t, 3> keys) { self.best(keys, true); }, "keys"_a.noconvert());
 }
 
 }   // namespace matryo

@@ -86,9 +86,10 @@ class CertifiedSearch {
         factor_(vectors.metric == Metric::l2 ? 2 : 1) {}
 
   // Search some queries [count, columns]. `left` [count, levels] gets the number of rows left after each level; at level
-  // 0, −1 if the query is left to a scan. Returns −1, or the number of the first query that has no score.
-  int64_t search(const float* queries, int64_t count, int64_t k, Patience& patience, int64_t* rows, double* scores,
-                 int64_t* left) {
+  // 0, −1 if the query is left to a scan. Rows that score less than the query's entry of `bars` [count] may be left
+  // out. Returns −1, or the number of the first query that has no score.
+  int64_t search(const float* queries, int64_t count, int64_t k, const double* bars, Patience& patience, int64_t* rows,
+                 double* scores, int64_t* left) {
     int64_t levels = sketch_.level_count;
     for (int64_t first = 0; first < count; first += kTogether) {
       int some = count - first < kTogether ? static_cast<int>(count - first) : kTogether, helped = 0;
@@ -118,7 +119,8 @@ class CertifiedSearch {
       }
       for (int q = 0; q < some; q++) {
         int64_t at = first + q;
-        helped += finish(q, queries + at * columns_, Hits{rows + at * k, scores + at * k, k}, left + at * levels);
+        helped += finish(q, queries + at * columns_, bars == nullptr ? -INFINITY : bars[at],
+                         Hits{rows + at * k, scores + at * k, k}, left + at * levels);
       }
       note(patience, helped > 0);
     }
@@ -310,7 +312,7 @@ class CertifiedSearch {
   }
 
   // Returns false if the query is left to a scan.
-  bool finish(int q, const float* given, const Hits& hits, int64_t* left) {
+  bool finish(int q, const float* given, double known, const Hits& hits, int64_t* left) {
     SketchQuery& query = work_.queries[q];
     double* exact = work_.exact.reserve(columns_);
     for (int64_t j = 0; j < columns_; j++) exact[j] = given[j];
@@ -322,11 +324,12 @@ class CertifiedSearch {
       int64_t row = row_of(work_.best[q].keys[i]);
       ranked[i] = Ranked{score(row), row};
     }
-    double bar = -INFINITY;
+    double bar = known;
     if (looked >= hits.k) {
       select_largest(ranked, looked, hits.k);
-      bar = ranked[hits.k - 1].score * query.unit;
+      bar = ranked[hits.k - 1].score > known ? ranked[hits.k - 1].score : known;
     }
+    bar *= query.unit;
     if (vectors_.metric == Metric::l2) bar += query.square;   // bounds are of 2·q·x − ‖x‖²
     const SketchLook& first = work_.looks[q];
     double shift = first.scale * 128 * static_cast<double>(work_.codes[q].sum());   // codes in tiles are 128 too large

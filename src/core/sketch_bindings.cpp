@@ -47,12 +47,13 @@ class PySketch {
   }
 
   // Returns −1, or the number of a query that has no score.
-  int64_t search(In<float, 2> queries, OptionalMask mask, Out<int64_t, 2> rows, Out<double, 2> scores,
-                 Out<int64_t, 2> left, int threads) {
+  int64_t search(In<float, 2> queries, OptionalMask mask, std::optional<In<double, 1>> bars, Out<int64_t, 2> rows,
+                 Out<double, 2> scores, Out<int64_t, 2> left, int threads) {
     vectors_->check_queries(queries, 0);
     vectors_->check_hits(rows_of(queries), rows, scores);
     int64_t levels = view_.level_count, k = columns_of(rows), columns = vectors_->columns;
     require(rows_of(left) == rows_of(queries) && columns_of(left) == levels, "left must have one line per query");
+    require(!bars || rows_of(*bars) == rows_of(queries), "bars must have one entry per query");
     Mask bytes = vectors_->mask_of(mask);
     std::atomic<int64_t> bad{-1};
     nb::gil_scoped_release release;
@@ -60,7 +61,8 @@ class PySketch {
     share_queries(count, threads, 4, [&](int64_t first, int64_t some) {
       work_.lend([&](Work* work) {
         int64_t found = kernels().search_sketch(vectors_->view, view_, exponent_, bytes, patience_, work,
-                                                queries.data() + first * columns, some, k, rows.data() + first * k,
+                                                queries.data() + first * columns, some, k,
+                                                bars ? bars->data() + first : nullptr, rows.data() + first * k,
                                                 scores.data() + first * k, levels_left + first * levels);
         if (found >= 0) bad = first + found;
       });
@@ -110,8 +112,8 @@ void bind_sketch(nb::module_& m) {
                     std::optional<In<float, 1>>, int>(),
            "vectors"_a, "axes"_a.noconvert(), "steps"_a.noconvert(), "levels"_a, "offsets"_a.noconvert().none(),
            "exponent"_a)
-      .def("search", &PySketch::search, "queries"_a.noconvert(), "mask"_a.noconvert().none(), "rows"_a.noconvert(),
-           "scores"_a.noconvert(), "left"_a.noconvert(), "threads"_a)
+      .def("search", &PySketch::search, "queries"_a.noconvert(), "mask"_a.noconvert().none(),
+           "bars"_a.noconvert().none(), "rows"_a.noconvert(), "scores"_a.noconvert(), "left"_a.noconvert(), "threads"_a)
       .def("bounds", &PySketch::bounds, "query"_a.noconvert(), "bounds"_a.noconvert());
 }
 

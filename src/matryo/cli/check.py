@@ -34,9 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Check the plan, and print the result."""
-    from matryo.retrieve import Index
+    from matryo.retrieve.shards import open_index
 
-    with Index.open(args.folder) as index:
+    with open_index(args.folder) as index:
         queries = np.concatenate([batch.vectors for batch in open_queries(args, args.queries, index).batches()])
         result = index.check(queries, args.plan, args.k, recall=args.recall, confidence=args.confidence)
     print(json.dumps(result.to_figures(), ensure_ascii=False) if args.json else result)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--split", action="append", metavar="NAME", help="split to encode; repeat for more (default: train and test)"
     )
     parser.add_argument(
-        "--out", type=Path, metavar="DIR",
+        "--out", type=_place, metavar="DIR",
         help="where to write: one folder per split in it (default: RUN/embeddings; RUN/width-W/embeddings or "
         "RUN/layers-N/embeddings), or the folder of the ITEMs",
     )  # fmt: skip
@@ -55,6 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force", "--overwrite", dest="force", action="store_true", help="encode again and replace existing embeddings"
     )
+    parser.add_argument("--ray", metavar="ADDRESS", help="encode on a Ray cluster: its address, auto, or local; --out "
+                        "may be a URL such as s3://bucket/name, where the parts stay")  # fmt: skip
+    parser.add_argument("--ray-workers", type=int, metavar="N", help="with --ray: workers [one per core or GPU]")
+    parser.add_argument("--ray-gpus", type=float, default=0.0, metavar="X", help="with --ray: GPUs per worker [0]")
+    parser.add_argument("--ray-parts", action="store_true", help="with --ray: leave the parts in --out, for jobs on "
+                        "the cluster, instead of gathering them into one folder")  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
@@ -63,6 +69,13 @@ def run(args: argparse.Namespace) -> None:
     from matryo.inference import load
 
     _check_items(args)
+    if args.ray is not None:
+        from matryo.cli.parts.on_ray import encode_on_ray
+
+        encode_on_ray(args)
+        return
+    if "://" in str(args.out or ""):
+        raise InputError("--out must be a folder", got=args.out, cure="add --ray local to write parts to a URL")
     model = load(
         args.run_folder, device=args.device, width=args.width, layers=args.layers, precision=args.precision
     )
@@ -88,7 +101,16 @@ def run(args: argparse.Namespace) -> None:
         print(f" --layers {model.layers}" if cut else "")
 
 
+def _place(text: str) -> Any:
+    """A path, or a URL as it is: a path would lose one of its slashes."""
+    return text if "://" in text else Path(text)
+
+
 def _check_items(args: argparse.Namespace) -> None:
+    for option in ("ray_workers", "ray_gpus", "ray_parts"):
+        if getattr(args, option) and args.ray is None:
+            flag = f"--{option.replace('_', '-')}"
+            raise InputError(f"{flag} is for a Ray cluster", got="no --ray", cure="add --ray local")
     if args.items and args.out is None:
         raise InputError("new data needs a folder to write to", got="no --out", cure="add --out DIR")
     for option in ("data", "source", "split"):

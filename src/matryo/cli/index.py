@@ -32,15 +32,15 @@ from matryo.progress import tqdm
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from matryo.retrieve import Index
     from matryo.retrieve.compress.filling import Filling
     from matryo.retrieve.description import Description
+    from matryo.retrieve.shards.manifest import AnyIndex
     from matryo.retrieve.sources import Source
     from matryo.retrieve.store import Batch
 
 __all__ = ["add_arguments", "run"]
 
-_SETTINGS = ("dims", "metric", "dtype", "int8_up_to")
+_SETTINGS = ("dims", "metric", "dtype", "int8_up_to", "shards")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                      "(default: the nesting of the source, else 8, 16, 32, …)")  # fmt: skip
     new.add_argument("--metric", choices=["cosine", "ip", "l2"], help="how vectors are compared [cosine]")
     new.add_argument("--dtype", choices=["float32", "float16"], help="precision on disk [float32]")
+    new.add_argument("--shards", type=int, metavar="N", help="divide the rows between N folders, by a hash of their "
+                     "ids: for an index that is to be served by several machines [one folder]")  # fmt: skip
     new.add_argument("--int8-up-to", type=int, metavar="M", help="also store 8-bit copies of the dims up to M [0]")
     add_code_arguments(new)
     parser.add_argument("--model", type=Path, metavar="RUN", help="the run folder of the model that made the vectors, "
@@ -87,12 +89,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Open or create the index, change it, and describe it."""
-    from matryo.retrieve import Index
+    from matryo.retrieve.shards import index_there, open_index
 
     _check_options(args)
     payload = None if args.payload is None else [] if args.payload == "none" else args.payload.split(",")
     sources = _migrated(args, open_sources(args, args.sources, payload))
-    new = not Index.exists(args.folder)
+    new = not index_there(args.folder)
     if new and (not sources or args.delete):
         cure = f"check the path, or create an index: matryo index {args.folder} SOURCE"
         raise InputError("there is no index to describe or change", got=args.folder, cure=cure)
@@ -105,7 +107,7 @@ def run(args: argparse.Namespace) -> None:
         parts = chain(head, parts)
     changing = bool(sources or args.delete or args.compact or args.model or args.rotate or _guides(args) is not None)
     filling = filling_of(args, new=new)
-    with _create(args, sources, filling) if new else Index.open(args.folder, writable=changing) as index:
+    with _create(args, sources, filling) if new else open_index(args.folder, writable=changing) as index:
         if not new:
             _check_settings(args, index, sources)
             check_not_added(args, index, numbered)
@@ -122,7 +124,7 @@ def run(args: argparse.Namespace) -> None:
             index.verify()
         if args.backup:
             index.backup(args.backup)
-    with Index.open(args.folder) as index:   # reopened, so that the writer's log is in the file and its size counts
+    with open_index(args.folder) as index:   # reopened, so that the writer's log is in the file and its size counts
         description = index.describe()
     if args.json:
         print(json.dumps(description.to_dict() | {"added": added}, ensure_ascii=False))
@@ -145,7 +147,7 @@ def _migrated(args: argparse.Namespace, sources: list[Source]) -> list[Source]:
     return [migrated(source, migration, args.migrate) for source in sources]
 
 
-def _compact_and_build(args: argparse.Namespace, index: Index, new: bool) -> None:
+def _compact_and_build(args: argparse.Namespace, index: AnyIndex, new: bool) -> None:
     guides = _guides(args)
     try:
         if args.compact or new:   # a new index ends with as few segments as possible
@@ -194,13 +196,16 @@ def _check_options(args: argparse.Namespace) -> None:
             raise InputError(f"--{name} must be a dim of the index", got=dim, cure="use one of --dims")
 
 
-def _create(args: argparse.Namespace, sources: Sequence[Source], filling: Filling | None) -> Index:
+def _create(args: argparse.Namespace, sources: Sequence[Source], filling: Filling | None) -> AnyIndex:
     from matryo.retrieve import Index
+    from matryo.retrieve.shards import ShardedIndex
 
     given = {name: getattr(args, name) for name in ("metric", "dtype", "int8_up_to")}
     settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     code = code_of(args, sources, filling)
     nesting = _nesting(args.dims, sources) if code is None else None
+    if args.shards is not None:
+        return ShardedIndex.create(args.folder, nesting, shards=args.shards, **settings)
     return Index.create(args.folder, nesting, compression=code, **settings)
 
 
@@ -220,18 +225,20 @@ def _nesting(text: str | None, sources: Sequence[Source]) -> Nesting:
     return Nesting(dims)
 
 
-def _check_settings(args: argparse.Namespace, index: Index, sources: Sequence[Source]) -> None:
+def _check_settings(args: argparse.Namespace, index: AnyIndex, sources: Sequence[Source]) -> None:
     """Raise if an option or a source contradicts the settings of the existing index."""
     check_codes(args, index)
     about = index.about
     settings: dict[str, Any] = {"metric": about.metric, "dtype": about.dtype, "int8_up_to": about.int8_up_to}
     settings["dims"] = ",".join(map(str, about.nesting.dims))
+    settings["shards"] = len(getattr(index, "shards", ())) or None
     for name in _SETTINGS:
         value = getattr(args, name)
         if value is not None and value != settings[name]:
             option = f"--{name.replace('_', '-')}"
+            created = f"with {option} {settings[name]}" if settings[name] is not None else f"without {option}"
             raise InputError(
-                f"{args.folder} was created with {option} {settings[name]}, which cannot change",
+                f"{args.folder} was created {created}, which cannot change",
                 got=f"{option} {value}",
                 cure="drop the option, or create another index",
             )
@@ -295,7 +302,7 @@ def _wrong_count(path: Path, count: int, source: Source, rows: str) -> InputErro
 
 
 def _add(
-    args: argparse.Namespace, index: Index, sources: Sequence[Source], parts: Iterator[_Part | _End],
+    args: argparse.Namespace, index: AnyIndex, sources: Sequence[Source], parts: Iterator[_Part | _End],
     numbered: Sequence[Numbered], filling: Filling | None,
 ) -> int:  # fmt: skip
     """Add all rows and return their number; after an error or an interrupt, show how to resume."""
@@ -327,7 +334,7 @@ def _add(
     return done
 
 
-def _store(args: argparse.Namespace, index: Index, part: _Part) -> list[Any] | None:
+def _store(args: argparse.Namespace, index: AnyIndex, part: _Part) -> list[Any] | None:
     """Add or replace the rows of a part, and return the ids of added ones.
 
     An error of the index is prefixed with the source and its rows.

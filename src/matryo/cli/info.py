@@ -15,7 +15,7 @@ from matryo.compiled import core, isa
 from matryo.embeddings.manifest import MANIFEST, Manifest
 from matryo.errors import InputError
 from matryo.results import holds_rows, read_rows, versions
-from matryo.retrieve import Index
+from matryo.retrieve.shards import index_there, open_index
 from matryo.training.run.paths import RunFolder
 
 
@@ -60,8 +60,8 @@ def describe(path: Path) -> dict[str, Any]:
         splits = {str(file.parent.relative_to(path)): Manifest.load(file.parent) for file in found}
         texts = {name: f"{m.count:,} vectors of {m.dim} dimensions, {m.dtype}" for name, m in splits.items()}
         return {"kind": "embeddings of several splits", **texts}
-    if Index.exists(path):
-        with Index.open(path) as index:
+    if index_there(path):
+        with open_index(path) as index:
             return {"kind": "index", **index.describe().to_dict()}
     if (facts := _exported(path)) is not None:
         return facts

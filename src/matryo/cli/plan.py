@@ -28,8 +28,8 @@ from matryo.files import check_may_write, write_json
 
 if TYPE_CHECKING:
     from matryo.arrays import Array
-    from matryo.retrieve import Index
     from matryo.retrieve.plan.choice import Choice
+    from matryo.retrieve.shards.manifest import AnyIndex
 
 __all__ = ["add_arguments", "run"]
 
@@ -59,8 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Choose a plan, print the frontier, and write --out and --figure."""
-    from matryo.retrieve import Index
     from matryo.retrieve.plan.picture import is_picture, save
+    from matryo.retrieve.shards import open_index
 
     if args.figure is not None and args.figure.suffix not in (".svg", ".png"):
         raise InputError("--figure must end in .svg or .png", got=args.figure.name, cure="change the suffix")
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> None:
     if isinstance(args.folder, str):
         plan_on_engine(args)
         return
-    with Index.open(args.folder) as index:
+    with open_index(args.folder) as index:
         choice, is_stored = _choice(args, index)
         has_guides = bool(index.wanted())
     notes = ["this is the stored result of an earlier run (--again plans anew)"] if is_stored else []
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> None:
         raise InputError("no plan within the budget reaches the recall", got=args.budget, cure=cure)
 
 
-def _choice(args: argparse.Namespace, index: Index) -> tuple[Choice, bool]:
+def _choice(args: argparse.Namespace, index: AnyIndex) -> tuple[Choice, bool]:
     """The choice of the planner, and whether it is that of an earlier run."""
     from matryo.retrieve.plan.cache import load_choice, plan_key, store_choice
 
@@ -109,7 +109,7 @@ def _choice(args: argparse.Namespace, index: Index) -> tuple[Choice, bool]:
     return choice, False
 
 
-def _queries(args: argparse.Namespace, index: Index) -> Array | None:
+def _queries(args: argparse.Namespace, index: AnyIndex) -> Array | None:
     if args.queries is not None:
         return np.concatenate([batch.vectors for batch in open_queries(args, args.queries, index).batches()])
     for name in ("format", "id_column", "vector_column"):

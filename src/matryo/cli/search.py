@@ -32,7 +32,8 @@ from matryo.files import check_may_write, replacing
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from matryo.retrieve import Hits, Index, Plan
+    from matryo.retrieve import Hits, Plan
+    from matryo.retrieve.shards.manifest import AnyIndex
 
     Answers = Iterator[tuple[Sequence[int | str], Hits]]
     """The ids or numbers of a batch of queries, and their hits."""
@@ -82,14 +83,14 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-    from matryo.retrieve import Index
     from matryo.retrieve.plan.plan import check_count
+    from matryo.retrieve.shards import open_index
 
     check_count("k", args.k, example=10)
     _check_options(args)
     if isinstance(args.folder, str):
         _check_engine_options(args)
-    opened: Any = EngineIndex(args.folder) if isinstance(args.folder, str) else Index.open(args.folder)
+    opened: Any = EngineIndex(args.folder) if isinstance(args.folder, str) else open_index(args.folder)
     with opened as index:
         if not len(index):
             cure = f"add some first: matryo index {args.folder} SOURCE"
@@ -191,9 +192,9 @@ def _keeps(text: str | None) -> list[int]:
 # ── searching ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _search(args: argparse.Namespace, index: Index, plan: Plan | None, where: Any) -> Answers:
+def _search(args: argparse.Namespace, index: AnyIndex, plan: Plan | None, where: Any) -> Answers:
     """The hits of queries from a source, in batches."""
-    from matryo.retrieve.index import MOST_HITS
+    from matryo.retrieve.search_arguments import MOST_HITS
 
     payload = _wants_payloads(args)
     step = max(1, (_PAYLOADS if payload else MOST_HITS) // args.k)
@@ -203,7 +204,7 @@ def _search(args: argparse.Namespace, index: Index, plan: Plan | None, where: An
             yield queries[part], index.search(vectors[part], args.k, plan, args.exact, where, args.threads, payload)
 
 
-def _queries(args: argparse.Namespace, index: Index) -> Iterator[tuple[Sequence[int | str], Any]]:
+def _queries(args: argparse.Namespace, index: AnyIndex) -> Iterator[tuple[Sequence[int | str], Any]]:
     """The ids or numbers of the queries with their vectors, in batches; texts and images are encoded."""
     if not are_vectors(args.queries[0], args.format):
         yield encode_queries(args.queries, index, args.model)
@@ -214,7 +215,7 @@ def _queries(args: argparse.Namespace, index: Index) -> Iterator[tuple[Sequence[
         first += len(batch.vectors)
 
 
-def _like(args: argparse.Namespace, index: Index, plan: Plan | None, where: Any) -> Answers:
+def _like(args: argparse.Namespace, index: AnyIndex, plan: Plan | None, where: Any) -> Answers:
     """The hits of rows of the index, without the rows themselves."""
     from matryo.retrieve import Hits
 

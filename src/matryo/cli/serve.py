@@ -50,6 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("models", nargs="*", metavar="MODEL", help="a run folder or a sentence-transformers folder, or "
                         "NAME=PATH")  # fmt: skip
     parser.add_argument("--index", action="append", default=[], metavar="FOLDER", help="an index, or NAME=FOLDER")
+    parser.add_argument("--shards", nargs="+", default=[], metavar="URL", help="route to the servers of all shards of "
+                        "an index, in the order of their numbers; URL|URL for replicas; NAME=URL first to name it "
+                        "[index]")  # fmt: skip
+    parser.add_argument("--shard-timeout", type=float, default=5.0, metavar="X", help="seconds for the answer of a "
+                        "shard [5]")  # fmt: skip
+    parser.add_argument("--hedge", type=float, metavar="X", help="seconds after which another replica gets the "
+                        "request, too; 0 for never [the 95th percentile of recent answers]")  # fmt: skip
     parser.add_argument("--writable", action="store_true", help="allow changes to the indexes, as their only writer")
     parser.add_argument("--host", default="127.0.0.1", metavar="H", help="address to listen on [127.0.0.1]")
     parser.add_argument("--port", type=int, default=8080, metavar="N", help="port to listen on; 0 chooses one [8080]")
@@ -83,7 +90,8 @@ def run(args: argparse.Namespace) -> None:
     from matryo.serve.run import Address, listen
     from matryo.serve.workers import run_workers
 
-    Sources(named(args.models, "model"), named(args.index, "index")).check()
+    if not args.shards:
+        Sources(named(args.models, "model"), named(args.index, "index")).check()
     address, keys = Address(args.host, args.port), Keys.read(args.keys)
     if not address.local and not keys and not args.no_keys:
         rule = "a server that others can reach needs API keys"
@@ -109,7 +117,7 @@ def _serve(
     folder: Path | None = None,
 ) -> None:  # fmt: skip
     """Run one process; ``folder`` holds the private sockets of all of them."""
-    from matryo.serve import Show, app
+    from matryo.serve import Routing, Show, app
     from matryo.serve.run import run_service
     from matryo.serve.workers import connect
 
@@ -121,6 +129,7 @@ def _serve(
         named(args.models, "model"), named(args.index, "index"), keys=args.keys, limits=limits, writable=writable,
         origins=args.cors, device=args.device, threads=args.threads, quiet=args.quiet, alone=True,
         show=Show(tuple((args.show or "").split(",")) if args.show else (), args.group, args.credits),
+        shards=_shards(args), routing=Routing(args.shard_timeout, args.hedge),
     )  # fmt: skip
     if address.local and not service.keys:
         service.hosts = frozenset(name.lower() for name in args.allow_host)
@@ -134,8 +143,18 @@ def _serve(
     run_service(service, sockets, started)
 
 
+def _shards(args: argparse.Namespace) -> dict[str, list[str]]:
+    """The URLs of --shards under the name of their index."""
+    if not args.shards:
+        return {}
+    name, equals, first = args.shards[0].partition("=")
+    if not equals or "/" in name:
+        return {"index": args.shards}
+    return {name: [first, *args.shards[1:]]}
+
+
 def _announce(args: argparse.Namespace, address: Address, shared: socket.socket) -> None:
     host = f"[{address.host}]" if ":" in address.host else address.host
-    served = dict.fromkeys([*named(args.models, "model"), *named(args.index, "index")])
+    served = dict.fromkeys([*named(args.models, "model"), *named(args.index, "index"), *_shards(args)])
     print(f"serving {', '.join(served)} on http://{host}:{shared.getsockname()[1]}/", flush=True)
     sys.stdout.flush()

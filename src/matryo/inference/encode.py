@@ -52,7 +52,7 @@ def encode_split(
     if isinstance(items, PairSplit):
         raise InputError("encode_split encodes items, not pairs", got=f"split {split!r}", cure="use encode_pairs")
     model.check_reads(items)
-    return _Encoding(model, dataset, split, dtype, batch, overwrite, progress).write(items, out)
+    return Encoding(model, dataset, split, dtype, batch, overwrite, progress).write(items, out)
 
 
 @checked
@@ -74,7 +74,7 @@ def encode_pairs(
     pairs, out = dataset.split(split), Path(out)
     for side in (pairs.queries, pairs.candidates):
         model.check_reads(side)
-    encoding = _Encoding(model, dataset, split, dtype, batch, overwrite, progress)
+    encoding = Encoding(model, dataset, split, dtype, batch, overwrite, progress)
     kept = not overwrite and all((out / side / "manifest.json").exists() for side in ("queries", "candidates"))
     queries = encoding.write(pairs.queries, out / "queries")
     candidates = encoding.write(pairs.candidates, out / "candidates")
@@ -91,7 +91,7 @@ def encode_pairs(
 
 
 @dataclass(frozen=True)
-class _Encoding:
+class Encoding:
     """The model, the data and the options of one call."""
 
     model: TrainedModel
@@ -104,38 +104,12 @@ class _Encoding:
 
     def write(self, items: Any, out: Path) -> EmbeddingSet:
         """Encode ``items``, the split or one side of its pairs, into ``out``; a finished folder is left unchanged."""
-        model, dataset, what = self.model, self.dataset, noun(items)
-        names = [items.name(i) for i in range(len(items))]
-        # Names may repeat in a split made in memory. An id that cannot be stored is refused before the work.
-        ids = as_ids(names, len(names)) if len(set(names)) == len(names) else None
-        content = content_digest(items, None if isinstance(items, TextSplit) else _LOOKED_AT)
+        model, what = self.model, noun(items)
+        ids, settings = self.settings(items)
         sweep_partial(out)
         if (out / "manifest.json").exists() and not self.overwrite:
-            return self._stored(out, content, items.labels, ids)
-        writer = EmbeddingWriter(
-            out,
-            dim=model.nesting.dim,
-            dtype=self.dtype,
-            # Batch and device affect rounding, and a resumed file must equal an uninterrupted one.
-            fingerprint={
-                "count": len(items),
-                "content": content,
-                "names": hashlib.sha256("\0".join(names).encode(errors="surrogateescape")).hexdigest(),
-                "batch": self.batch,
-                "device": model.device.type,
-                "precision": model.precision,
-            },
-            head=head_arrays(model.head) if model.head is not None and dataset.classes == model.classes else None,
-            overwrite=self.overwrite,
-            nesting=model.nesting,
-            model=model.description,
-            content=content,
-            dataset=dataset.name,
-            split=self.split,
-            classes=dataset.classes,
-            superclasses=dataset.superclasses,
-            superclass_of=dataset.superclass_of,
-        )
+            return self.stored(out, settings["content"], items.labels, ids)
+        writer = EmbeddingWriter(out, overwrite=self.overwrite, **settings)
         with writer, tqdm(
             total=len(items), initial=writer.count, desc=f"encode {self.split} {what}", unit=what[:-1], delay=2,
             disable=not self.progress,
@@ -146,7 +120,37 @@ class _Encoding:
                 bar.update(len(vectors))
         return EmbeddingSet.open(out)
 
-    def _stored(self, out: Path, content: str, labels: Any, ids: Any) -> EmbeddingSet:
+    def settings(self, items: Any) -> tuple[Any, dict[str, Any]]:
+        """The ids of ``items``, and the arguments of an :class:`EmbeddingWriter` of their embeddings."""
+        model, dataset = self.model, self.dataset
+        names = [items.name(i) for i in range(len(items))]
+        # Names may repeat in a split made in memory. An id that cannot be stored is refused before the work.
+        ids = as_ids(names, len(names)) if len(set(names)) == len(names) else None
+        content = content_digest(items, None if isinstance(items, TextSplit) else _LOOKED_AT)
+        return ids, {
+            "dim": model.nesting.dim,
+            "dtype": self.dtype,
+            # Batch and device affect rounding, and a resumed file must equal an uninterrupted one.
+            "fingerprint": {
+                "count": len(items),
+                "content": content,
+                "names": hashlib.sha256("\0".join(names).encode(errors="surrogateescape")).hexdigest(),
+                "batch": self.batch,
+                "device": model.device.type,
+                "precision": model.precision,
+            },
+            "head": head_arrays(model.head) if model.head is not None and dataset.classes == model.classes else None,
+            "nesting": model.nesting,
+            "model": model.description,
+            "content": content,
+            "dataset": dataset.name,
+            "split": self.split,
+            "classes": dataset.classes,
+            "superclasses": dataset.superclasses,
+            "superclass_of": dataset.superclass_of,
+        }
+
+    def stored(self, out: Path, content: str, labels: Any, ids: Any) -> EmbeddingSet:
         """The embeddings in ``out``; raises unless they are what would be written now."""
         stored = EmbeddingSet.open(out)
         about = stored.manifest

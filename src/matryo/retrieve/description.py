@@ -50,6 +50,8 @@ class Description:
     """The name of the model that made the vectors; empty if it is not recorded."""
     run: str = ""
     """The run folder of that model, if it is recorded."""
+    shards: int = 0
+    """The number of shards; 0 for an index in one folder."""
     rotation: str = ""
     """The rotation of the stored vectors, and on how many it was fitted; empty if there is none."""
     codes: str = ""
@@ -60,13 +62,16 @@ class Description:
         rest = {name: value for name, value in vars(self).items() if name not in ("path", "nesting", "fields")}
         rest |= {"fields": list(self.fields)}
         rest |= {name: getattr(self, name) or None for name in ("model", "run", "rotation", "codes")}
+        if not self.shards:
+            rest.pop("shards")
         return {"folder": str(self.path), "dims": list(self.nesting.dims), **rest}
 
     def __str__(self) -> str:
         int8 = f", int8 up to {self.int8_up_to}" if self.int8_up_to else ""
         guides = outline_guides(self.guides)
+        shards = f" in {self.shards} shard{'s' * (self.shards != 1)}" if self.shards else ""
         lines = [
-            f"{self.path}: {self.count:,} vector{'s' * (self.count != 1)}, {size_text(self.bytes)} on disk",
+            f"{self.path}: {self.count:,} vector{'s' * (self.count != 1)}{shards}, {size_text(self.bytes)} on disk",
             f"  dims {', '.join(map(str, self.nesting.dims))}; {self.metric}; {self.dtype}{int8}; "
             f"ids are {self.ids}{f'; {guides}' if guides else ''}",
         ]

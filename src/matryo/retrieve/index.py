@@ -19,36 +19,34 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
-import numpy as np
-
 from matryo.arguments import as_integer, as_number, checked
-from matryo.arrays import as_array
-from matryo.errors import EmbeddingsError, IndexFolderError, InputError, MatryoError, MissingExtra, shown
+from matryo.errors import EmbeddingsError, IndexFolderError, InputError, MatryoError, MissingExtra
 from matryo.files import storage
 from matryo.retrieve.coded import Coded
 from matryo.retrieve.compaction import Compaction, Task
 from matryo.retrieve.description import Description, describe, lacks, outline_guides
 from matryo.retrieve.engines.execute import Engine
 from matryo.retrieve.guides import GUIDES, Partition
-from matryo.retrieve.hits import Hits, widened
+from matryo.retrieve.hits import Hits
+from matryo.retrieve.nearest import Nearest, search_parts, widened
 from matryo.retrieve.parts import drift_of, missing_guide, needs_own
-from matryo.retrieve.plan.choice import Choice, Cost, as_plan
-from matryo.retrieve.plan.plan import Plan, check_count
+from matryo.retrieve.plan.choice import Choice, Cost
+from matryo.retrieve.plan.plan import Plan
 from matryo.retrieve.plan.shift import Watches
 from matryo.retrieve.routes import Routes
+from matryo.retrieve.search_arguments import check_search
 from matryo.retrieve.store import Limits, Snapshot
 from matryo.retrieve.store.opening import Opened, index_exists
-from matryo.retrieve.store.origin import how_to_encode
 from matryo.retrieve.store.rotating.coding import outlined
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import TypeVar
 
     from matryo.retrieve.plan.check import Check
-    from matryo.retrieve.vectors.types import Array, Doubles, Floats, Indices
+    from matryo.retrieve.vectors.types import Array, Doubles, Floats
 
-MOST_HITS = 100_000_000
-"""The most hits that one search returns, queries × k."""
+    Result = TypeVar("Result")
 
 
 class Entry(NamedTuple):
@@ -118,41 +116,32 @@ class Index(Coded):
         queries. With ``payload`` the hits carry the payloads of their rows. With a plan of the planner, queries that
         score differently from those of the planner issue one :class:`matryo.errors.ShiftWarning`.
         """
-        if threads < 1:
-            raise InputError("threads must be at least 1", got=threads, cure="pass threads=1 or more")
-        if exact and plan is not None:
-            raise InputError("an exact search takes no plan", got="plan and exact=True", cure="drop one of them")
-        check_count("k", k, example=10)
         if exact or plan is not None:
             self._check_full("an exact search" if exact else "a plan", "search without it; the codes are scanned")
-        stages = None if plan is None else as_plan(plan)
-        vectors = self._as_vectors(queries)
-        if len(vectors) * int(k) > MOST_HITS:
-            raise InputError(
-                f"a search returns at most {MOST_HITS:,} hits",
-                got=f"{len(vectors):,} queries × k={k}",
-                cure="search fewer queries at a time, or lower k",
-            )
-
-        def current() -> Snapshot:
-            return self.snapshot() if where is None else self.where(where, check=True)
-
-        while True:
-            snapshot = current()
-            try:
-                hits = self._search(snapshot, vectors, k, stages, threads, payload)
-                break
-            except (EmbeddingsError, IndexFolderError, OSError):
-                # Another process may have replaced a guide, or deleted a hit before its payload was read. If the index
-                # is unchanged, the error is real.
-                if current() is snapshot:
-                    with storage(self.path, "read"):
-                        raise
+        vectors, stages = check_search(queries, k, plan, exact, threads, lambda: self.model)
+        hits = self._on_current(
+            lambda: self.snapshot() if where is None else self.where(where, check=True),
+            lambda snapshot: self._search(snapshot, vectors, k, stages, threads, payload),
+        )
         if where is None:
             self._last_search = stages, k
         if stages is not None and stages.promise is not None and where is None:
             self._watches.see(stages.promise, hits.scores)
         return hits
+
+    def nearest(
+        self, queries: Array, k: int, plan: Plan | None = None, where: Mapping[str, Any] | None = None,
+        threads: int = 1, bars: Doubles | None = None,
+    ) -> Nearest:  # fmt: skip
+        """The hits of :meth:`search` with scores in float64 and row numbers, for a caller that merges several indexes.
+
+        ``where`` may compare fields that no payload of this index has. ``bars`` are scores of which each query has
+        ``k`` at least as high in other indexes: rows below may be left out.
+        """
+        return self._on_current(
+            lambda: self.snapshot() if where is None else self.where(where),
+            lambda snapshot: self._nearest(snapshot, queries, k, plan, threads, numbers=True, bars=bars),
+        )
 
     @checked
     def build(self, **guides: int | bool | None) -> None:
@@ -324,44 +313,36 @@ class Index(Coded):
                 raise
             return self._compaction
 
-    def _as_vectors(self, queries: Any) -> Array:
-        """Queries as an array [n, d]; a single query may be one-dimensional."""
-        first = queries[0] if isinstance(queries, list | tuple) and queries else queries
-        if isinstance(first, str | bytes):
-            cure = how_to_encode(self.model, first if isinstance(first, str) else "a cat")
-            raise InputError("an index holds vectors, not texts", got=shown(first), cure=cure)
-        array = as_array(queries, "queries", EmbeddingsError)
-        return array[None] if array.ndim < 2 else array
-
     def _search(
         self, snapshot: Snapshot, queries: Array, k: int, plan: Plan | None, threads: int, payload: bool
     ) -> Hits:
         """Search each segment, and merge the best hits."""
+        found = self._nearest(snapshot, queries, k, plan, threads, numbers=payload)
+        payloads = None if found.numbers is None else self.payloads(widened(found.numbers, k, -1))
+        return found.to_hits(k, "" if snapshot.text_ids else -1, payloads)
+
+    def _nearest(
+        self, snapshot: Snapshot, queries: Array, k: int, plan: Plan | None, threads: int, *, numbers: bool,
+        bars: Doubles | None = None,
+    ) -> Nearest:  # fmt: skip
         nothing: Any = "" if snapshot.text_ids else -1
         if snapshot.rotation is not None:
             queries = snapshot.rotation.turn_queries(queries)
-        ids: list[Array] = []
-        scores: list[Doubles] = []
-        numbers: list[Indices] = []   # of the rows, if their payloads are wanted
-        for part in self._routes.of(snapshot, plan, k):
-            rows, row_scores = part.search(part.request(queries, self.metric, threads), min(k, part.count))
-            ids.append(part.ids(rows, nothing))
-            scores.append(row_scores)
-            if payload:
-                numbers.append(part.numbers(rows))
-        if not ids:
-            ids, scores = [np.empty((len(queries), 0), np.int64)], [np.empty((len(queries), 0))]
-            numbers = [np.empty((len(queries), 0), np.int64)]
-        if len(ids) > 1:
-            all_scores = np.concatenate(scores, axis=1)
-            # The sort is stable and segments are in the order of insertion, which decides ties.
-            best = np.argsort(-all_scores, axis=1, kind="stable")[:, :k]
-            scores = [np.take_along_axis(all_scores, best, axis=1)]
-            ids = [np.take_along_axis(np.concatenate(ids, axis=1), best, axis=1)]
-            if payload:
-                numbers = [np.take_along_axis(np.concatenate(numbers, axis=1), best, axis=1)]
-        wide_ids, wide_scores = widened(ids[0], k, nothing), widened(scores[0].astype(np.float32), k, -np.inf)
-        return Hits(wide_ids, wide_scores, self._payloads(widened(numbers[0], k, -1)) if payload else None)
+        parts = self._routes.of(snapshot, plan, k)
+        return search_parts(parts, queries, self.metric, k, threads, nothing, numbers=numbers, bars=bars)
+
+    def _on_current(self, current: Callable[[], Snapshot], work: Callable[[Snapshot], Result]) -> Result:
+        """Run ``work`` on the current snapshot, again if another process changed the index meanwhile."""
+        while True:
+            snapshot = current()
+            try:
+                return work(snapshot)
+            except (EmbeddingsError, IndexFolderError, OSError):
+                # Another process may have replaced a guide, or deleted a hit before its payload was read. If the index
+                # is unchanged, the error is real.
+                if current() is snapshot:
+                    with storage(self.path, "read"):
+                        raise
 
     def _prepare(self) -> None:
         """Load a commit at once if the program searched since the one before: its next search need not wait for that.

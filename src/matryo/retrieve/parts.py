@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matryo.retrieve.guides.partition import TailView
     from matryo.retrieve.store import Segment
     from matryo.retrieve.vectors.metric import Metric
-    from matryo.retrieve.vectors.types import Array, Bools, Indices
+    from matryo.retrieve.vectors.types import Array, Bools, Doubles, Indices
 
     OpenGuide = Callable[[Segment, str], Guide]
 
@@ -62,9 +62,9 @@ class Part:
         every = [np.ones(len(s), np.bool_) if s.alive is None else s.alive.mask for s in self.segments]
         return every[0] if len(every) == 1 else np.concatenate(every)
 
-    def request(self, queries: Array, metric: Metric, threads: int) -> Request:
-        """Return the request for ``queries``."""
-        return Request(self.segments[0].blocks, queries, metric, self._allowed, threads, self.tail, self._live)
+    def request(self, queries: Array, metric: Metric, threads: int, bars: Doubles | None = None) -> Request:
+        """Return the request for ``queries``; see :attr:`Request.bars`."""
+        return Request(self.segments[0].blocks, queries, metric, self._allowed, threads, self.tail, bars, self._live)
 
     def prepare(self) -> None:
         """Compute what every search needs, so that none waits for it."""

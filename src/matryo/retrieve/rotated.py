@@ -119,8 +119,8 @@ class Rotated(Store):
     def _rotation_of(self, retrofit: Retrofit) -> Rotation:
         return Rotation.of(retrofit, self.about.nesting.dim, self.about.metric)
 
-    def _put(self, vectors: Any, ids: Any, payload: Any, *, may_replace: bool) -> Any:
-        added = super()._put(vectors, ids, payload, may_replace=may_replace)
+    def _put(self, vectors: Any, ids: Any, payload: Any, *, may_replace: bool, numbers: Any = None) -> Any:
+        added = super()._put(vectors, ids, payload, may_replace=may_replace, numbers=numbers)
         if self._due:
             wish, count = self._wish(), len(self)
             self._due = wish.auto and not wish.fitted

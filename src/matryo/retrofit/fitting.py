@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -96,19 +97,10 @@ class Fit:
         return vectors[vectors.any(axis=1)] if self.unit else vectors
 
     def _read(self, vectors: Any, wanted: Integers) -> None:
-        bar = tqdm(desc="retrofit", unit="row", unit_scale=True, delay=2, disable=not self.options.progress)
-        with bar:
-            for batch in batches_of(vectors):
-                if self.moments.count == 0 and self.zeros == 0:
-                    dim = batch.shape[1]
-                    self.moments = Moments(dim)
-                    most = max(512, min(_SAMPLE, _SAMPLE_NUMBERS // dim))
-                    self.reservoir = Reservoir(most, wanted, self.rng)
-                self.reservoir.add(batch)
-                alive = batch[batch.any(axis=1)]
-                self.zeros += len(batch) - len(alive)
-                self.moments.add(self._directions(alive))
-                bar.update(len(batch))
+        if isinstance(vectors, Statistics):
+            self.moments, self.reservoir, self.zeros = vectors.collect(self.unit, wanted, self.rng)
+        else:
+            self._read_batches(vectors, wanted)
         count, dim = self.moments.count, self.moments.dim
         if count < dim or count < 2:
             got = f"{count}" + (f", and {self.zeros} of zeros" if self.zeros else "")
@@ -122,8 +114,22 @@ class Fit:
             raise EmbeddingsError("vectors must differ", got=f"{count} equal ones", cure="check how they were encoded")
         self.sample = self.reservoir.sample()
 
+    def _read_batches(self, vectors: Any, wanted: Integers) -> None:
+        bar = tqdm(desc="retrofit", unit="row", unit_scale=True, delay=2, disable=not self.options.progress)
+        with bar:
+            for batch in batches_of(vectors):
+                if self.moments.count == 0 and self.zeros == 0:
+                    dim = batch.shape[1]
+                    self.moments = Moments(dim)
+                    self.reservoir = Reservoir(sample_size(dim), wanted, self.rng)
+                self.reservoir.add(batch)
+                alive = batch[batch.any(axis=1)]
+                self.zeros += len(batch) - len(alive)
+                self.moments.add(directions(alive, unit=self.unit))
+                bar.update(len(batch))
+
     def _directions(self, vectors: Floats) -> Floats:
-        return truncate(vectors, vectors.shape[1]) if self.unit else vectors
+        return directions(vectors, unit=self.unit)
 
     def _tested_dims(self) -> tuple[int, ...]:
         trained = self.options.trained
@@ -262,6 +268,24 @@ class Fit:
         worth = {name: held.worth(rung, self.dims) for name, rung in self.rungs.items()}
         self.held = held
         self.table, self.whole = choose(worth, self.dims, self.options.confidence, prior)
+
+
+class Statistics(ABC):
+    """The statistics of vectors that another program reads: on a cluster, for example."""
+
+    @abstractmethod
+    def collect(self, unit: bool, wanted: Integers, rng: np.random.Generator) -> tuple[Moments, Any, int]:
+        """Return the moments, a :class:`Reservoir` or what has its ``seen`` and ``sample``, and the rows of zeros."""
+
+
+def sample_size(dim: int) -> int:
+    """The number of rows that are kept to compare maps."""
+    return max(512, min(_SAMPLE, _SAMPLE_NUMBERS // dim))
+
+
+def directions(vectors: Floats, *, unit: bool) -> Floats:
+    """``vectors`` as their moments count them: with norm 1 if they are compared by direction."""
+    return truncate(vectors, vectors.shape[1]) if unit else vectors
 
 
 def _wanted(numbers: Integers | None, pairs: list[Integers] | None, rng: np.random.Generator) -> Integers:

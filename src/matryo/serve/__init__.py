@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from matryo.serve.explorer.show import Show
     from matryo.serve.limits import Limits
     from matryo.serve.service import app
+    from matryo.serve.shards.replicas import Routing
 
-__all__ = ["Limits", "Show", "app"]
+__all__ = ["Limits", "Routing", "Show", "app"]
 
-_HOMES = {"Limits": "limits", "Show": "explorer.show", "app": "service"}
+_HOMES = {"Limits": "limits", "Routing": "shards.replicas", "Show": "explorer.show",
+          "app": "service"}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

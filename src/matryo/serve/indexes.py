@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from matryo.errors import MatryoError
-from matryo.retrieve import Index, Plan
+from matryo.retrieve import Plan
 from matryo.retrieve.plan.cache import load_choice, plan_key, store_choice
+from matryo.retrieve.shards import open_index
 from matryo.serve.batching import Batcher
 from matryo.serve.http.errors import ApiError
 from matryo.serve.http.wire import hits_as_json, loads
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from matryo.arrays import Floats
+    from matryo.retrieve import Index
     from matryo.retrieve.plan.choice import Choice
     from matryo.serve.http.metrics import Metrics
     from matryo.serve.limits import Limits
@@ -60,6 +62,8 @@ class How:
     where: str = ""
     """The filter as JSON; empty for none."""
     payload: bool = False
+    partial: bool = False
+    """Whether a router may leave out shards that do not answer."""
 
     @property
     def _key(self) -> tuple[int, int, str, bool]:
@@ -79,10 +83,10 @@ class ServedIndex:
         self, name: str, path: Path, limits: Limits, metrics: Metrics, *, writable: bool, threads: int = 1
     ) -> None:
         self.name, self.path, self.limits, self.metrics, self.threads = name, path, limits, metrics, threads
-        self.writer = Index.open(path, writable=True) if writable else None
+        self.writer: Any = open_index(path, writable=True) if writable else None
         self.writable = writable
         """Whether the server changes it: this process, or the one that this process forwards changes to."""
-        self.reader = Index.open(path)
+        self.reader: Any = open_index(path)
         self._writing = ThreadPoolExecutor(1, thread_name_prefix=f"matryo-write-{name}")
         self._planning = threading.Lock()
         self._writes = 0
@@ -204,7 +208,7 @@ class ServedIndex:
     def reload(self) -> None:
         """Open the folder again, for an index that was replaced by another one at the same path."""
         if self.writer is None:
-            self.reader, self._plans = Index.open(self.path), {}   # searches in progress keep the old one
+            self.reader, self._plans = open_index(self.path), {}   # searches in progress keep the old one
 
     def close(self) -> None:
         """Finish what is queued, and close the files."""
@@ -238,7 +242,7 @@ class Indexes:
     def __init__(
         self, paths: Mapping[str, Path], limits: Limits, metrics: Metrics, *, writable: bool, threads: int = 1
     ) -> None:
-        self.served: dict[str, ServedIndex] = {}
+        self.served: dict[str, Any] = {}
         try:
             for name, path in paths.items():
                 self.served[name] = ServedIndex(name, path, limits, metrics, writable=writable, threads=threads)

@@ -45,6 +45,8 @@ SEARCH = Schema("Search", (
     Field("where", {"type": "object"}, "search only rows whose payload matches, for example "
           '{"year": {"$gte": 2020}}'),
     Field("payload", {"type": "boolean"}, "return the payload of each hit [false]"),
+    Field("partial", {"type": "boolean"}, "of a router: if shards do not answer, return the hits of the others, and "
+          "name the missing shards in the answer's `partial` [false: status 503]"),
 ))  # fmt: skip
 GET = Schema("Get", (
     Field("ids", IDS, "the ids of rows, all of which must exist", required=True),
@@ -77,7 +79,9 @@ class Search:
             raise ApiError(400, f"{message}: search for fewer", param="k")
         request.facts.update(index=index.name, items=len(vectors))
         hits = await index.search(vectors, how)
-        return Response(dumps({"index": index.name, "plan": plan, "results": hits}))
+        missing = getattr(hits, "missing", ())   # of a router
+        partial = {"partial": {"missing_shards": list(missing)}} if missing else {}
+        return Response(dumps({"index": index.name, "plan": plan, **partial, "results": hits}))
 
     async def list(self, request: Request) -> Response:   # noqa: ARG002
         """The names and sizes of all indexes."""
@@ -198,7 +202,7 @@ def how_of(index: ServedIndex, fields: dict[str, Any], k: int) -> tuple[How, str
     except InputError as error:
         raise as_api_error(error, given[0]) from None
     where = _as_json(fields, "where").decode() if "where" in fields else ""
-    how = How(k, plan, where, fields.get("payload", False))
+    how = How(k, plan, where, fields.get("payload", False), fields.get("partial", False))
     return how, _words(how) if index.reader.keeps_full else "codes"
 
 

@@ -30,6 +30,8 @@ from matryo.serve.limits import Limits
 from matryo.serve.models import Models
 from matryo.serve.names import Sources, named
 from matryo.serve.search import GET, PLAN, SEARCH, Search
+from matryo.serve.shards import RoutedIndex
+from matryo.serve.shards.answer import ShardAnswers
 from matryo.serve.writes import DELETE, ROW, UPSERT, Writes
 
 if TYPE_CHECKING:
@@ -202,6 +204,7 @@ class Service:
         explorer.check()
         return (
             *explorer.routes(),
+            *ShardAnswers(search).routes(),
             Route("GET", "/openapi.json", self._openapi, "This description", open=True),
             Route("GET", "/health/live", self._live, "Whether the process runs", answer="Health", open=True),
             Route("GET", "/health/ready", self._ready, "Whether it takes requests", answer="Health", open=True),
@@ -275,6 +278,8 @@ def app(
     quiet: bool = True,
     alone: bool = False,
     show: Any = None,
+    shards: Any = None,
+    routing: Any = None,
 ) -> Service:
     """Return an ASGI app that serves models and indexes.
 
@@ -283,7 +288,8 @@ def app(
     environment count too. ``origins`` are the web origins whose pages may call the API. ``threads`` share the queries
     of a batch of searches. Unless ``quiet``, each request is logged. ``alone`` says that the process does nothing
     else: forward passes then run side by side, and set PyTorch's number of threads. ``show`` lists the payload fields
-    that the explorer page shows, or is a :class:`matryo.serve.Show`.
+    that the explorer page shows, or is a :class:`matryo.serve.Show`. ``shards`` is a dict of names and lists of the
+    URLs of shards, which this app then routes to as ``routing``, a :class:`matryo.serve.Routing`, says.
 
     >>> from starlette.applications import Starlette                     # doctest: +SKIP
     >>> from starlette.routing import Mount                              # doctest: +SKIP
@@ -291,9 +297,12 @@ def app(
     """
     limits, metrics = limits if limits is not None else Limits(), Metrics()
     sources = Sources(named(model, "model"), named(index, "index"))
-    sources.check()
+    if not shards:
+        sources.check()
     opened = Indexes(sources.indexes, limits, metrics, writable=writable, threads=threads)
     try:
+        for name, urls in (shards or {}).items():
+            opened.served[name] = RoutedIndex(name, urls, limits, metrics, writable=writable, routing=routing)
         models = Models(sources.models, limits, metrics, device, alone=alone)
         chosen = show if isinstance(show, Show) else Show(tuple(show or ()))
         return Service(models, opened, Keys.read(keys), limits, Log(quiet=quiet), metrics, origins, chosen)

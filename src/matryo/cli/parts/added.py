@@ -11,7 +11,7 @@ from matryo.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from matryo.retrieve import Index
+    from matryo.retrieve.shards.manifest import AnyIndex
     from matryo.retrieve.sources import Source
 
 __all__ = ["Numbered", "check_not_added", "numbered_sources", "record_added"]
@@ -45,7 +45,7 @@ def numbered_sources(args: argparse.Namespace, sources: Sequence[Source]) -> lis
     return found
 
 
-def check_not_added(args: argparse.Namespace, index: Index, numbered: Sequence[Numbered]) -> None:
+def check_not_added(args: argparse.Namespace, index: AnyIndex, numbered: Sequence[Numbered]) -> None:
     """Raise if the rows of a source, or of the beginning of its file, are in the index; --skip says it is known."""
     from matryo.retrieve.sources import fingerprint
 
@@ -68,7 +68,7 @@ def check_not_added(args: argparse.Namespace, index: Index, numbered: Sequence[N
                 )
 
 
-def record_added(index: Index, source: Source, rows: int, numbered: Sequence[Numbered]) -> None:
+def record_added(index: AnyIndex, source: Source, rows: int, numbered: Sequence[Numbered]) -> None:
     """Record that all ``rows`` of a source are in the index, if the index numbered them."""
     for entry in numbered:
         if entry.source is source:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["add_code_arguments", "check_code_options", "check_codes", "code_of", "filling_of"]
 
 _OPTIONS = {"dims": "--dims", "dtype": "--dtype", "int8_up_to": "--int8-up-to", "rotate": "--rotate",
-            "build": "--build", "sketch": "--sketch", "partition": "--partition", "graph": "--graph"}  # fmt: skip
+            "build": "--build", "sketch": "--sketch", "partition": "--partition", "graph": "--graph",
+            "shards": "--shards"}  # fmt: skip
 
 
 def add_code_arguments(parser: Any) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from matryo.arrays import Floats
     from matryo.inference import TrainedModel
-    from matryo.retrieve import Index
+    from matryo.retrieve.shards.manifest import AnyIndex
     from matryo.retrieve.sources import Source
 
     Model = str | Mapping[str, Any]
@@ -53,7 +53,7 @@ def common_model(args: argparse.Namespace, sources: Sequence[Source]) -> Model:
     return common
 
 
-def record_model(args: argparse.Namespace, index: Index, model: Model) -> None:
+def record_model(args: argparse.Namespace, index: AnyIndex, model: Model) -> None:
     """Record the model in the index; a SOURCE must be by the recorded one, and --model without a SOURCE replaces it."""
     recorded = index.model
     _check_dim(model, index.nesting.dim, args)
@@ -158,7 +158,7 @@ def are_vectors(word: str, format: str | None) -> bool:
     return exists and not _is_item(word)
 
 
-def encode_queries(words: Sequence[str], index: Index, run: Path | None) -> tuple[list[str], Floats]:
+def encode_queries(words: Sequence[str], index: AnyIndex, run: Path | None) -> tuple[list[str], Floats]:
     """Encode texts, or images and files of texts, with the model of the index; ``run`` replaces its recorded path."""
     if not all(word.strip() for word in words):
         raise InputError("a query must not be empty", got=repr(words[0]), cure="pass a text, an image or vectors")
@@ -194,13 +194,13 @@ def _is_item(word: str) -> bool:
     return is_image(word) or word.lower().endswith(".txt")
 
 
-def _are_unit(index: Index) -> bool:
+def _are_unit(index: AnyIndex) -> bool:
     """Whether the vectors of the index have norm 1, so that queries need it too."""
     _, vectors = index.sample(min(_SAMPLE, len(index)), seed=0)
     return bool(np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=0.01))
 
 
-def _load(index: Index, run: Path | None, word: str) -> TrainedModel:
+def _load(index: AnyIndex, run: Path | None, word: str) -> TrainedModel:
     """Load the model of the index, and check that it is the one that made the vectors."""
     from matryo.inference import load
 
@@ -223,7 +223,7 @@ def _load(index: Index, run: Path | None, word: str) -> TrainedModel:
     return loaded
 
 
-def _recorded_run(index: Index, model: Model, word: str) -> Path:
+def _recorded_run(index: AnyIndex, model: Model, word: str) -> Path:
     if isinstance(model, str) or "run" not in model:
         known = f"recorded without its run folder: {_title(model)}" if model else "not recorded"
         raise InputError(

@@ -10,7 +10,7 @@ from matryo.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from matryo.retrieve import Index
+    from matryo.retrieve.shards.manifest import AnyIndex
     from matryo.retrieve.sources import Source
 
 __all__ = ["add_source_arguments", "open_queries", "open_sources", "parse_ids"]
@@ -47,7 +47,7 @@ def open_sources(
     return sources
 
 
-def open_queries(args: argparse.Namespace, path: str, index: Index) -> Source:
+def open_queries(args: argparse.Namespace, path: str, index: AnyIndex) -> Source:
     """Open the queries, which must have the dim of the index."""
     [source] = open_sources(args, [path])
     if source.dim != index.nesting.dim:
@@ -59,9 +59,9 @@ def open_queries(args: argparse.Namespace, path: str, index: Index) -> Source:
     return source
 
 
-def parse_ids(index: Index, words: Sequence[str]) -> list[int] | list[str]:
+def parse_ids(index: AnyIndex, words: Sequence[str]) -> list[int] | list[str]:
     """Command-line words as ids of the type that the index has."""
-    if index.snapshot().text_ids:
+    if index.text_ids:
         return list(words)
     ids = []
     for word in words:

@@ -64,11 +64,11 @@ class Scan:
         self.core.short(result)
         return result
 
-    def indices(self) -> dict[int, Indices]:
-        """Return the rows of the best, [queries, k] by dim, best first."""
-        rows = np.empty((len(self.dims), self.queries, self.k), np.int64)
-        self.core.indices(rows)
-        return dict(zip(self.dims, rows, strict=True))
+    def keys(self) -> dict[int, Indices]:
+        """Return the keys of the best, [queries, k] by dim, best first; see :mod:`matryo.evaluation.knn.keys`."""
+        keys = np.empty((len(self.dims), self.queries, self.k), np.int64)
+        self.core.keys(keys)
+        return dict(zip(self.dims, keys, strict=True))
 
 
 def _row_bytes(dim: int, dims: int) -> int:

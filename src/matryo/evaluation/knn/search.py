@@ -20,6 +20,7 @@ import numpy as np
 from matryo.arguments import checked
 from matryo.compiled import core, require_core
 from matryo.errors import EmbeddingsError, InputError
+from matryo.evaluation.knn.keys import NOTHING, keys_of, rows_of, scores_of
 from matryo.nesting import Nesting, prefix_norms
 from matryo.progress import tqdm
 
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 _BUDGET = 256 << 20   # bytes for a batch of queries, its best so far at every dim, and a tile of the database
 _TILE = (1024, 2048)   # queries × database rows scored at a time: much work per product, yet small enough for the cache
 _SAMPLE = 32 << 20   # the most bytes of rows sampled for the first bars
-_NOTHING = np.iinfo(np.int64).min   # the key of an empty place, below the key of any score
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,14 @@ class NeighbourBatch:
 
     start: int
     indices: dict[int, Indices]
+
+
+@dataclass(frozen=True)
+class KeyBatch:
+    """The keys of the neighbours of the queries from ``start`` on, [queries, k] by dim, nearest first."""
+
+    start: int
+    keys: dict[int, Keys]
 
 
 @checked
@@ -67,6 +75,18 @@ def search_batches(
     fast: bool | None = None, progress: bool = False,
 ) -> Iterator[NeighbourBatch]:
     """Yield the results of :func:`search` in batches of queries, for callers that do not keep all of them."""
+    for batch in search_keys(database, queries, dims, k, fast=fast, progress=progress):
+        yield NeighbourBatch(batch.start, {dim: rows_of(keys) for dim, keys in batch.keys.items()})
+
+
+def search_keys(
+    database: Vectors, queries: Vectors, dims: Sequence[int], k: int, *,
+    fast: bool | None = None, progress: bool = False,
+) -> Iterator[KeyBatch]:
+    """Yield the results of :func:`search` as keys, which those of other parts of the database can be merged with.
+
+    With the compiled core, the keys of a row do not depend on the rows beside it.
+    """
     nesting = Nesting(dims)
     _check(database, queries, nesting, k)
     pairs = len(queries) * len(database)
@@ -83,13 +103,13 @@ def search_batches(
             best.guess(sample, k * len(sample) / len(database))
             _feed(best, len(scaled), database, nesting, bar)
             short = best.short()
-            found = best.indices()
+            found = best.keys()
             if short.any():   # the guessed bar was too high, which is rare: these queries scan every row again
                 best = scan(scaled[short], nesting.dims, k, len(database))
                 _feed(best, 0, database, nesting, bar)
-                for dim, again in best.indices().items():
+                for dim, again in best.keys().items():
                     found[dim][short] = again
-            yield NeighbourBatch(start, found)
+            yield KeyBatch(start, found)
 
 
 def _feed(best: Scan | kernel.Scan, queries: int, database: Vectors, nesting: Nesting, bar: Any) -> None:
@@ -165,9 +185,9 @@ class Scan:
                 np.multiply(total, scale, out=scores)
                 found.merge(scores, rows, first)
 
-    def indices(self) -> dict[int, Indices]:
-        """Return the rows of the best, [queries, k] by dim, best first."""
-        return {dim: best.indices() for dim, best in zip(self.nesting.dims, self.best, strict=True)}
+    def keys(self) -> dict[int, Keys]:
+        """Return the keys of the best, [queries, k] by dim, best first."""
+        return {dim: best.ordered() for dim, best in zip(self.nesting.dims, self.best, strict=True)}
 
 
 class _Best:
@@ -178,7 +198,7 @@ class _Best:
 
     def __init__(self, queries: int, k: int) -> None:
         self.k = k
-        self.keys = np.full((queries, k), _NOTHING, np.int64)
+        self.keys = np.full((queries, k), NOTHING, np.int64)
         self.worst = np.full(queries, -np.inf, np.float32)   # the bar; most of a tile is below
 
     def merge(self, scores: Floats, rows: slice, first: int) -> None:
@@ -196,35 +216,21 @@ class _Best:
         if len(flat) == 0:
             return
         query, column = np.divmod(flat, width)
-        found = _pack(_keys(scores.ravel()[flat], column + first), query, len(scores))
+        found = _pack(keys_of(scores.ravel()[flat], column + first), query, len(scores))
         both = np.concatenate([self.keys[rows], found], axis=1)
         both.partition(found.shape[1], axis=1)
         self.keys[rows] = both[:, -self.k :]
-        self.worst[rows] = _scores(self.keys[rows, 0])
+        self.worst[rows] = scores_of(self.keys[rows, 0])
 
-    def indices(self) -> Indices:
-        ordered = np.sort(self.keys, axis=1)[:, ::-1]
-        return 0xFFFFFFFF - (ordered & 0xFFFFFFFF)
-
-
-def _keys(scores: Floats, rows: Indices) -> Keys:
-    # Floats sort like sign-magnitude integers. Flipping the magnitude bits of negative ones gives two's complement.
-    bits = (scores + np.float32(0)).view(np.int32)   # + 0 turns −0 into 0: equal scores need equal keys
-    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-    return (ordered.astype(np.int64) << 32) | (0xFFFFFFFF - rows)
-
-
-def _scores(keys: Keys) -> Floats:
-    ordered = (keys >> 32).astype(np.int32)
-    scores = (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).view(np.float32)
-    return np.where(keys == _NOTHING, np.float32(-np.inf), scores)
+    def ordered(self) -> Keys:
+        return np.sort(self.keys, axis=1)[:, ::-1]
 
 
 def _pack(keys: Keys, query: Indices, queries: int) -> Keys:
-    # From a flat list to a rectangle: the keys of each query in a row, padded with _NOTHING.
+    # From a flat list to a rectangle: the keys of each query in a row, padded with NOTHING.
     counts = np.bincount(query, minlength=queries)
     starts = np.cumsum(counts) - counts
-    packed = np.full((queries, int(counts.max())), _NOTHING, np.int64)
+    packed = np.full((queries, int(counts.max())), NOTHING, np.int64)
     packed[query, np.arange(len(keys)) - starts[query]] = keys
     return packed
 

@@ -7,7 +7,7 @@ among the k nearest database vectors (top-1 is 1-NN classification). **k-NN** is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,7 +17,7 @@ from matryo.arguments import checked
 from matryo.embeddings import UNKNOWN, EmbeddingSet
 from matryo.errors import EmbeddingsError, InputError
 from matryo.evaluation.checks import check_different, check_pair, check_several, chosen_dims, labels_of, same_vectors
-from matryo.evaluation.knn.search import search_batches
+from matryo.evaluation.knn.search import NeighbourBatch, search_batches
 from matryo.evaluation.protocol import Protocol
 from matryo.metrics import hit_rate, label_ranks, majority, mean_average_precision, mflops, precision, recall, relevance
 from matryo.nesting import Nesting, as_nesting
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from matryo.arrays import Bools, Integers
 
     Labelled = EmbeddingSet | tuple[Any, Any]
+    Find = Callable[..., Iterable[NeighbourBatch]]
 
 _VOTERS = (5, 10, 20)   # the k of k-NN
 
@@ -178,6 +179,7 @@ def evaluate(
     interpolated: bool = True,
     ks: Sequence[int] = (10, 25, 50, 100),
     progress: bool = True,
+    find: Find = search_batches,
 ) -> Evaluation:
     """Search ``database`` for each of ``queries`` at every dim, and grade the neighbours by class.
 
@@ -189,7 +191,8 @@ def evaluate(
     database is skipped; top-5 and top-10 then use the whole database. Queries of unknown class (−1), or of a class
     that the database lacks, are excluded from every figure and counted. Database vectors of unknown class count as
     wrong neighbours, but have no vote. A head in the queries' folder is evaluated too: at its own dims if it is
-    separate, at all dims if it is tied.
+    separate, at all dims if it is tied. ``find`` searches for the neighbours, as ``search_batches`` does; that of
+    :mod:`matryo.ray` does it on a cluster.
 
     >>> train = [[1, 0], [2, 1], [0, 1], [1, 3]], ["cat", "cat", "dog", "dog"]
     >>> print(evaluate(train, ([[3, 1], [1, 2]], ["cat", "dog"]), nesting=[1, 2], progress=False))
@@ -212,7 +215,7 @@ def evaluate(
         )
     check_several(known)
     check_different(database, queries)
-    figures = _search(database, queries, totals, nesting, depths, progress)
+    figures = _search(database, queries, totals, nesting, depths, progress, find)
     head = _head_accuracy(queries, used, nesting)
     rows = tuple(
         DimRow(
@@ -258,7 +261,8 @@ def _as_sets(database: Any, queries: Any, nesting: Nesting | Sequence[int] | Non
 
 
 def _search(
-    database: EmbeddingSet, queries: EmbeddingSet, totals: Integers, nesting: Nesting, depths: list[int], progress: bool
+    database: EmbeddingSet, queries: EmbeddingSet, totals: Integers, nesting: Nesting, depths: list[int],
+    progress: bool, find: Find,
 ) -> dict[int, dict[str, Any]]:
     """Return the figures of :class:`DimRow` that grade the neighbours of the queries with ``totals``, by dim."""
     used = np.flatnonzero(totals)
@@ -268,7 +272,7 @@ def _search(
     depth = min(max([10, *depths, *voters]), database.count)
     graded: dict[int, list[Bools]] = {dim: [] for dim in nesting.dims}
     right = {dim: dict.fromkeys(voters, 0) for dim in nesting.dims}
-    for batch in search_batches(database.vectors, vectors, nesting.dims, depth, progress=progress):
+    for batch in find(database.vectors, vectors, nesting.dims, depth, progress=progress):
         for dim, indices in batch.indices.items():
             retrieved, truth = known[indices], asked[batch.start : batch.start + len(indices)]
             graded[dim].append(relevance(retrieved, truth))

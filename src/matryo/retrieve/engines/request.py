@@ -15,7 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     from matryo.retrieve.vectors.blocks import Blocks
     from matryo.retrieve.vectors.metric import Metric
-    from matryo.retrieve.vectors.types import Array, Bools
+    from matryo.retrieve.vectors.types import Array, Bools, Doubles
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +31,8 @@ class Request:
     """The most threads that share the queries."""
     tail: Any = None
     """Rows that joined the guide after it was built; ``allowed`` covers them, behind the rows of ``blocks``."""
+    bars: Doubles | None = None
+    """For each query, the k-th best score that is known from other rows: a search may leave out rows below it."""
     counted: int | None = None
     """The number of rows that may be found, if it is known."""
 

@@ -115,6 +115,11 @@ class Store(Turning):
     def __len__(self) -> int:
         return self.count
 
+    @property
+    def text_ids(self) -> bool:
+        """Whether ids are strings; False in an empty index."""
+        return self.snapshot().text_ids
+
     def add(self, vectors: Any, ids: Any = None, payload: Any = None) -> Ids:
         """Add vectors durably and return their ids, by default the integers after the largest id so far.
 
@@ -139,6 +144,26 @@ class Store(Turning):
         if ids is None:
             raise InputError("upsert needs ids", got=None, cure="pass ids, or use add for new rows")
         self._put(vectors, ids, payload, may_replace=True)
+
+    def put(self, batch: Batch, numbers: Indices, *, may_replace: bool) -> None:
+        """Add rows whose row ``numbers`` the caller chooses: they increase, and are larger than all before.
+
+        The shards of one index number their rows together, so that their order of insertion is known.
+        """
+        self._put(*batch, may_replace=may_replace, numbers=numbers)
+
+    def known(self, ids: Ids) -> Ids:
+        """Those of the ``ids``, all integers or all strings, that exist."""
+        return [item.id for item in self._read_records(lambda: records.find(self._database, ids))]   # type: ignore[return-value]
+
+    def ids_from(self, number: int) -> Ids:
+        """The ids of the rows with at least this row number."""
+        return self._read_records(lambda: records.ids_from(self._database, number))   # type: ignore[return-value]
+
+    @property
+    def counters(self) -> State:
+        """The type of the ids, the next free id and row number, and the count."""
+        return self._read_records(lambda: records.read_state(self._database))
 
     def delete(self, ids: Any) -> None:
         """Remove rows durably; all ids must exist."""
@@ -170,7 +195,7 @@ class Store(Turning):
             vectors = piece.vectors if snapshot.rotation is None else snapshot.rotation.back(piece.vectors)
             yield Batch(vectors, piece.ids)
 
-    def _payloads(self, rows: Indices) -> list[list[dict[str, Any] | None]]:
+    def payloads(self, rows: Indices) -> list[list[dict[str, Any] | None]]:
         """The payloads of row numbers [queries, k], all of which must be live; None for −1."""
         wanted: list[int] = np.unique(rows[rows >= 0]).tolist()
         texts = self._read_records(lambda: records.payloads(self._database, wanted))
@@ -188,6 +213,11 @@ class Store(Turning):
     def wanted(self) -> dict[str, Any]:
         """The guides that each segment should have: their arguments by kind."""
         return self._read(lambda _: records.read_wanted(self._database))
+
+    def want(self, guides: Mapping[str, Any]) -> None:
+        """Record the guides that each segment should have: their arguments by kind, as :meth:`wanted` returns them."""
+        with self._changing(), self._committing():
+            records.write_wanted(self._database, guides)
 
     def build_guide(
         self, kind: str, fields: Mapping[str, Any], make: Callable[[Blocks], Guide],
@@ -260,12 +290,15 @@ class Store(Turning):
                 self.verify()   # names the damaged file of the index rather than its copy
                 raise
 
-    def _put(self, vectors: Any, ids: Any, payload: Any, *, may_replace: bool) -> Ids:
+    def _put(
+        self, vectors: Any, ids: Any, payload: Any, *, may_replace: bool, numbers: Indices | None = None
+    ) -> Ids:
         with self._changing() as state:
             rows = self._stored(vectors)
             if not self.about.code_bytes and len(rows) and max(float(rows.max()), -float(rows.min())) > _LARGE:
                 checked_norms(rows, self.about.nesting, "vectors")
-            numbers = np.arange(state.next_row, state.next_row + len(rows))
+            if numbers is None:
+                numbers = np.arange(state.next_row, state.next_row + len(rows))
             new = Piece(rows, numbers, as_new_ids(ids, len(rows), state))
             texts = as_payload(payload, len(rows))
             old = records.find(self._database, new.ids)
@@ -284,7 +317,7 @@ class Store(Turning):
         moved = State(
             kind=type(new.ids[0]).__name__,
             next_id=max([state.next_id, *(id + 1 for id in new.ids if isinstance(id, int))]),
-            next_row=state.next_row + len(items),
+            next_row=items[-1].row + 1,
             count=state.count + len(items) - len(old),
             total=state.total + sum(item.crc for item in items) - sum(item.crc for item in old),
         )

@@ -29,6 +29,11 @@ _HELP = {
     "queue_cost": "Tokens or queries that wait.",
     "body_bytes": "Bytes of request bodies that are held.",
     "errors_total": "Errors of the server itself.",
+    "hedged_total": "Requests to a shard that another replica was sent too.",
+    "shard_failures_total": "Requests to a replica that it did not answer.",
+    "partial_total": "Searches that were answered without some of the shards.",
+    "refused_total": "Searches that were refused because shards did not answer.",
+    "shards_up": "Shards with a replica that is up.",
 }
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _COSTS = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0)

@@ -37,17 +37,18 @@ class Certified:
         self._search = self.compiled.search
 
     def search(
-        self, queries: Any, k: int, allowed: Bools | None = None, threads: int = 1
+        self, queries: Any, k: int, allowed: Bools | None = None, threads: int = 1, bars: Doubles | None = None
     ) -> tuple[Indices, Doubles]:
         """Return the best ``k`` ``allowed`` rows of each of the ``queries`` [n, d], and their scores; both [n, k].
 
-        If there are fewer than ``k``, the remaining places have row −1 and score −∞.
+        If there are fewer than ``k``, the remaining places have row −1 and score −∞. Rows that score less than the
+        entry of a query in ``bars`` [n] may be left out: the caller knows better ones.
         """
-        rows, scores, _ = self.find(queries, k, allowed, threads)
+        rows, scores, _ = self.find(queries, k, allowed, threads, bars)
         return rows, scores
 
     def find(
-        self, queries: Any, k: int, allowed: Bools | None = None, threads: int = 1
+        self, queries: Any, k: int, allowed: Bools | None = None, threads: int = 1, bars: Doubles | None = None
     ) -> tuple[Indices, Doubles, Indices]:
         """Return rows, scores, and the number of rows left after each level, [n, levels]; 0 for unused levels."""
         if k < 1:
@@ -56,6 +57,7 @@ class Certified:
         rows, left = np.empty((len(vectors), k), np.int64), np.zeros((len(vectors), len(self.sketch.levels)), np.int64)
         scores = np.empty(rows.shape)
         mask = None if allowed is None else as_bytes(as_mask(allowed, self._count))
-        if self._search(vectors, mask, rows, scores, left, threads) >= 0:
+        known = None if bars is None else np.ascontiguousarray(bars, np.float64)
+        if self._search(vectors, mask, known, rows, scores, left, threads) >= 0:
             check_scores(vectors, self._nesting, self.sketch.metric)
         return rows, scores, left

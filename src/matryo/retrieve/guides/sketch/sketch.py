@@ -167,7 +167,7 @@ class Sketch(Guide):
             rule = "a sketch must belong to the blocks that are searched"
             raise EmbeddingsError(rule, got=got, cure="build it again")
         certified = Certified(blocks, self)
-        return lambda request, k: certified.search(request.queries, k, request.allowed, request.threads)
+        return lambda request, k: certified.search(request.queries, k, request.allowed, request.threads, request.bars)
 
 
 def unit(blocks: Blocks, metric: Metric) -> int:

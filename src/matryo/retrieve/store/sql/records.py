@@ -152,6 +152,11 @@ def find(database: Database, ids: Sequence[Id]) -> list[Item]:
     return [_checked(database, *row) for row in found if row[1] in wanted]   # SQLite may cut a wanted id at NUL
 
 
+def ids_from(database: Database, row: int) -> list[Id]:
+    """The ids of the rows from this row number on."""
+    return [id for (id,) in database.execute("SELECT id FROM items WHERE row >= ? ORDER BY row", (row,))]
+
+
 def find_all(database: Database, ids: Sequence[Id]) -> list[Item]:
     """The items of ``ids``, all of which must exist."""
     found = find(database, ids)
