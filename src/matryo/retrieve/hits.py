@@ -101,3 +101,12 @@ class Hits:
                     name = f"payload.{name}"
                 columns[name] = [payload.get(field) for payload in payloads]
         return pandas.DataFrame(columns)
+
+
+def widened(array: Array, width: int, value: Any) -> Array:
+    """``array`` [n, ≤ width] with columns of ``value`` up to ``width``."""
+    if array.shape[1] == width:
+        return array
+    wide = np.full((len(array), width), value, array.dtype)
+    wide[:, : array.shape[1]] = array
+    return wide

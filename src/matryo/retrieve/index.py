@@ -14,7 +14,7 @@ array([[1.  , 0.94]], dtype=float32)
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
@@ -29,7 +29,7 @@ from matryo.retrieve.compaction import Compaction, Task
 from matryo.retrieve.description import Description, describe, lacks, outline_guides
 from matryo.retrieve.engines.execute import Engine
 from matryo.retrieve.guides import GUIDES, Partition
-from matryo.retrieve.hits import Hits
+from matryo.retrieve.hits import Hits, widened
 from matryo.retrieve.parts import drift_of, missing_guide, needs_own
 from matryo.retrieve.plan.choice import Choice, Cost, as_plan
 from matryo.retrieve.plan.plan import Plan, check_count
@@ -41,7 +41,7 @@ from matryo.retrieve.store.opening import Opened, index_exists
 from matryo.retrieve.store.origin import how_to_encode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from matryo.nesting import Nesting
     from matryo.retrieve.plan.check import Check
@@ -163,8 +163,8 @@ class Index(Rotated):
                         raise
         if where is None:
             self._last_search = stages, k
-        if stages is not None and stages.promise is not None and where is None:
-            self._watches.see(stages.promise, hits.scores)
+            if stages is not None and stages.promise is not None:
+                self._watches.see(stages.promise, hits.scores)
         return hits
 
     @checked
@@ -291,8 +291,11 @@ class Index(Rotated):
             compaction = self._start_compaction(share)
             if background:
                 return compaction
-            with _cancelling(compaction):
+            try:
                 compaction.wait()
+            except BaseException:   # for example at Ctrl-C
+                compaction.cancel()
+                raise
             return None
         self._compaction.cancel()
         super().compact()
@@ -365,19 +368,15 @@ class Index(Rotated):
             ids = [np.take_along_axis(np.concatenate(ids, axis=1), best, axis=1)]
             if payload:
                 numbers = [np.take_along_axis(np.concatenate(numbers, axis=1), best, axis=1)]
-        wide_ids, wide_scores = _widened(ids[0], k, nothing), _widened(scores[0].astype(np.float32), k, -np.inf)
-        return Hits(wide_ids, wide_scores, self._payloads(_widened(numbers[0], k, -1)) if payload else None)
+        wide_ids, wide_scores = widened(ids[0], k, nothing), widened(scores[0].astype(np.float32), k, -np.inf)
+        return Hits(wide_ids, wide_scores, self._payloads(widened(numbers[0], k, -1)) if payload else None)
 
     def _prepare(self) -> None:
-        """Load a commit at once if the program searched since the one before: its next search need not wait for that.
-
-        A program that only adds, one vector after another, does not pay for it.
-        """
+        """Load a commit at once if the program searched since the one before, so that its next search need not wait."""
         last, self._last_search = self._last_search, None
-        if last is not None:
-            with suppress(MatryoError, OSError):   # the next search raises it; the commit has succeeded
-                for part in self._routes.of(self.snapshot(), *last):
-                    part.prepare()
+        with suppress(MatryoError, OSError):   # the next search raises it; the commit has succeeded
+            for part in [] if last is None else self._routes.of(self.snapshot(), *last):
+                part.prepare()
 
     def _before_rotation(self) -> None:
         self._compaction.cancel()
@@ -393,22 +392,3 @@ class Index(Rotated):
 
         while (made := missing()) is not None:
             self.add_guide(*made)
-
-
-@contextmanager
-def _cancelling(compaction: Compaction) -> Iterator[None]:
-    """Cancel a compaction if the block raises, for example at Ctrl-C."""
-    try:
-        yield
-    except BaseException:
-        compaction.cancel()
-        raise
-
-
-def _widened(array: Array, width: int, value: Any) -> Array:
-    """``array`` [n, ≤ width] with columns of ``value`` up to ``width``."""
-    if array.shape[1] == width:
-        return array
-    wide = np.full((len(array), width), value, array.dtype)
-    wide[:, : array.shape[1]] = array
-    return wide
