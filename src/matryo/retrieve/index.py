@@ -14,7 +14,7 @@ array([[1.  , 0.94]], dtype=float32)
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
@@ -27,8 +27,8 @@ from matryo.retrieve.compaction import Compaction, Task
 from matryo.retrieve.description import Description, describe, lacks, outline_guides
 from matryo.retrieve.engines.execute import Engine
 from matryo.retrieve.guides import GUIDES, Partition
-from matryo.retrieve.hits import Hits
-from matryo.retrieve.nearest import Nearest, search_parts, widened
+from matryo.retrieve.hits import Hits, widened
+from matryo.retrieve.nearest import Nearest, search_parts
 from matryo.retrieve.parts import drift_of, missing_guide, needs_own
 from matryo.retrieve.plan.choice import Choice, Cost
 from matryo.retrieve.plan.plan import Plan
@@ -40,7 +40,7 @@ from matryo.retrieve.store.opening import Opened, index_exists
 from matryo.retrieve.store.rotating.coding import outlined
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import TypeVar
 
     from matryo.retrieve.plan.check import Check
@@ -125,8 +125,8 @@ class Index(Coded):
         )
         if where is None:
             self._last_search = stages, k
-        if stages is not None and stages.promise is not None and where is None:
-            self._watches.see(stages.promise, hits.scores)
+            if stages is not None and stages.promise is not None:
+                self._watches.see(stages.promise, hits.scores)
         return hits
 
     def nearest(
@@ -275,8 +275,11 @@ class Index(Coded):
             compaction = self._start_compaction(share)
             if background:
                 return compaction
-            with _cancelling(compaction):
+            try:
                 compaction.wait()
+            except BaseException:   # for example at Ctrl-C
+                compaction.cancel()
+                raise
             return None
         self._compaction.cancel()
         super().compact()
@@ -345,15 +348,11 @@ class Index(Coded):
                         raise
 
     def _prepare(self) -> None:
-        """Load a commit at once if the program searched since the one before: its next search need not wait for that.
-
-        A program that only adds, one vector after another, does not pay for it.
-        """
+        """Load a commit at once if the program searched since the one before, so that its next search need not wait."""
         last, self._last_search = self._last_search, None
-        if last is not None:
-            with suppress(MatryoError, OSError):   # the next search raises it; the commit has succeeded
-                for part in self._routes.of(self.snapshot(), *last):
-                    part.prepare()
+        with suppress(MatryoError, OSError):   # the next search raises it; the commit has succeeded
+            for part in [] if last is None else self._routes.of(self.snapshot(), *last):
+                part.prepare()
 
     def _before_rotation(self) -> None:
         super()._before_rotation()
@@ -370,13 +369,3 @@ class Index(Coded):
 
         while (made := missing()) is not None:
             self.add_guide(*made)
-
-
-@contextmanager
-def _cancelling(compaction: Compaction) -> Iterator[None]:
-    """Cancel a compaction if the block raises, for example at Ctrl-C."""
-    try:
-        yield
-    except BaseException:
-        compaction.cancel()
-        raise

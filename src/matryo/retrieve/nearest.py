@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from matryo.retrieve.hits import Hits
+from matryo.retrieve.hits import Hits, widened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,12 +96,3 @@ def merged(found: Sequence[Nearest], k: int) -> tuple[Nearest, Indices]:
     best = np.lexsort((numbers, -scores), axis=1)[:, :k]
     numbers, scores, ids = (np.take_along_axis(each, best, axis=1) for each in (numbers, scores, ids))
     return Nearest(ids, scores, numbers), np.where(numbers < 0, -1, source[best])
-
-
-def widened(array: Array, width: int, value: Any) -> Array:
-    """Return ``array`` [n, ≤ width] with columns of ``value`` up to ``width``."""
-    if array.shape[1] == width:
-        return array
-    wide = np.full((len(array), width), value, array.dtype)
-    wide[:, : array.shape[1]] = array
-    return wide

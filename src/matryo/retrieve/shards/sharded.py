@@ -30,7 +30,7 @@ from matryo.errors import EmbeddingsError, IndexFolderError, InputError
 from matryo.files import resolve
 from matryo.folders import replacing_folder
 from matryo.retrieve.index import Entry, Index
-from matryo.retrieve.nearest import Nearest, merged, raised, widened
+from matryo.retrieve.nearest import Nearest, merged, raised
 from matryo.retrieve.plan.shift import Watches
 from matryo.retrieve.search_arguments import check_search
 from matryo.retrieve.shards.changing import Changing

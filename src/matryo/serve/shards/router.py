@@ -19,8 +19,8 @@ import numpy as np
 
 from matryo.errors import InputError
 from matryo.retrieve import Plan
-from matryo.retrieve.hits import Hits
-from matryo.retrieve.nearest import Nearest, merged, widened
+from matryo.retrieve.hits import Hits, widened
+from matryo.retrieve.nearest import Nearest, merged
 from matryo.serve.http.errors import ApiError
 from matryo.serve.http.wire import dumps, hits_as_dicts
 from matryo.serve.shards.replicas import Routing, Unavailable, parsed

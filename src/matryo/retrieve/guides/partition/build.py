@@ -179,7 +179,7 @@ class Build:
         return scale, budgets_by_share(budgets, sizes), widening(ranked, _NEAR), reach
 
     def _decoded(self, coordinates: Floats) -> Floats:
-        """What the 4-bit codes stand for, as long as the rows."""
+        """The values of the 4-bit codes of rows, scaled to the norms of the rows."""
         made = decode_nibbles(encode_nibbles(coordinates, self.tile_columns), self.tile_columns)
         made *= (np.linalg.norm(coordinates, axis=1) / np.maximum(np.linalg.norm(made, axis=1), _TINY))[:, None]
         return made
