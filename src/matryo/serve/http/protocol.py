@@ -70,7 +70,7 @@ class _Protocol(Base):
 
     def on_headers_complete(self) -> None:
         if self._is_short():
-            self.held = []   # the timer goes on: it also limits the time for the body
+            self.held = []   # the timer also limits the time for the body
         else:
             self._ended()
             super().on_headers_complete()
