@@ -49,9 +49,8 @@ class Outcome:
 def request(path: str, body: Any, headers: str = "") -> bytes:
     """The bytes of a POST request."""
     content = json.dumps(body).encode()
-    head = (
-        f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{headers}content-length: {len(content)}"
-    )
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{headers}"
+    head += f"content-length: {len(content)}"
     return head.encode() + b"\r\n\r\n" + content
 
 

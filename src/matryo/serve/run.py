@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from matryo.errors import InputError, MissingExtra
 from matryo.serve.direct import Direct
+from matryo.serve.http.protocol import protocol_of
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -63,8 +64,6 @@ def run_service(service: Service, sockets: list[socket.socket], started: Callabl
     """Serve until SIGTERM or SIGINT; SIGHUP reloads. Calls ``started`` when the sockets are served."""
     with MissingExtra.unless_installed("uvicorn", "serve"):
         import uvicorn
-    with MissingExtra.unless_installed("httptools", "serve"):
-        from matryo.serve.http.protocol import protocol_of
 
     class Server(uvicorn.Server):
         """Says when it takes requests, and when it stops to."""

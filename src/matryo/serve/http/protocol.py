@@ -8,20 +8,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Mapping
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from matryo.errors import MissingExtra
 
 if TYPE_CHECKING:
     import asyncio
 
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+    Base = HttpToolsProtocol
+else:
+    Base = object   # the class of uvicorn comes behind it, when a server is started
+
 __all__ = ["Exchange", "protocol_of"]
 
 _HEAD = 64 << 10   # bytes of the head of a request
+_STATUS = {status.value: b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
 _SPECIAL = frozenset((b"expect", b"transfer-encoding", b"upgrade"))
 
 
-class _Protocol(HttpToolsProtocol):
+class _Protocol(Base):
     """Closes connections that send no request, or one without an end."""
 
     idle: float
@@ -62,7 +70,7 @@ class _Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if self._is_short():
-            self.held = []   # the timer goes on: it also limits the time for the body
+            self.held = []   # the timer also limits the time for the body
         else:
             self._ended()
             super().on_headers_complete()
@@ -134,8 +142,11 @@ def protocol_of(
     answer: Callable[[Exchange, bytes, bytes], bool], paths: Container[bytes], *, idle: float, most: int, short: int
 ) -> type[HttpToolsProtocol]:
     """The protocol of a server, of which uvicorn makes one per connection; ``answer`` is offered short requests."""
+    with MissingExtra.unless_installed("httptools", "serve"):
+        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
     own = {"answer": staticmethod(answer), "paths": paths, "idle": idle, "most": most, "short": short}
-    return type("Protocol", (_Protocol,), own)
+    return type("Protocol", (_Protocol, HttpToolsProtocol), own)
 
 
 class Exchange:
@@ -163,7 +174,7 @@ class Exchange:
             own = [b"%b: %b\r\n" % field for field in protocol.server_state.default_headers]
             close = b"" if self.keep_alive else b"connection: close\r\n"
             length = b"content-length: %d\r\n\r\n" % len(body)
-            transport.write(b"".join((STATUS_LINE[status], *own, close, head, length, body)))
+            transport.write(b"".join((_STATUS[status], *own, close, head, length, body)))
             if not self.keep_alive:
                 transport.close()
         protocol.on_response_complete()
