@@ -51,7 +51,7 @@ RECORDS = {
     "classify": "Answers CascadeCurve CascadeResult",
     "evaluation": "DimRow Disagreement Evaluation FewShot Pairs Predictions Probe Protocol Robustness Similarity "
     "Stream Sts Superclasses Trends ZeroShot",
-    "retrieve": "Compaction Engine Hit Hits Int8Block Metric Precision Shortlist",
+    "retrieve": "Compaction Engine Hit Hits Int8Block Metric Precision Searcher Shortlist",
     "report": "GradCamStrip",
     "results": "Result SplitResult",
     # Modules of torch, built from modules or from a recipe that was checked, and tensors that torch checks.
