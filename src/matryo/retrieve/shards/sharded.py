@@ -29,6 +29,7 @@ from matryo.arguments import as_integer, checked
 from matryo.errors import EmbeddingsError, IndexFolderError, InputError
 from matryo.files import resolve
 from matryo.folders import replacing_folder
+from matryo.retrieve.hits import widened
 from matryo.retrieve.index import Entry, Index
 from matryo.retrieve.nearest import Nearest, merged, raised
 from matryo.retrieve.plan.shift import Watches
