@@ -142,7 +142,8 @@ class PartitionSearch : Reranker {
       for (int q = 0; q < Q; q++) {
         for (int p = 0; p < kTileParts; p++) {
           int64_t place = tile * kTileRows + p * kFloats;
-          if (part_.reach != nullptr) scores[0][q][p] += load<Floats>(part_.reach + place) * broadcast(queries[q]->length);
+          if (part_.reach != nullptr)
+            scores[0][q][p] += load<Floats>(part_.reach + place) * broadcast(queries[q]->length);
           store(means + q * count + place, scores[0][q][p]);
         }
       }

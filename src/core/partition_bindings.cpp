@@ -7,9 +7,8 @@ namespace {
 struct PyPartition {
   PyPartition(int dim, int coded, In<int64_t, 2> lists, In<uint32_t, 2> slots, In<uint8_t, 2> tiles,
               In<float, 2> adjust, In<uint8_t, 2> means, In<float, 2> means_adjust, In<float, 2> reach, float spread,
-              In<float, 2> axes,
-              In<float, 2> tile_columns, In<uint32_t, 1> rows, In<uint32_t, 1> homes, In<int8_t, 2> codes,
-              In<float, 1> errors, In<float, 2> columns)
+              In<float, 2> axes, In<float, 2> tile_columns, In<uint32_t, 1> rows, In<uint32_t, 1> homes,
+              In<int8_t, 2> codes, In<float, 1> errors, In<float, 2> columns)
       : lists(lists),
         slots(slots),
         tiles(tiles),
@@ -416,14 +415,12 @@ class PyPartitionSearch {
 void bind_partition(nb::module_& m) {
   nb::class_<PyPartition>(m, "Partition")
       .def(nb::init<int, int, In<int64_t, 2>, In<uint32_t, 2>, In<uint8_t, 2>, In<float, 2>, In<uint8_t, 2>,
-                    In<float, 2>, In<float, 2>, float, In<float, 2>, In<float, 2>, In<uint32_t, 1>,
-                    In<uint32_t, 1>, In<int8_t, 2>,
-                    In<float, 1>, In<float, 2>>(),
+                    In<float, 2>, In<float, 2>, float, In<float, 2>, In<float, 2>, In<uint32_t, 1>, In<uint32_t, 1>,
+                    In<int8_t, 2>, In<float, 1>, In<float, 2>>(),
            "dim"_a, "coded"_a, "lists"_a.noconvert(), "slots"_a.noconvert(), "tiles"_a.noconvert(),
            "adjust"_a.noconvert(), "means"_a.noconvert(), "means_adjust"_a.noconvert(), "reach"_a.noconvert(),
-           "spread"_a, "axes"_a.noconvert(),
-           "tile_columns"_a.noconvert(), "rows"_a.noconvert(), "homes"_a.noconvert(), "codes"_a.noconvert(),
-           "errors"_a.noconvert(), "columns"_a.noconvert())
+           "spread"_a, "axes"_a.noconvert(), "tile_columns"_a.noconvert(), "rows"_a.noconvert(), "homes"_a.noconvert(),
+           "codes"_a.noconvert(), "errors"_a.noconvert(), "columns"_a.noconvert())
       .def("encode", &PyPartition::encode, "vectors"_a, "first"_a, "divided"_a.noconvert(), "nibbles"_a.noconvert(),
            "adjust"_a.noconvert(), "codes"_a.noconvert(), "errors"_a.noconvert());
   nb::class_<PyTail>(m, "Tail")

@@ -60,10 +60,10 @@ class PySketch {
     int64_t count = rows_of(queries), *levels_left = left.data();
     share_queries(count, threads, 4, [&](int64_t first, int64_t some) {
       work_.lend([&](Work* work) {
-        int64_t found = kernels().search_sketch(vectors_->view, view_, exponent_, bytes, patience_, work,
-                                                queries.data() + first * columns, some, k,
-                                                bars ? bars->data() + first : nullptr, rows.data() + first * k,
-                                                scores.data() + first * k, levels_left + first * levels);
+        int64_t found =
+            kernels().search_sketch(vectors_->view, view_, exponent_, bytes, patience_, work,
+                                    queries.data() + first * columns, some, k, bars ? bars->data() + first : nullptr,
+                                    rows.data() + first * k, scores.data() + first * k, levels_left + first * levels);
         if (found >= 0) bad = first + found;
       });
     });

@@ -145,9 +145,9 @@ struct Route {
   const Step* steps;   // the first scans the tiles; without others, its candidates are the hits
   int step_count;
   int64_t k;
-  double budget;        // a partition is visited while the places visited are fewer than budget · exp(−gap / scale),
-  float scale;          // where gap is how far its mean scores below the best; a negative budget visits all
-  int64_t most_lists;   // a query visits at most this many partitions
+  double budget;          // a partition is visited while the places visited are fewer than budget · exp(−gap / scale),
+  float scale;            // where gap is how far its mean scores below the best; a negative budget visits all
+  int64_t most_lists;     // a query visits at most this many partitions
   bool by_slot = false;   // a mask is in the order of the slots, not of the rows; it covers the tail in the same place
 };
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from matryo.errors import IndexFolderError
 from matryo.files import is_plain_name, json_digest, parse_json, storage, write_json
@@ -18,7 +18,7 @@ from matryo.retrieve.shards.hashing import HASH
 if TYPE_CHECKING:
     from matryo.retrieve.shards.sharded import ShardedIndex
 
-    AnyIndex = Index | ShardedIndex
+    AnyIndex: TypeAlias = Index | ShardedIndex
 
 MANIFEST = "shards.json"
 MOST_SHARDS = 4096
