@@ -91,14 +91,16 @@ def measure(run: Path, dataset: Dataset) -> dict[str, Any]:
     (z, labels), (queries, wanted) = (vectors(model, dataset, name) for name in ("train", TEST))
     moments = Moments.of(z.double(), labels)
     dims = model.nesting.dims
-    averaged = averaged_heads(model.network.head.logits(queries), dims, wanted)
+    head: Any = model.network.head
+    averaged = averaged_heads(head.logits(queries), dims, wanted)
     figures: dict[str, Any] = {"1-NN": {}, "map@10": {}, "averaged heads": averaged}
     for kind, shrink in MAPS:
         name = f"{kind} {shrink:g}" if shrink else kind
         weight, bias = triangular(moments, kind, shrink)
         mapped = [part.double() @ weight.T + bias for part in (z, queries)]
         for dim in dims:
-            nearest, precise = neighbours(*(truncate(part.float(), dim) for part in mapped), labels, wanted)
+            database, shortened = (truncate(part.float(), dim) for part in mapped)
+            nearest, precise = neighbours(database, shortened, labels, wanted)
             figures["1-NN"].setdefault(name, {})[dim] = nearest
             figures["map@10"].setdefault(name, {})[dim] = precise
     return figures

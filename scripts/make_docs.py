@@ -30,8 +30,8 @@ from matryo.results import Row, read_rows
 ROOT = Path(__file__).resolve().parent.parent
 MARKS = ("<!-- demo-table -->", "<!-- /demo-table -->")
 TABLES = (
-    "cluster", "compress", "engines", "feed", "filters", "layers", "losses", "maps", "migration", "modalities", "models",
-    "promises", "retrieval", "retrofit", "serve", "settings", "shift", "unseen", "unseen_plans", "updates",
+    "cluster", "compress", "engines", "feed", "filters", "layers", "losses", "maps", "migration", "modalities",
+    "models", "promises", "retrieval", "retrofit", "serve", "settings", "shift", "unseen", "unseen_plans", "updates",
 )  # fmt: skip
 """The modules of pages/ that make tables from rows."""
 TITLES = {

@@ -141,7 +141,8 @@ class NestedLinear(nn.Module):
                 parameter.register_hook(partial(self._unweigh, f"{name}_pace"))
 
     def _unweigh(self, pace: str, gradient: Tensor) -> Tensor:
-        return gradient * getattr(self, pace)
+        scaled: Tensor = gradient * getattr(self, pace)
+        return scaled
 
     def _index(self, dim: int) -> int:
         """The index of the separate head for ``dim``."""

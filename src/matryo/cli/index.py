@@ -89,6 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Open or create the index, change it, and describe it."""
+    from matryo.retrieve import Index
     from matryo.retrieve.shards import index_there, open_index
 
     _check_options(args)
@@ -115,7 +116,7 @@ def run(args: argparse.Namespace) -> None:
         if args.delete:
             index.delete(parse_ids(index, args.delete))
         added = _add(args, index, sources, parts, numbered, filling) if sources else 0
-        if filling is not None and (recall := filling.recall(index)) is not None:
+        if filling is not None and isinstance(index, Index) and (recall := filling.recall(index)) is not None:
             index.record_recall(recall)
         if args.rotate:
             index.rotate(args.rotate, progress=not args.quiet)

@@ -84,7 +84,8 @@ class Projected(Layered):
         if isinstance(norm, nn.LayerNorm):
             cure = "train with encoder.neck batch"
             raise InputError("a layer norm after the encoder cannot be exported", got="encoder.neck layer", cure=cure)
-        weight, bias = torch.eye(self.dim), None
+        weight: Tensor = torch.eye(self.dim)
+        bias: Tensor | None = None
         if self.projection is not None:
             weight, bias = self.projection.weight, self.projection.bias
         if isinstance(norm, nn.BatchNorm1d):

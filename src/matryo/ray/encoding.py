@@ -67,7 +67,7 @@ class _Encoder:
     def run(self, number: int, first: int, count: int, ids: Any, stamp: str) -> dict[str, Any]:
         """Encode some rows, and write them as a part."""
         vectors, labels, rows = [], [], 0
-        for z, some in self.model.embed(self.items, start=first, batch=self.batch, workers=0):
+        for z, some in self.model.embed(self.items, start=first, batch=self.batch):
             vectors.append(z[: count - rows].astype(self.dtype))
             labels.append(some[: count - rows])
             rows += len(z)

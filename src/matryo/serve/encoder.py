@@ -169,7 +169,7 @@ class _Trained(_Padded):
     def embed_images(self, images: Sequence[Array]) -> Floats:
         if not self.model.reads_images:
             return super().embed_images(images)
-        return np.concatenate([vectors for vectors, _ in self.model.embed(GivenImages(list(images)), workers=0)])
+        return np.concatenate([vectors for vectors, _ in self.model.embed(GivenImages(list(images)))])
 
 
 def open_encoder(path: Path, device: str = "auto", precision: str = "fp32") -> Encoder:

@@ -66,8 +66,8 @@ class How:
     """Whether a router may leave out shards that do not answer."""
 
     @property
-    def _key(self) -> tuple[int, int, str, bool]:
-        return self.k, id(self.plan), self.where, self.payload
+    def _key(self) -> tuple[int, int, str, bool, bool]:
+        return self.k, id(self.plan), self.where, self.payload, self.partial
 
     def __hash__(self) -> int:
         return hash(self._key)
@@ -105,7 +105,8 @@ class ServedIndex:
     @property
     def dim(self) -> int:
         """The dims of the vectors."""
-        return self.reader.nesting.dim
+        dim: int = self.reader.nesting.dim
+        return dim
 
     @cached_property
     def unit(self) -> bool:
@@ -181,7 +182,8 @@ class ServedIndex:
         if self.writer is None:
             message = f"the index {self.name} is open for reading: start the server with --writable"
             raise ApiError(403, message, code="read_only")
-        return self.writer
+        writer: Index = self.writer
+        return writer
 
     def plan(self, recall: float, k: int) -> Choice | None:
         """The plan that was made for this target, here, by another process or by ``matryo plan``; None if none was."""
@@ -242,7 +244,7 @@ class Indexes:
     def __init__(
         self, paths: Mapping[str, Path], limits: Limits, metrics: Metrics, *, writable: bool, threads: int = 1
     ) -> None:
-        self.served: dict[str, Any] = {}
+        self.served: dict[str, Any] = {}   # or RoutedIndex
         try:
             for name, path in paths.items():
                 self.served[name] = ServedIndex(name, path, limits, metrics, writable=writable, threads=threads)
@@ -259,7 +261,8 @@ class Indexes:
             known = ", ".join(self.served) or "none"
             message = f"the index {name:.60} is not served: the indexes are {known}"
             raise ApiError(404, message, param="name", code="index_not_found")
-        return self.served[name]
+        index: ServedIndex = self.served[name]
+        return index
 
     def reload(self) -> None:
         """Open every index again that is not open for writing."""

@@ -10,9 +10,9 @@ from matryo.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from matryo.retrieve import Index
     from matryo.retrieve.compress import Compression
     from matryo.retrieve.compress.filling import Filling
+    from matryo.retrieve.shards.manifest import AnyIndex
     from matryo.retrieve.sources import Source
 
 __all__ = ["add_code_arguments", "check_code_options", "check_codes", "code_of", "filling_of"]
@@ -74,7 +74,7 @@ def code_of(
     )
 
 
-def check_codes(args: argparse.Namespace, index: Index) -> None:
+def check_codes(args: argparse.Namespace, index: AnyIndex) -> None:
     """Raise if --bytes or --codes contradicts an existing index."""
     if args.bytes is None and args.codes is None:
         return

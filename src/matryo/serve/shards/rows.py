@@ -21,6 +21,8 @@ from matryo.serve.http.wire import dumps
 from matryo.serve.shards.replicas import Unavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from matryo.arrays import Array, Floats
     from matryo.retrieve.hits import Hits
     from matryo.serve.shards.router import RoutedIndex
@@ -220,7 +222,7 @@ class RemoteRows:
     def _all(self, method: str, path: str) -> list[dict[str, Any]]:
         return self._each(method, path, [b""] * len(self._index.shards))
 
-    def _each(self, method: str, path: str, bodies: list[bytes | None]) -> list[Any]:
+    def _each(self, method: str, path: str, bodies: Sequence[bytes | None]) -> list[Any]:
         """The answer of each shard that has a body; None for the others. All must answer."""
         async def ask() -> list[Any]:
             async def one(number: int) -> Any:
@@ -232,7 +234,7 @@ class RemoteRows:
         answers = self._index.run(ask())
         return self._sound(answers)
 
-    def _change(self, method: str, path: str, bodies: list[bytes | None]) -> list[Any]:
+    def _change(self, method: str, path: str, bodies: Sequence[bytes | None]) -> list[Any]:
         """Send a change to every replica of the shards that have a body."""
         async def ask() -> list[Any]:
             async def one(number: int) -> Any:

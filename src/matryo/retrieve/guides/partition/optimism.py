@@ -23,7 +23,8 @@ def squared_gaps(divided: Floats, lengths: Floats, means: Floats, chosen: Indice
     """
     outside = np.maximum(np.square(lengths, dtype=np.float64) - np.square(divided, dtype=np.float64).sum(1), 0)
     inside = [np.square(divided - means[own], dtype=np.float64).sum(1) for own in chosen.T]
-    return np.stack(inside, axis=1) + outside[:, None]
+    squared: Doubles = np.stack(inside, axis=1) + outside[:, None]
+    return squared
 
 
 def radii(gaps: Doubles, chosen: Indices, lists: int) -> Doubles:

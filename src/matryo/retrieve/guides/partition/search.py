@@ -84,11 +84,11 @@ class PartitionSearch:
         """
         known, by_slot = self._masks   # one tuple, as threads may replace it
         if known is not allowed:
-            mask = as_bytes(as_mask(allowed, count))
+            mask = np.ascontiguousarray(as_mask(allowed, count))
             self._masks = mask, None   # a view or a copy would not be met again
             return mask, False
         if by_slot is None:
-            by_slot = self._partition.by_slot(known)
+            by_slot = self._partition.by_slot(allowed)
             self._masks = known, by_slot
         return by_slot, True
 
