@@ -10,7 +10,7 @@ import numpy as np
 
 from matryo.compiled import require_core
 from matryo.errors import InputError
-from matryo.retrieve.engines.compiled import as_bytes, view_of
+from matryo.retrieve.engines.compiled import view_of
 from matryo.retrieve.guides.partition.steps import steps_of
 from matryo.retrieve.vectors.queries import as_floats, as_mask, check_scores
 
