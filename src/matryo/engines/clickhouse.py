@@ -54,7 +54,7 @@ class ClickHouse(Engine):
         if "table" not in address.options:
             raise InputError("a ClickHouse engine needs the name of a table", got="none", cure="add ?table=docs")
         try:
-            session: Any = Session(address.path)
+            session: Any = Session(address.path)   # type: ignore[no-untyped-call, unused-ignore]
         except RuntimeError as error:
             raise EngineError(f"cannot open {address.safe}", got=error,
                               cure="chdb opens one folder per process: close the other first") from None
