@@ -42,7 +42,7 @@ def main() -> None:
             "scaling": lambda: cluster_jobs.scaling(folder, args.rows),
             "constants": lambda: cluster_constants.measure(folder, args.seed),
             "router": lambda: router_simulation.measure(folder, args.shards, args.requests, args.seed),
-        }[args.what]()  # type: ignore[operator]
+        }[args.what]()
     print(json.dumps(found, indent=1))
     append_rows(args.out, [stamp("cluster", subject, figures, seed=args.seed) for subject, figures in found.items()])
 

@@ -55,7 +55,7 @@ def simulate(
                        factor=_SLOW if case == CASES[2] and shard == twin == 0 else 1.0)
                 for twin in range(_REPLICAS)] for shard in range(shards)]  # fmt: skip
     routing = Routing(timeout=5.0, hedge=hedge)
-    groups = [Replicas(list(own), routing) for own in servers]   # type: ignore[arg-type]
+    groups = [Replicas(list(own), routing) for own in servers]
     gaps = rng.exponential(float(seconds.mean()) / (_BUSY * _REPLICAS), requests)
 
     async def ask() -> float:

@@ -104,7 +104,8 @@ class ServedIndex:
     @property
     def dim(self) -> int:
         """The dims of the vectors."""
-        return self.reader.nesting.dim
+        dim: int = self.reader.nesting.dim
+        return dim
 
     @cached_property
     def unit(self) -> bool:
@@ -175,7 +176,8 @@ class ServedIndex:
         if self.writer is None:
             message = f"the index {self.name} is open for reading: start the server with --writable"
             raise ApiError(403, message, code="read_only")
-        return self.writer
+        writer: Index = self.writer
+        return writer
 
     def plan(self, recall: float, k: int) -> Choice | None:
         """The plan that was made for this target, here, by another process or by ``matryo plan``; None if none was."""
@@ -253,7 +255,8 @@ class Indexes:
             known = ", ".join(self.served) or "none"
             message = f"the index {name:.60} is not served: the indexes are {known}"
             raise ApiError(404, message, param="name", code="index_not_found")
-        return self.served[name]
+        found: ServedIndex = self.served[name]
+        return found
 
     def reload(self) -> None:
         """Open every index again that is not open for writing."""

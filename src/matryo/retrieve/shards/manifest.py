@@ -16,9 +16,11 @@ from matryo.retrieve.index import Index
 from matryo.retrieve.shards.hashing import HASH
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     from matryo.retrieve.shards.sharded import ShardedIndex
 
-    AnyIndex = Index | ShardedIndex
+    AnyIndex: TypeAlias = Index | ShardedIndex
 
 MANIFEST = "shards.json"
 MOST_SHARDS = 4096

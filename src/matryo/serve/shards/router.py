@@ -141,7 +141,7 @@ class RoutedIndex:
         if payload:
             payloads = [[None] * k for _ in range(len(vectors))]
             for query, place in zip(*np.nonzero(source >= 0), strict=True):
-                entry = results[source[query, place]][query]   # type: ignore[index]
+                entry = results[source[query, place]][query]
                 assert best.numbers is not None
                 at = entry["rows"].index(int(best.numbers[query, place]))
                 payloads[query][place] = entry["payloads"][at]
