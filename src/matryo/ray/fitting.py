@@ -115,7 +115,7 @@ class _OnCluster(Statistics):
         jobs = [("moments", first, count, unit, rows) for (first, count), rows in zip(ranges, each, strict=True)]
         moments, zeros = Moments(parts.dim), 0
         waiting: dict[int, dict[str, Array]] = {}
-        vectors: list[Floats] = [np.empty(0, np.float32)] * len(jobs)
+        vectors: list[Any] = [None] * len(jobs)
         merged = 0
         with tqdm(desc="fit", total=parts.count, unit="row", unit_scale=True, delay=2,
                   disable=not self.progress) as bar:  # fmt: skip

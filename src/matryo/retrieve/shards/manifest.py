@@ -16,6 +16,8 @@ from matryo.retrieve.index import Index
 from matryo.retrieve.shards.hashing import HASH
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     from matryo.retrieve.shards.sharded import ShardedIndex
 
     AnyIndex: TypeAlias = Index | ShardedIndex

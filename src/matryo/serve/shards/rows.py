@@ -133,7 +133,8 @@ class RemoteRows:
         """Ids and vectors of ``count`` random rows."""
         counts = [about["count"] for about in self._about]
         shares = np.random.default_rng(seed).multivariate_hypergeometric(counts, min(count, sum(counts)))
-        bodies = [dumps({"count": int(share), "seed": seed + number}) for number, share in enumerate(shares)]
+        bodies: list[bytes | None] = [dumps({"count": int(share), "seed": seed + number})
+                                      for number, share in enumerate(shares)]  # fmt: skip
         answers = self._each("POST", "/v1/indexes/{index}/sample", bodies)
         ids = [id for answer in answers for id in answer["ids"]]
         vectors = [vector for answer in answers for vector in answer["vectors"]]
@@ -211,7 +212,7 @@ class RemoteRows:
     def _check(self) -> None:
         """Raise if the ids of a shard do not belong to its number: the URLs are in another order, or too few."""
         total = len(self._index.shards)
-        bodies = [dumps({"count": _CHECKED, "seed": 0})] * total
+        bodies: list[bytes | None] = [dumps({"count": _CHECKED, "seed": 0})] * total
         for number, answer in enumerate(self._each("POST", "/v1/indexes/{index}/sample", bodies)):
             for id in answer["ids"]:
                 if shard_of(id, total) != number:
