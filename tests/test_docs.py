@@ -92,7 +92,7 @@ def test_examples_run_and_print_what_the_page_says(block, tmp_path, monkeypatch)
 
 def test_few_examples_are_exempt():
     assert len(EXAMPLES) >= 15
-    assert sum(not block.run for block in EXAMPLES) <= 9   # tests of serve, retrofit, integrations and engines run six
+    assert sum(not block.run for block in EXAMPLES) <= 11   # tests of other folders run most of them
 
 
 def commands():

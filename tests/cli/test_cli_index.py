@@ -75,7 +75,7 @@ def test_an_array_makes_an_index(capsys: Capture) -> None:
     assert told == {
         "folder": "idx", "count": COUNT, "dims": [8, 16, 20], "metric": "cosine", "dtype": "float32", "int8_up_to": 0,
         "ids": "integers", "segments": 1, "guides": {}, "unguided": 0, "joined": 0, "drift": None, "bytes": size,
-        "fields": [], "model": None, "run": None, "rotation": None, "added": 0,
+        "fields": [], "model": None, "run": None, "rotation": None, "codes": None, "added": 0,
     }  # fmt: skip
 
 

@@ -87,7 +87,7 @@ def test_exact_search_equals_that_of_one_index_bit_for_bit(tmp_path, seed):
 @pytest.mark.parametrize("metric", ["cosine", "ip", "l2"])
 def test_certified_search_stays_exact_with_a_shared_bound(tmp_path, metric):
     rng = np.random.default_rng(3)
-    vectors = np.round(rng.normal(size=(3000, 32)) * np.linspace(2, 0.2, 32), 1).astype(np.float32)
+    vectors = np.round(rng.normal(size=(3000, 32)) * np.geomspace(4, 0.04, 32), 1).astype(np.float32)
     vectors[rng.integers(0, 3000, 400)] = vectors[:400]   # ties
     queries = vectors[rng.integers(0, 3000, 20)] + np.float32(0.05)
     with Index.create(tmp_path / "one", [8, 32], metric=metric) as one, \

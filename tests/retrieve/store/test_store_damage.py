@@ -158,7 +158,7 @@ def test_what_is_no_database_is_told(copy: Path) -> None:
 def test_a_newer_layout_is_told(copy: Path) -> None:
     database = Database(copy / "index.sqlite", "rw")
     with database.writing():
-        records.put(database, "about", {"format": 3, "shape": "unknown"})
+        records.put(database, "about", {"format": 4, "shape": "unknown"})
     database.close()
-    with pytest.raises(IndexFolderError, match=r"written by a newer version of matryo .*format 3, supported up to 2"):
+    with pytest.raises(IndexFolderError, match=r"written by a newer version of matryo .*format 4, supported up to 3"):
         Store.open(copy)
