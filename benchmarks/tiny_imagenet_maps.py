@@ -144,7 +144,7 @@ def triangular(moments: Moments, kind: str, shrink: float) -> tuple[Tensor, Tens
 
 def vectors(model: Any, dataset: Dataset, split: str) -> tuple[Tensor, Tensor]:
     """All vectors and labels of a split, on the model's device."""
-    parts = list(model.embed(dataset.split(split), batch=2000, workers=0))
+    parts = list(model.embed(dataset.split(split), batch=2000))
     z, labels = (torch.from_numpy(np.concatenate(items)).to(model.device) for items in zip(*parts, strict=True))
     return z, labels
 

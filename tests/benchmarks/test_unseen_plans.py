@@ -24,7 +24,8 @@ def task(tmp_path_factory):
     folder.mkdir()
     for part, vectors in (("database", DATABASE), ("tuning", QUERIES[:400]), ("test", QUERIES[400:])):
         np.save(folder / f"{part}.npy", vectors)
-    about = {"nesting": [16, 32], "dim": 32, "counts": {"database": 1500, "tuning": 400, "test": 200}}
+    counts = {"database": 1500, "tuning": 400, "test": 200}
+    about = {"nesting": [16, 32], "dim": 32, "metric": "cosine", "counts": counts}
     (folder / "about.json").write_text(json.dumps(about), encoding="utf-8")
     return Task(folder)
 

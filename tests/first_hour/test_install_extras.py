@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 # Packages whose name in an error differs from the name on the registry.
-DISTRIBUTIONS = {"pytorch": "torch", "faiss": "faiss-cpu", "open_clip": "open-clip-torch"}
+DISTRIBUTIONS = {"pytorch": "torch", "faiss": "faiss-cpu", "open_clip": "open-clip-torch", "chdb": "chdb-core"}
 
 
 def requirements(extra: str) -> set[str]:
@@ -45,7 +45,8 @@ def test_train_is_enough_for_the_demo_and_its_report() -> None:
 
 
 def test_all_has_everything_but_frameworks_what_needs_torchvision_and_what_only_we_need() -> None:
-    apart = {"all", "timm", "open_clip", "langchain", "llama-index", "docs", "test", "dev"}
+    databases = {"postgres", "duckdb", "clickhouse", "qdrant"}
+    apart = {"all", "timm", "open_clip", "langchain", "llama-index", "ray", "docs", "test", "dev"} | databases
     for extra in EXTRAS.keys() - apart:
         assert packages(extra) <= packages("all"), extra
     assert not {"timm", "open-clip-torch", "torchvision"} & packages("all")

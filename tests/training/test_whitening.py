@@ -42,7 +42,7 @@ def plain(tmp_path_factory, data):
 
 
 def vectors(model, data, split="train"):
-    z = torch.cat([torch.from_numpy(z) for z, _ in model.embed(data.split(split), workers=0)])
+    z = torch.cat([torch.from_numpy(z) for z, _ in model.embed(data.split(split))])
     return z, torch.from_numpy(data.split(split).labels)
 
 

@@ -1,6 +1,6 @@
 """Coded: a store that may keep only codes of a few bytes per vector, and what such an index cannot do.
 
->>> import tempfile
+>>> import tempfile, numpy as np
 >>> from matryo.retrieve.compress import Compression
 >>> vectors = np.random.default_rng(0).normal(size=(2000, 32)) * np.geomspace(1, 0.05, 32)
 >>> store = Coded.create(f"{tempfile.mkdtemp()}/mine", compression=Compression.fit(vectors, dim=16, bits=8))

@@ -72,6 +72,11 @@ class Server:
             made = await asyncio.open_connection(self.host, self.port, ssl=context, limit=_LINE)
             return await self._ask(_Connection(*made), idle, method, path, body)
 
+    def forget(self) -> None:
+        """Close the kept connections of the running event loop, which is about to end."""
+        for connection in self._idle.pop(asyncio.get_running_loop(), []):
+            connection.writer.close()
+
     async def _ask(
         self, connection: _Connection, idle: list[_Connection], method: str, path: str, body: bytes
     ) -> Answer:

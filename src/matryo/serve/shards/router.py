@@ -104,7 +104,16 @@ class RoutedIndex:
         """Wait for ``work`` in a thread that is not the event loop's."""
         if self._loop is not None and self._loop.is_running():
             return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-        return asyncio.run(work)
+
+        async def alone() -> Result:
+            try:
+                return await work
+            finally:
+                for shard in self.shards:
+                    for server in shard.servers:
+                        server.forget()
+
+        return asyncio.run(alone())
 
     async def search(self, vectors: Floats, how: How) -> Found:
         """The hits of each query: dicts with id, score and, on request, payload."""
