@@ -16,6 +16,7 @@ import numpy as np
 
 from matryo.engines.duckdb_where import DuckDbWhere, binding, extension, inline, kind_of, literal, quoted
 from matryo.engines.engine import Engine, Prepared, Work, halving, score_of
+from matryo.engines.rows import check_loadable
 from matryo.errors import EngineError, InputError, MissingExtra
 from matryo.nesting import Nesting
 from matryo.retrieve.plan.choice import as_plan
@@ -283,13 +284,8 @@ class DuckDb(Engine):
     def _begin(self, dim: int, text_ids: bool, nesting: Nesting, into_existing: bool) -> None:
         options = self.address.options
         if self._kinds:
-            if not self._ours and not into_existing:
-                raise InputError(f"the table {self._table} exists, and matryo did not make it", got="load",
-                                 cure="choose another table, or pass into_existing=True (--into-existing)")
-            if dim != self.nesting.dim or text_ids != self._text_ids:
-                got = f"{dim} dims, {'text' if text_ids else 'integer'} ids"
-                rule = f"rows must have the dims and the kind of ids of {self._table}"
-                raise InputError(rule, got=got, cure="choose another table")
+            fits = dim == self.nesting.dim and text_ids == self._text_ids
+            check_loadable(self._table, dim, text_ids, fits=fits, allowed=self._ours or into_existing)
             return
         metric = options.get("metric", "cosine")
         check_metric(metric)

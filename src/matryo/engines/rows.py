@@ -110,3 +110,14 @@ def _raw(source: Any, ids: Any, payload: Any) -> Iterator[Batch]:
 def _described(source: EmbeddingSet, label: int) -> dict[str, Any]:
     named = {"class": source.classes[label]} if label >= 0 and source.classes else {}
     return ({"label": label} if label >= 0 else {}) | named
+
+
+def check_loadable(table: str, dim: int, text_ids: bool, *, fits: bool, allowed: bool) -> None:
+    """Raise unless rows of ``dim`` columns may be added to a ``table`` that exists and whose columns they fit."""
+    if not allowed:
+        raise InputError(f"the table {table} exists, and matryo did not make it", got="load",
+                         cure="choose another table, or pass into_existing=True (--into-existing)")  # fmt: skip
+    if not fits:
+        got = f"{dim} dims, {'text' if text_ids else 'integer'} ids"
+        rule = f"rows must have the dims and the kind of ids of {table}"
+        raise InputError(rule, got=got, cure="choose another table")
